@@ -1,0 +1,5 @@
+"""`python -m loradock`: the same door as the `loradock` command."""
+
+from loradock.cli import main
+
+main()

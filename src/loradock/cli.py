@@ -1,0 +1,48 @@
+"""The `loradock` command: a lazy table of verbs, so that `--help` imports none of them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from loradock import __version__
+from loradock.errors import LoradockError
+
+COMMANDS = {
+    "train": ("loradock.commands.train", "Fine-tune an adapter: the main job."),
+    "config": ("loradock.commands.config", "Show, validate or describe a run's configuration."),
+}
+
+
+class LazyGroup(click.Group):
+    """A click group that imports a command's module when that command is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(COMMANDS[cmd_name][0])
+        return getattr(module, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="loradock")
+def cli() -> None:
+    """Take a base model and a data set, get a fine-tuned adapter back."""
+
+
+def main() -> None:
+    """Run the command line; a LoradockError ends it with its message on stderr and its exit code."""
+    try:
+        cli()
+    except LoradockError as error:
+        click.echo(str(error), err=True)
+        sys.exit(error.exit_code)

@@ -1,0 +1,157 @@
+"""The error tree, and the exit code of each way a run can end.
+
+====  ==================================================  =====================
+code  meaning                                             class
+====  ==================================================  =====================
+0     finished and verified                               -
+2     usage: an unknown command or option (click's own)   -
+64    usage: options that contradict each other           UsageError
+65    the data are bad                                    DataError
+66    an input is missing                                 InputMissing
+69    a hub did not answer or refused                     HubError
+70    a bug in loradock                                   LoradockError, and anything uncaught
+71    the environment cannot train (packages, driver)     EnvironmentUnfit
+73    disk full or over quota                             DiskFull
+74    reading or writing failed                           StorageError
+75    stopped by a signal, a new step was committed       (reserved)
+76    stopped by a signal, no progress was committed      Interrupted
+77    the output directory is not writable                NotWritable
+78    the configuration or the model it names is bad      ConfigError, ModelError
+79    training diverged (a non-finite loss)               Diverged
+80    out of GPU memory                                   OutOfMemory
+81    the GPU is suspect                                  (reserved)
+82    hung                                                (reserved)
+83    no acceptable checkpoint to resume from             NoCheckpoint
+84    another run holds the output directory              (reserved)
+====  ==================================================  =====================
+
+An error says what is wrong and a remedy that can be typed. Where an input has several problems, one
+error carries all of them, each with its file and line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SHOWN_PROBLEMS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One thing wrong at one place. `line` counts from 1; None where a file has no lines."""
+
+    what: str
+    file: str | None = None
+    line: int | None = None
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line) if part is not None)
+        text = f"{place}: {self.what}" if place else self.what
+        return f"{text} ({self.hint})" if self.hint else text
+
+
+class LoradockError(Exception):
+    """What went wrong, the remedy, and the problems behind it; `exit_code` ends the process."""
+
+    exit_code = 70
+
+    def __init__(self, what: str, *, hint: str | None = None, problems: Sequence[Problem] = ()) -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        lines = [f"error: {self.what}"]
+        lines += [f"  {problem}" for problem in self.problems[:SHOWN_PROBLEMS]]
+        if len(self.problems) > SHOWN_PROBLEMS:
+            lines.append(f"  ... and {len(self.problems) - SHOWN_PROBLEMS} more")
+        if self.hint:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class UsageError(LoradockError):
+    """Options that contradict each other, or one that is missing."""
+
+    exit_code = 64
+
+
+class DataError(LoradockError):
+    """Rows that cannot be trained on; carries one problem a row, with file and line."""
+
+    exit_code = 65
+
+
+class InputMissing(LoradockError):
+    """A file or directory that the user named does not exist or cannot be read."""
+
+    exit_code = 66
+
+
+class HubError(LoradockError):
+    """A model or data set hub did not answer, refused, or is switched off."""
+
+    exit_code = 69
+
+
+class EnvironmentUnfit(LoradockError):
+    """This machine or its packages cannot do what was asked."""
+
+    exit_code = 71
+
+
+class DiskFull(LoradockError):
+    """No space (or quota) left where loradock writes."""
+
+    exit_code = 73
+
+
+class StorageError(LoradockError):
+    """Reading or writing failed for a reason other than space or permission."""
+
+    exit_code = 74
+
+
+class Interrupted(LoradockError):
+    """A signal stopped the run before anything was committed."""
+
+    exit_code = 76
+
+
+class NotWritable(LoradockError):
+    """The output or cache directory cannot be written."""
+
+    exit_code = 77
+
+
+class ConfigError(LoradockError):
+    """The configuration is bad; carries every problem of the file with its line."""
+
+    exit_code = 78
+
+
+class ModelError(LoradockError):
+    """The model that the configuration names cannot be trained as asked."""
+
+    exit_code = 78
+
+
+class Diverged(LoradockError):
+    """The loss or a gradient became non-finite."""
+
+    exit_code = 79
+
+
+class OutOfMemory(LoradockError):
+    """The GPU has too little memory for the batch shape."""
+
+    exit_code = 80
+
+
+class NoCheckpoint(LoradockError):
+    """There is no checkpoint that this run may resume from."""
+
+    exit_code = 83
