@@ -1,4 +1,8 @@
-"""Facts: what the machine is. Types only, so that pure rooms can read them; `probe.py` gathers them."""
+"""Facts: what the machine, the model and the data are. Types only, so that pure rooms can read them.
+
+`probe.py` gathers `Facts` through the host, `model/shape.py` reads `ModelFacts` from a model's config without its
+weights, and the train command counts `DataFacts` once the rows are prepared.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +34,74 @@ class Facts:
     rank: int = 0
     local_rank: int = 0
     git_commit: str | None = None
+    lock_sha256: str | None = None
 
     @property
     def has_gpu(self) -> bool:
         """True where at least one card is visible to this process."""
         return bool(self.gpus)
+
+    @property
+    def gpu(self) -> Gpu:
+        """This process's own card: the one of its local rank."""
+        return self.gpus[self.local_rank % len(self.gpus)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearShape:
+    """One linear layer of the model, by its dotted name."""
+
+    name: str
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """A causal LM as its config describes it; nothing here needs the weights.
+
+    `linears` are the layers that quantisation and LoRA can reach (the output head is not among them); `parameters`
+    counts every weight, tied ones once. `targets` are the names of the layers that get an adapter.
+    """
+
+    name: str
+    architecture: str
+    layers: int
+    hidden: int
+    vocabulary: int
+    parameters: int
+    linears: tuple[LinearShape, ...]
+    targets: tuple[str, ...]
+    unreachable_parameters: int
+    context_length: int | None = None
+    weights_bytes: int = 0
+
+    @property
+    def linear_parameters(self) -> int:
+        """Weights that quantisation can reach."""
+        return sum(layer.rows * layer.columns for layer in self.linears)
+
+    def adapter_parameters(self, rank: int) -> int:
+        """Trainable weights of a plain LoRA of this rank: r x (in + out) for each target."""
+        chosen = set(self.targets)
+        return sum(rank * (layer.rows + layer.columns) for layer in self.linears if layer.name in chosen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataFacts:
+    """The prepared data set. Tokens are counted after truncation to the longest allowed row."""
+
+    train_rows: int
+    validation_rows: int
+    tokens: int
+    supervised_tokens: int
+    longest_tokens: int
+    samples_per_epoch: int
+    truncated_rows: int = 0
+    dropped_rows: int = 0
+    lost_tokens: int = 0
+
+    @property
+    def mean_tokens(self) -> float:
+        """Mean length of a training row, in tokens."""
+        return self.tokens / max(1, self.train_rows)

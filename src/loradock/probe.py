@@ -1,0 +1,73 @@
+"""Gathers `Facts` through a host: the limits of this process's cgroup, the cards it may use, the packages it has."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from loradock.facts import Facts
+from loradock.host import Host
+
+PACKAGES = (
+    "torch transformers trl peft bitsandbytes accelerate datasets tokenizers safetensors triton "
+    "liger-kernel flash-attn protobuf numpy loradock"
+).split()
+
+
+def gather(host: Host) -> Facts:
+    """Look at the machine once; takes milliseconds and imports no torch."""
+    gpus, driver = host.gpus()
+    versions = {name: host.package_version(name) for name in PACKAGES}
+    return Facts(
+        platform=host.platform(),
+        python=host.python(),
+        cpus=cpu_limit(host),
+        memory_bytes=memory_limit(host),
+        in_container=host.exists("/.dockerenv") or host.exists("/run/.containerenv") or "KUBERNETES_SERVICE_HOST" in host.environ,
+        gpus=gpus,
+        driver=driver,
+        packages={name: version for name, version in versions.items() if version},
+        world_size=int(host.environ.get("WORLD_SIZE", "1")),
+        rank=int(host.environ.get("RANK", "0")),
+        local_rank=int(host.environ.get("LOCAL_RANK", "0")),
+        git_commit=git_commit(host),
+        lock_sha256=lock_sha256(host),
+    )
+
+
+def cpu_limit(host: Host) -> int:
+    """CPUs of this cgroup (v2, then v1), at most those that the scheduler allows; at least 1."""
+    allowed = host.cpus_allowed()
+    quota, period = "max", "100000"
+    if text := host.read_text("/sys/fs/cgroup/cpu.max"):
+        quota, period = text.split()[:2]
+    elif text := host.read_text("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"):
+        quota = text.strip()
+        period = (host.read_text("/sys/fs/cgroup/cpu/cpu.cfs_period_us") or period).strip()
+    if quota in ("max", "-1"):
+        return allowed
+    return max(1, min(allowed, int(quota) // int(period)))
+
+
+def memory_limit(host: Host) -> int:
+    """Memory of this cgroup in bytes (v2, then v1), at most the machine's."""
+    machine = host.memory_bytes()
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        text = (host.read_text(path) or "").strip()
+        if text.isdigit():
+            return min(machine, int(text))
+    return machine
+
+
+def git_commit(host: Host) -> str | None:
+    """The commit of the checkout that loradock runs from, or the one baked into the image; None elsewhere."""
+    if baked := host.environ.get("LORADOCK_COMMIT"):
+        return baked
+    return host.output_of(["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"])
+
+
+def lock_sha256(host: Host) -> str | None:
+    """The sha256 of the lock that the environment was made from; None where no lock lies beside the package."""
+    lock = host.environ.get("LORADOCK_LOCK") or str(Path(__file__).parents[2] / "docker" / "requirements.lock")
+    text = host.read_text(lock)
+    return hashlib.sha256(text.encode()).hexdigest() if text else None
