@@ -1,1 +1,35 @@
-""""""
+"""The ordered table of decisions. To add one: a module with `decide(question) -> Decision`, and its line here.
+
+Order matters: a decision sees those above it in `question.decided`.
+"""
+
+from loradock.optimizations import (
+    attention,
+    cadence,
+    checkpointing,
+    compilation,
+    compute_dtype,
+    dataloader,
+    device,
+    micro_batch,
+    optimizer,
+    packing,
+    steps,
+    tf32,
+)
+from loradock.optimizations.base import Decide
+
+DECISIONS: tuple[Decide, ...] = (
+    device.decide,
+    compute_dtype.decide,
+    attention.decide,
+    packing.decide,
+    checkpointing.decide,
+    optimizer.decide,
+    micro_batch.decide,
+    dataloader.decide,
+    tf32.decide,
+    compilation.decide,
+    steps.decide,
+    cadence.decide,
+)

@@ -1,0 +1,29 @@
+"""Data loader workers, pinned memory, persistence and prefetching, for the data set's size and the machine."""
+
+from loradock.optimizations.base import Decision, Question
+
+SMALL_ROWS = 2_000
+MOST_WORKERS = 4
+PREFETCH = 4
+
+
+def decide(question: Question) -> Decision:
+    """No workers for small data; rows are tokenised ahead, so a worker only gathers and pads."""
+    asked = question.config.train.workers
+    spare = question.facts.cpus // max(1, question.facts.world_size) - 1
+    if asked != "auto":
+        workers, why = asked, "asked for"
+    elif question.data.train_rows < SMALL_ROWS:
+        workers, why = 0, f"{question.data.train_rows} rows: starting a worker costs more than it saves"
+    elif not question.on_gpu:
+        workers, why = 0, "on a CPU a worker would take the cores that train"
+    else:
+        workers = max(0, min(MOST_WORKERS, spare, 2))
+        why = f"rows are tokenised ahead, {workers} worker(s) keep up; {question.facts.cpus} CPUs"
+    value = {
+        "workers": workers,
+        "pin_memory": question.on_gpu,
+        "persistent_workers": workers > 0,
+        "prefetch_factor": PREFETCH if workers else None,
+    }
+    return Decision(name="dataloader", value=value, why=why)

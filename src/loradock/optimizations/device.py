@@ -1,0 +1,20 @@
+"""Where the run computes: the card where there is one, else the CPU, and never a silent fall from one to the other."""
+
+from loradock.errors import EnvironmentUnfit
+from loradock.optimizations.base import Decision, Question
+
+
+def decide(question: Question) -> Decision:
+    """A card when one is visible; a request for cuda without a card is refused."""
+    asked = question.config.device
+    facts = question.facts
+    if asked == "cuda" and not facts.has_gpu:
+        raise EnvironmentUnfit(
+            "device is cuda, but no GPU is visible to this process",
+            hint="start the container with --gpus all, check CUDA_VISIBLE_DEVICES, or use --set device=cpu",
+        )
+    if asked == "cpu" or not facts.has_gpu:
+        why = "asked for" if asked == "cpu" else "no GPU is visible"
+        return Decision(name="device", value="cpu", why=why)
+    card = facts.gpu
+    return Decision(name="device", value="cuda", why=f"{card.name}, {card.memory_bytes / 2**30:.0f} GiB, sm{card.capability[0]}{card.capability[1]}")

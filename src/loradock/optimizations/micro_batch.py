@@ -1,0 +1,50 @@
+"""How many samples (packed: how many times max_length tokens) go through the GPU at once."""
+
+import math
+
+from loradock.errors import OutOfMemory
+from loradock.optimizations.base import Decision, Question, asked
+
+GPU_START = 8
+GPU_TOKENS = 16_384
+CPU_TOKENS = 4_096
+
+
+def per_rank(question: Question) -> int:
+    """Samples of an optimiser step that fall to one process."""
+    return math.ceil(question.config.train.global_batch / question.facts.world_size)
+
+
+def decide(question: Question) -> Decision:
+    """The largest power of two that fits in memory, useful up to a token count where the device is busy."""
+    wanted = question.config.train.micro_batch
+    if wanted != "auto":
+        return asked("micro_batch", wanted)
+    length = question.config.data.max_length if question.decided["packing"] else question.data.longest_tokens
+    most = per_rank(question)
+    if question.decided["packing"]:
+        most = max(1, math.ceil(most * question.data.mean_tokens / length))
+    busy = max(1, (GPU_TOKENS if question.on_gpu else CPU_TOKENS) // length)
+    rows = 1 << int(math.log2(min(most, busy)))
+    while rows > 1 and need(question, rows) > question.memory_bytes:
+        rows //= 2
+    bytes_needed = need(question, rows)
+    if question.on_gpu and bytes_needed > question.memory_bytes:
+        raise OutOfMemory(
+            f"one row of {length} tokens needs about {bytes_needed / 2**30:.1f} GiB, "
+            f"{question.facts.gpu.name} has {question.memory_bytes / 2**30:.1f} GiB to plan with",
+            hint=f"--set data.max_length={max(64, length // 2)}, a smaller model, or a larger card",
+        )
+    return Decision(
+        name="micro_batch",
+        value=rows,
+        why=f"{rows} x {length} tokens need about {bytes_needed / 2**30:.1f} of {question.memory_bytes / 2**30:.1f} GiB",
+    )
+
+
+def need(question: Question, rows: int) -> int:
+    """Expected bytes in all for a micro-batch of `rows`."""
+    decided = question.decided
+    return question.expected_bytes(
+        micro_batch=rows, checkpointing=decided["checkpointing"], optimizer=decided["optimizer"]
+    )["total"]

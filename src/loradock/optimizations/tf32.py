@@ -1,0 +1,17 @@
+"""TF32 for what is left in float32 (adapters outside autocast, norms): 10 bits of mantissa, float32's range."""
+
+from loradock.optimizations.base import Decision, Question, asked
+
+FIRST_TF32 = (8, 0)
+
+
+def decide(question: Question) -> Decision:
+    """On where the card has it, unless a deterministic run or float32 compute asks for exactness."""
+    wanted = question.config.train.tf32
+    if wanted != "auto":
+        return asked("tf32", wanted)
+    if not question.on_gpu or question.facts.gpu.capability < FIRST_TF32:
+        return Decision(name="tf32", value=False, why="no TF32 on this device")
+    if question.decided["compute_dtype"] == "float32":
+        return Decision(name="tf32", value=False, why="float32 compute was asked for, so it stays exact")
+    return Decision(name="tf32", value=True, why="sm80 or newer: up to 8x for what is left in float32")

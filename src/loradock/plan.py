@@ -1,0 +1,50 @@
+"""The Plan: every decision of a run with its reason, and the bytes expected. Pure; made without touching the machine."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from loradock.config.schema import RunConfig
+from loradock.facts import DataFacts, Facts, ModelFacts
+from loradock.optimizations import DECISIONS
+from loradock.optimizations.base import Decision, Question
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run will do. `memory_bytes` is by component with `total` last; `value(name)` is what was decided."""
+
+    decisions: tuple[Decision, ...]
+    memory_bytes: dict[str, int]
+    model: ModelFacts
+    data: DataFacts
+
+    def value(self, name: str) -> Any:
+        """The value decided under this name."""
+        return next(decision.value for decision in self.decisions if decision.name == name)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able form for the run record; the model's list of layers is left out."""
+        model = {key: value for key, value in asdict(self.model).items() if key not in ("linears", "targets")}
+        return {
+            "decisions": [asdict(decision) for decision in self.decisions],
+            "memory_bytes": self.memory_bytes,
+            "model": {**model, "linears": len(self.model.linears), "targets": len(self.model.targets)},
+            "data": asdict(self.data),
+        }
+
+
+def make(config: RunConfig, *, facts: Facts, model: ModelFacts, data: DataFacts) -> Plan:
+    """Ask every decision in order; raises EnvironmentUnfit or OutOfMemory where what was asked cannot be."""
+    decided: dict[str, Any] = {}
+    decisions: list[Decision] = []
+    question = Question(config=config, facts=facts, model=model, data=data, decided=decided)
+    for decide in DECISIONS:
+        decision = decide(question)
+        decisions.append(decision)
+        decided[decision.name] = decision.value
+    expected = question.expected_bytes(
+        micro_batch=decided["micro_batch"], checkpointing=decided["checkpointing"], optimizer=decided["optimizer"]
+    )
+    return Plan(decisions=tuple(decisions), memory_bytes=expected, model=model, data=data)
