@@ -7,6 +7,7 @@ is carried out in the engine and in `model/`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from loradock.config.schema import RunConfig
 from loradock.facts import DataFacts, Facts, ModelFacts
 
 MEMORY_SHARE = 0.9
+GPU_ROWS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,11 @@ class Question:
         """Memory of the device that the run may plan with."""
         whole = self.facts.gpu.memory_bytes if self.on_gpu else self.facts.memory_bytes
         return int(whole * MEMORY_SHARE)
+
+    @property
+    def samples_per_rank(self) -> int:
+        """Samples of an optimiser step that fall to one process."""
+        return math.ceil(self.config.train.global_batch / self.facts.world_size)
 
     def expected_bytes(self, *, micro_batch: int, checkpointing: bool, optimizer: str) -> dict[str, int]:
         """Bytes by component for a pass of `micro_batch` rows as long as the longest there can be."""

@@ -1,7 +1,6 @@
 """Gradient checkpointing: recompute activations in backward instead of keeping them (non-reentrant)."""
 
-from loradock.optimizations.base import Decision, Question, asked
-from loradock.optimizations.micro_batch import GPU_START, per_rank
+from loradock.optimizations.base import GPU_ROWS, Decision, Question, asked
 
 
 def decide(question: Question) -> Decision:
@@ -10,7 +9,7 @@ def decide(question: Question) -> Decision:
     if wanted != "auto":
         return asked("checkpointing", wanted)
     micro = question.config.train.micro_batch
-    rows = micro if micro != "auto" else min(GPU_START, per_rank(question))
+    rows = micro if micro != "auto" else min(GPU_ROWS, question.samples_per_rank)
     need = question.expected_bytes(micro_batch=rows, checkpointing=False, optimizer="adamw_fused")["total"]
     have = question.memory_bytes
     why = f"micro-batch {rows} without it needs about {need / 2**30:.1f} GiB of {have / 2**30:.1f}"

@@ -5,14 +5,8 @@ import math
 from loradock.errors import OutOfMemory
 from loradock.optimizations.base import Decision, Question, asked
 
-GPU_START = 8
 GPU_TOKENS = 16_384
 CPU_TOKENS = 4_096
-
-
-def per_rank(question: Question) -> int:
-    """Samples of an optimiser step that fall to one process."""
-    return math.ceil(question.config.train.global_batch / question.facts.world_size)
 
 
 def decide(question: Question) -> Decision:
@@ -21,7 +15,7 @@ def decide(question: Question) -> Decision:
     if wanted != "auto":
         return asked("micro_batch", wanted)
     length = question.config.data.max_length if question.decided["packing"] else question.data.longest_tokens
-    most = per_rank(question)
+    most = question.samples_per_rank
     if question.decided["packing"]:
         most = max(1, math.ceil(most * question.data.mean_tokens / length))
     busy = max(1, (GPU_TOKENS if question.on_gpu else CPU_TOKENS) // length)

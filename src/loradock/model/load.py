@@ -1,0 +1,124 @@
+"""The base in memory: 4-bit (or 8-bit, or whole) weights on this process's own device, and proof that they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from loradock.config.schema import ModelConfig
+from loradock.errors import ModelError, OutOfMemory
+from loradock.model.patches import PATCHES
+
+if TYPE_CHECKING:
+    import torch
+
+    from loradock.model.source import BaseModel
+    from loradock.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """How far quantisation reached. Counts are weights; embeddings, head and norms are not expected to be reached."""
+
+    quantised_weights: int
+    all_weights: int
+    other_bytes: int
+    missed: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.quantised_weights:,} of {self.all_weights:,} weights are quantised; "
+            f"the rest takes {self.other_bytes / 2**20:,.1f} MiB"
+        )
+
+
+def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) -> tuple[Any, Coverage]:
+    """Load the base as planned. Returns the frozen transformers model and what quantisation covers.
+
+    Every process puts the whole model on its own card (a device map over cards would break DDP). Raises ModelError
+    where files do not fit the config or quantisation covers less than asked, OutOfMemory where the card is full.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    dtype = getattr(torch, plan.value("compute_dtype"))
+    device = f"cuda:{local_rank}" if plan.value("device") == "cuda" else "cpu"
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            base.directory,
+            quantization_config=quantization(asked, dtype),
+            dtype=dtype,
+            device_map={"": device},
+            attn_implementation=plan.value("attention"),
+            trust_remote_code=base.trust_remote_code,
+            local_files_only=True,
+        )
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(
+            f"the base model does not fit on {device}", hint="free the card, or take a smaller model or a larger card"
+        ) from error
+    except (RuntimeError, ValueError, OSError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ModelError(f"{base.directory} does not load: {first}", hint="do the weights belong to config.json?") from error
+    model.config.use_cache = False
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    for patch in PATCHES:
+        patch(model)
+    found = coverage(model)
+    check_asked(found, asked)
+    return model, found
+
+
+def quantization(asked: ModelConfig, dtype: torch.dtype) -> Any:
+    """The bitsandbytes configuration, or None for whole weights."""
+    from transformers import BitsAndBytesConfig
+
+    if asked.quantization == "none":
+        return None
+    if asked.quantization == "int8":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=asked.double_quant,
+        bnb_4bit_compute_dtype=dtype,
+    )
+
+
+def coverage(model: Any) -> Coverage:
+    """Count quantised weights by looking at the loaded layers themselves."""
+    import torch
+    from bitsandbytes.nn import Linear4bit, Linear8bitLt
+
+    head = model.get_output_embeddings()
+    quantised, other_bytes, total = 0, 0, 0
+    missed: list[str] = []
+    seen: set[int] = set()
+    for name, module in model.named_modules():
+        for key, parameter in module.named_parameters(recurse=False):
+            if id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            is_quantised = isinstance(module, (Linear4bit, Linear8bitLt)) and key == "weight"
+            state = getattr(parameter, "quant_state", None)
+            count = state.shape.numel() if state is not None else parameter.numel()
+            total += count
+            if is_quantised and parameter.dtype in (torch.uint8, torch.int8):
+                quantised += count
+                continue
+            other_bytes += parameter.numel() * parameter.element_size()
+            if parameter.dim() >= 2 and module is not head and not isinstance(module, torch.nn.Embedding):
+                missed.append(f"{name}.{key}")
+    return Coverage(quantised_weights=quantised, all_weights=total, other_bytes=other_bytes, missed=tuple(missed))
+
+
+def check_asked(found: Coverage, asked: ModelConfig) -> None:
+    """ModelError where quantisation was asked for and an inner weight is still whole."""
+    if asked.quantization == "none" or not found.missed:
+        return
+    raise ModelError(
+        f"{asked.quantization} was asked for, but {len(found.missed)} weight(s) were left whole: "
+        f"{', '.join(found.missed[:3])}{', ...' if len(found.missed) > 3 else ''}",
+        hint="--set model.quantization=none, if the card has the memory",
+    )

@@ -1,0 +1,8 @@
+"""What has to be put right in a loaded model, one file a patch; each says which fault it prevents."""
+
+from collections.abc import Callable
+from typing import Any
+
+from loradock.model.patches import avx512
+
+PATCHES: tuple[Callable[[Any], int], ...] = (avx512.apply,)

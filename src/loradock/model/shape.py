@@ -1,0 +1,127 @@
+"""ModelFacts from a model's config alone: the model is built on the meta device, so it takes no memory and no weights."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from loradock.config.schema import RunConfig
+from loradock.errors import ModelError, Problem
+from loradock.facts import LinearShape, ModelFacts
+
+if TYPE_CHECKING:
+    from loradock.model.source import BaseModel
+
+UNREACHABLE_SHARE = 0.01
+
+
+def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
+    """Count layers and weights, resolve LoRA's targets, and refuse what quantisation or LoRA could not reach."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(base.config, trust_remote_code=base.trust_remote_code)
+    linears = linear_shapes(model)
+    text = base.config.get_text_config()
+    facts = ModelFacts(
+        name=base.name,
+        architecture=type(model).__name__,
+        layers=text.num_hidden_layers,
+        hidden=text.hidden_size,
+        vocabulary=text.vocab_size,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        linears=linears,
+        targets=resolve_targets(config.lora.targets, linears),
+        unreachable_parameters=unreachable(model),
+        context_length=getattr(text, "max_position_embeddings", None),
+        weights_bytes=sum(file.stat().st_size for file in base.weight_files),
+    )
+    check_coverage(facts, quantization=config.model.quantization)
+    check_modules_to_save(config.lora.modules_to_save, model)
+    check_length(facts, max_length=config.data.max_length)
+    return facts
+
+
+def linear_shapes(model: Any) -> tuple[LinearShape, ...]:
+    """Every linear layer but the output head, in the model's order."""
+    import torch
+    from transformers.pytorch_utils import Conv1D
+
+    head = model.get_output_embeddings()
+    return tuple(
+        LinearShape(name=name, rows=module.weight.shape[0], columns=module.weight.shape[1])
+        for name, module in model.named_modules()
+        if isinstance(module, (torch.nn.Linear, Conv1D)) and module is not head
+    )
+
+
+def unreachable(model: Any) -> int:
+    """Weights of two or more dimensions that are neither linear nor embedding, as fused experts are."""
+    import torch
+    from transformers.pytorch_utils import Conv1D
+
+    reached = {
+        id(module.weight)
+        for module in model.modules()
+        if isinstance(module, (torch.nn.Linear, torch.nn.Embedding, Conv1D))
+    }
+    return sum(p.numel() for p in model.parameters() if p.dim() >= 2 and id(p) not in reached)
+
+
+def resolve_targets(asked: str | tuple[str, ...], linears: tuple[LinearShape, ...]) -> tuple[str, ...]:
+    """Dotted names of the layers that get an adapter; ModelError for every target that matches nothing."""
+    names = [layer.name for layer in linears]
+    if asked == "all-linear":
+        return tuple(names)
+    chosen = {target: [n for n in names if n == target or n.endswith(f".{target}")] for target in asked}
+    endings = sorted({name.rsplit(".", 1)[-1] for name in names})
+    problems = [
+        Problem(what=f"target {target!r} matches no linear layer", hint=nearest(target, endings))
+        for target, found in chosen.items()
+        if not found
+    ]
+    if problems:
+        raise ModelError("LoRA targets match nothing", hint=f"linear layers here: {', '.join(endings)}", problems=problems)
+    wanted = {name for found in chosen.values() for name in found}
+    return tuple(name for name in names if name in wanted)
+
+
+def nearest(word: str, words: list[str]) -> str | None:
+    """A did-you-mean, or None."""
+    near = difflib.get_close_matches(word, words, n=1)
+    return f"did you mean {near[0]}?" if near else None
+
+
+def check_coverage(facts: ModelFacts, *, quantization: str) -> None:
+    """Refuse a model of which quantisation would silently leave more than 1 % of the inner weights in 16 bit."""
+    inner = facts.linear_parameters + facts.unreachable_parameters
+    if quantization == "none" or facts.unreachable_parameters <= UNREACHABLE_SHARE * inner:
+        return
+    raise ModelError(
+        f"{quantization} would cover only {facts.linear_parameters / inner:.0%} of the inner weights: "
+        f"{facts.unreachable_parameters:,} lie outside linear layers (fused experts)",
+        hint="--set model.quantization=none, if the card has the memory",
+    )
+
+
+def check_modules_to_save(wanted: tuple[str, ...], model: Any) -> None:
+    """ModelError for every module to save that the model does not have."""
+    names = {name for name, _ in model.named_modules() if name}
+    endings = sorted({name.rsplit(".", 1)[-1] for name in names})
+    problems = [
+        Problem(what=f"module {module!r} does not exist", hint=nearest(module, endings))
+        for module in wanted
+        if not any(name == module or name.endswith(f".{module}") for name in names)
+    ]
+    if problems:
+        raise ModelError("lora.modules_to_save names no module", hint="loradock config show", problems=problems)
+
+
+def check_length(facts: ModelFacts, *, max_length: int) -> None:
+    """Refuse rows longer than the model's positions."""
+    if facts.context_length is not None and max_length > facts.context_length:
+        raise ModelError(
+            f"data.max_length is {max_length}, the model has {facts.context_length} positions",
+            hint=f"--set data.max_length={facts.context_length}",
+        )

@@ -1,0 +1,201 @@
+"""Where the base model lies: found and checked file by file before anything large is read.
+
+A hub model is fetched whole into the hub's own cache first, so that everything after works on a local directory.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loradock.config.schema import ModelConfig
+from loradock.errors import HubError, InputMissing, ModelError, Problem
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+FETCHED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseModel:
+    """A model directory that was checked: `config` is the transformers config, `revision` the hub commit or None."""
+
+    name: str
+    directory: Path
+    revision: str | None
+    config: Any
+    trust_remote_code: bool
+    weight_files: tuple[Path, ...]
+
+
+def find(asked: ModelConfig) -> BaseModel:
+    """Locate the model that the configuration names and check its files.
+
+    Raises InputMissing where nothing is there, HubError where the hub does not give it, ModelError with every
+    problem of the directory at once.
+    """
+    trusted = asked.trust_remote_code == asked.name
+    path = Path(asked.name).expanduser()
+    if path.exists() or asked.name.count("/") != 1 or asked.name.startswith((".", "~")):
+        directory, revision = local_directory(path), None
+    else:
+        directory = fetch(asked, trusted=trusted)
+        revision = directory.name if COMMIT.fullmatch(directory.name) else asked.revision
+    weights = check_files(directory)
+    config = read_config(directory, trusted=trusted)
+    check_architecture(config, asked=asked, directory=directory)
+    return BaseModel(
+        name=asked.name,
+        directory=directory,
+        revision=revision,
+        config=config,
+        trust_remote_code=trusted,
+        weight_files=weights,
+    )
+
+
+def local_directory(path: Path) -> Path:
+    """The directory itself; InputMissing with the nearest sibling where it does not exist."""
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise InputMissing(f"model {path} is a file", hint=f"give the directory that holds it: --model {path.parent}")
+    siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, siblings, n=1)
+    hint = f"did you mean {path.parent / near[0]}?" if near else "give a directory, or a hub id as OWNER/NAME"
+    raise InputMissing(f"model directory {path} does not exist", hint=hint)
+
+
+def fetch(asked: ModelConfig, *, trusted: bool) -> Path:
+    """Fetch the pinned revision of a hub model into the hub cache and return its directory."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    patterns = [*FETCHED, "*.py"] if trusted else FETCHED
+    try:
+        return Path(snapshot_download(asked.name, revision=asked.revision, allow_patterns=patterns))
+    except LocalEntryNotFoundError as error:
+        raise HubError(
+            f"model {asked.name} is not in the local cache and the hub cannot be reached",
+            hint="check the network and HF_HUB_OFFLINE, or give a local directory with --model",
+        ) from error
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise HubError(
+            f"the hub did not give {asked.name} at {asked.revision}: {first}",
+            hint="check the name, the revision and the access rights (HF_TOKEN)",
+        ) from error
+
+
+def check_files(directory: Path) -> tuple[Path, ...]:
+    """Check that config, weights and tokenizer are there and whole; all problems at once. Returns the weight files."""
+    problems: list[Problem] = []
+    if not (directory / "config.json").is_file():
+        problems.append(Problem(what="config.json is missing", file=str(directory)))
+    if not any((directory / name).is_file() for name in TOKENIZER_FILES):
+        problems.append(Problem(what="no tokenizer (tokenizer.json or tokenizer.model)", file=str(directory)))
+    weights = weight_files(directory, problems)
+    for file in weights:
+        if file.suffix == ".safetensors" and (wrong := safetensors_problem(file)):
+            problems.append(Problem(what=wrong, file=str(file)))
+    if problems:
+        raise ModelError(
+            f"model directory {directory} cannot be used",
+            hint="copy the whole directory again (config.json, *.safetensors, tokenizer files)",
+            problems=problems,
+        )
+    return weights
+
+
+def weight_files(directory: Path, problems: list[Problem]) -> tuple[Path, ...]:
+    """The files that hold the weights, by the index where there is one; what is missing goes to `problems`."""
+    index = directory / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError):
+            problems.append(Problem(what="not a weight index", file=str(index)))
+            return ()
+        problems += [
+            Problem(what=f"shard {name} is missing", file=str(index)) for name in names if not (directory / name).is_file()
+        ]
+        return tuple(directory / name for name in names if (directory / name).is_file())
+    found = sorted(directory.glob("*.safetensors")) or sorted(directory.glob("pytorch_model*.bin"))
+    if not found:
+        problems.append(Problem(what="no weights (*.safetensors)", file=str(directory)))
+    return tuple(found)
+
+
+def safetensors_problem(file: Path) -> str | None:
+    """What is wrong with a safetensors file by its header and size, or None. Reads the header only."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        start = stream.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
+        if length + 8 > size:
+            return f"is truncated or not a safetensors file ({size} bytes)"
+        try:
+            header = json.loads(stream.read(length))
+            end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return "has no safetensors header"
+    expected = 8 + length + end
+    return None if expected == size else f"is truncated: {size} of {expected} bytes"
+
+
+def read_config(directory: Path, *, trusted: bool) -> Any:
+    """The transformers config; ModelError where it cannot be read or needs code that is not trusted."""
+    from transformers import AutoConfig
+
+    file = directory / "config.json"
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        line = getattr(error, "lineno", None)
+        raise ModelError(
+            "config.json is not JSON",
+            hint="copy the model directory again",
+            problems=[Problem(what=str(error), file=str(file), line=line)],
+        ) from error
+    if "auto_map" in raw and not trusted and raw.get("model_type") not in known_model_types():
+        raise ModelError(
+            f"{directory} needs Python code that it ships, which is off by default",
+            hint="read the code; then repeat the model's name in model.trust_remote_code",
+        )
+    try:
+        return AutoConfig.from_pretrained(directory, trust_remote_code=trusted, local_files_only=True)
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ModelError(f"{file}: {first}", hint="is this a model that transformers 5 knows?") from error
+
+
+def known_model_types() -> frozenset[str]:
+    """Model types that transformers has itself."""
+    from transformers import CONFIG_MAPPING
+
+    return frozenset(CONFIG_MAPPING.keys())
+
+
+def check_architecture(config: Any, *, asked: ModelConfig, directory: Path) -> None:
+    """Refuse what is no causal LM, and weights that are already quantised in another way than asked."""
+    from transformers import AutoModelForCausalLM
+
+    known = type(config) in AutoModelForCausalLM._model_mapping  # noqa: SLF001
+    remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    if getattr(config, "is_encoder_decoder", False) or not (known or remote):
+        raise ModelError(
+            f"{directory} is a {config.model_type} model, not a causal language model",
+            hint="loradock fine-tunes decoder-only models (Llama, Mistral, Qwen, Phi, Gemma, ...)",
+        )
+    already = getattr(config, "quantization_config", None)
+    if already is not None:
+        method = already.get("quant_method") if isinstance(already, dict) else getattr(already, "quant_method", None)
+        raise ModelError(
+            f"{directory} is already quantised ({method}); loradock quantises the 16-bit weights itself",
+            hint="give the original 16-bit model directory",
+        )
