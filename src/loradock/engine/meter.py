@@ -1,0 +1,39 @@
+"""Counts what went through training since the last metric line; host numbers only, nothing is read from the device."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Meter:
+    """Real tokens, supervised tokens, samples and padded slots, and the seconds they took."""
+
+    tokens: int = 0
+    supervised_tokens: int = 0
+    samples: int = 0
+    slots: int = 0
+    paused_seconds: float = 0.0
+    since: float = field(default_factory=time.monotonic)
+
+    def add(self, *, tokens: int, supervised_tokens: int, samples: int, slots: int) -> None:
+        """Count one optimiser step: over all processes, but `slots` (tokens with padding) of this one."""
+        self.tokens += tokens
+        self.supervised_tokens += supervised_tokens
+        self.samples += samples
+        self.slots += slots
+
+    def pause(self, seconds: float) -> None:
+        """Leave out time that was not training (evaluation, saving)."""
+        self.paused_seconds += seconds
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training since the count began."""
+        return max(1e-9, time.monotonic() - self.since - self.paused_seconds)
+
+    def padding_share(self, world_size: int) -> float:
+        """Share of the slots that held padding, taking every process as this one."""
+        slots = self.slots * world_size
+        return max(0.0, 1 - self.tokens / slots) if slots else 0.0

@@ -1,0 +1,297 @@
+"""The reference engine: TRL's SFTTrainer, fed with our optimiser steps.
+
+One item of the trainer's loader is one optimiser step (a list of micro-batches), so samples, their order and the
+cursor are ours; `training_step` loops over the micro-batches and divides each loss by the supervised tokens of the
+whole step, over all micro-batches and processes. DDP averages gradients, hence the factor `world_size`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import nullcontext
+from typing import Any
+
+import datasets
+import torch
+from transformers import PrinterCallback, TrainerCallback
+from trl import SFTConfig, SFTTrainer
+
+from loradock.engine.base import Dtypes, EvalResult, Job, Outcome, Saved, StepDone, StepResult
+from loradock.engine.evaluation import evaluate
+from loradock.engine.meter import Meter
+from loradock.errors import Diverged, OutOfMemory
+from loradock.model import dtypes
+from loradock.model.adapters import trainable
+
+OPTIMIZERS = {
+    "adamw_fused": "adamw_torch_fused",
+    "adamw": "adamw_torch",
+    "adamw_8bit": "adamw_bnb_8bit",
+    "paged_adamw_8bit": "paged_adamw_8bit",
+}
+SCHEDULES = {"cosine": "cosine", "linear": "linear", "constant": "constant_with_warmup"}
+
+
+class TrlEngine:
+    """Trains with `StepTrainer`."""
+
+    name = "trl"
+
+    def run(self, job: Job) -> Outcome:
+        """Train to the end of the plan; see `engine.base.Engine`."""
+        began = time.monotonic()
+        trainer = StepTrainer(job)
+        try:
+            trainer.train(resume_from_checkpoint=str(job.resume_from) if job.resume_from else None)
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory(
+                f"the GPU ran out of memory at step {trainer.state.global_step + 1} "
+                f"(micro-batch {job.plan.value('micro_batch')})",
+                hint=f"--set train.micro_batch={max(1, job.plan.value('micro_batch') // 2)} "
+                "keeps the global batch, or --set train.checkpointing=true",
+            ) from error
+        return Outcome(
+            steps=trainer.state.global_step,
+            ended="early stop" if trainer.flow.stopped_early else "last step",
+            seconds=time.monotonic() - began,
+            best_step=trainer.state.best_global_step if job.config.checkpoints.keep_best else None,
+        )
+
+
+class StepTrainer(SFTTrainer):
+    """An SFTTrainer whose batch is one of our optimiser steps."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.meter = Meter()
+        self.flow = Flow(job)
+        self.reported_dtypes = False
+        adapters = [(parameter, parameter.data) for parameter in trainable(job.model)]
+        super().__init__(
+            model=job.model,
+            args=settings(job),
+            train_dataset=datasets.Dataset.from_dict({"step": range(len(job.steps))}),
+            data_collator=only_item,
+            processing_class=job.tokenizer,
+            callbacks=[self.flow],
+        )
+        for parameter, data in adapters:  # TRL casts adapters to bfloat16, where small updates vanish
+            parameter.data = data
+        self.remove_callback(PrinterCallback)
+
+    def _send_telemetry(self) -> None:
+        """Nothing is sent anywhere."""
+
+    def create_model_card(self, *_: Any, **__: Any) -> None:
+        """The run writes one card, with its facts; checkpoints get none."""
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Not counted here: the trainer's formula assumes full fine-tuning."""
+        return 0
+
+    def get_train_dataloader(self) -> torch.utils.data.DataLoader[Any]:
+        """Optimiser steps in order; a generator of its own, so that workers draw nothing from the run's."""
+        loader = self.job.plan.value("dataloader")
+        return torch.utils.data.DataLoader(
+            StepItems(self.job),
+            batch_size=1,
+            shuffle=False,
+            collate_fn=only_item,
+            num_workers=loader["workers"],
+            pin_memory=loader["pin_memory"],
+            persistent_workers=loader["persistent_workers"],
+            prefetch_factor=loader["prefetch_factor"],
+            generator=torch.Generator().manual_seed(self.job.config.train.seed),
+        )
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """Forward and backward of every micro-batch; returns the step's loss a supervised token, in nats."""
+        model.train()
+        batches = inputs["micro_batches"]
+        scale = self.job.world_size / max(1, inputs["supervised_tokens"])
+        total = torch.zeros((), device=self.args.device)
+        for index, tensors in enumerate(batches):
+            is_last = index == len(batches) - 1
+            with nullcontext() if is_last else self.accelerator.no_sync(model):
+                loss = self.loss_sum(model, tensors, share=1 / len(batches)) * scale
+                self.accelerator.backward(loss)
+            total += loss.detach()
+        self.meter.add(**inputs["counts"])
+        return total
+
+    def loss_sum(self, model: Any, tensors: dict[str, torch.Tensor], *, share: float = 0.0) -> torch.Tensor:
+        """Summed negative log-likelihood of the supervised tokens of one micro-batch, in nats."""
+        on_device = {key: value.to(self.args.device, non_blocking=True) for key, value in tensors.items()}
+        out = model(**on_device, use_cache=False, fused_lm_head=True)
+        loss = -out.log_probs.sum()
+        if self.aux_loss_enabled and share:
+            loss = loss + share * out.label_mask.sum() * self.router_aux_loss_coef * out.aux_loss
+        return loss
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """Loss over the validation part; the trainer's own would average batch means."""
+        result: EvalResult = evaluate(
+            self.model,
+            self.job.evaluation,
+            lambda tensors: self.loss_sum(self.model, tensors),
+            step=self.state.global_step,
+        )
+        self.meter.pause(result.seconds)
+        self.job.emit(result)
+        self.flow.judge(result)
+        return {"eval_loss": result.loss}
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Turn the trainer's metric line into a StepResult; its end-of-run summary is ours to make."""
+        if "learning_rate" not in logs:
+            return
+        step, meter = self.state.global_step, self.meter
+        if not math.isfinite(logs["loss"]) or not math.isfinite(logs.get("grad_norm", 0.0)):
+            raise diverged(step, logs["loss"])
+        if not self.reported_dtypes:
+            self.reported_dtypes = True
+            found = dtypes.parts(self.model, self.optimizer)
+            dtypes.check(found, self.job.plan)
+            self.job.emit(Dtypes(found=found))
+        self.job.emit(
+            StepResult(
+                step=step,
+                epoch=step / self.job.steps.steps_per_epoch,
+                loss=logs["loss"],
+                learning_rate=logs["learning_rate"],
+                grad_norm=logs.get("grad_norm", 0.0),
+                tokens=meter.tokens,
+                supervised_tokens=meter.supervised_tokens,
+                padding_share=meter.padding_share(self.job.world_size),
+                tokens_per_second=meter.tokens / meter.seconds,
+                samples_per_second=meter.samples / meter.seconds,
+                seconds=meter.seconds,
+                memory_bytes=torch.cuda.max_memory_reserved() if torch.cuda.is_available() else 0,
+            )
+        )
+        self.meter = Meter()
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save, unless a weight is no longer finite."""
+        began = time.monotonic()
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in trainable(self.model)):
+            raise diverged(self.state.global_step, math.nan)
+        super()._save_checkpoint(model, trial)
+        self.meter.pause(time.monotonic() - began)
+
+
+class Flow(TrainerCallback):
+    """When to log, evaluate, save and stop: the plan's cadence, and always at the last step."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.cadence = job.plan.value("cadence")
+        self.best = math.inf
+        self.without_gain = 0
+        self.stopped_early = False
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """Set the flags of the step that ended."""
+        step = state.global_step
+        self.job.emit(StepDone(step=step))
+        is_last = step >= len(self.job.steps)
+        control.should_log = is_last or step == 1 or step % self.cadence["log"] == 0
+        every = self.cadence["evaluate"] if self.job.evaluation is not None else 0
+        control.should_evaluate = bool(every) and (is_last or step % every == 0)
+        control.should_save = is_last or step % self.cadence["save"] == 0
+        return control
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """Unused: the trainer's `evaluate` calls `judge` itself."""
+        return control
+
+    def judge(self, result: EvalResult) -> None:
+        """Count evaluations without improvement."""
+        self.without_gain = 0 if result.loss < self.best else self.without_gain + 1
+        self.best = min(self.best, result.loss)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """Report the checkpoint."""
+        directory = self.job.directory / "checkpoints" / f"checkpoint-{state.global_step}"
+        self.job.emit(Saved(step=state.global_step, directory=directory))
+        return control
+
+
+class StepItems(torch.utils.data.Dataset[dict[str, Any]]):
+    """Optimiser steps as tensors: `micro_batches`, the step's `supervised_tokens`, and the meter's `counts`."""
+
+    def __init__(self, job: Job) -> None:
+        self.steps = job.steps
+        self.pad_token_id = job.tokenizer.pad_token_id
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        step = self.steps[index]
+        batches = [self.steps.tensors(batch, pad_token_id=self.pad_token_id) for batch in step.micro_batches]
+        counts = {
+            "tokens": step.tokens,
+            "supervised_tokens": step.supervised_tokens,
+            "samples": step.samples,
+            "slots": sum(tensors["input_ids"].numel() for tensors in batches),
+        }
+        return {"micro_batches": batches, "supervised_tokens": step.supervised_tokens, "counts": counts}
+
+
+def only_item(items: list[Any]) -> Any:
+    """The collator: one item is a whole optimiser step."""
+    return items[0]
+
+
+def diverged(step: int, loss: float) -> Diverged:
+    """The error of a run whose loss, gradient or weights are no longer finite."""
+    return Diverged(
+        f"training diverged by step {step} (loss {loss})",
+        hint="lower train.learning_rate, lengthen train.warmup, or set model.compute_dtype=bfloat16",
+    )
+
+
+def settings(job: Job) -> SFTConfig:
+    """The trainer's arguments for this plan; data, logging and evaluation are ours, so most of it is switched off."""
+    plan, train = job.plan, job.config.train
+    dtype, steps = plan.value("compute_dtype"), len(job.steps)
+    warmup = train.warmup if train.warmup >= 1 else math.ceil(train.warmup * steps)
+    return SFTConfig(
+        output_dir=str(job.directory / "checkpoints"),
+        max_steps=steps,
+        per_device_train_batch_size=1,
+        gradient_accumulation_steps=1,
+        learning_rate=train.learning_rate,
+        lr_scheduler_type=SCHEDULES[train.schedule],
+        warmup_steps=int(warmup),
+        weight_decay=train.weight_decay,
+        max_grad_norm=train.max_grad_norm,
+        optim=OPTIMIZERS[plan.value("optimizer")],
+        bf16=dtype == "bfloat16",
+        fp16=dtype == "float16",
+        tf32=plan.value("tf32") or None,
+        use_cpu=plan.value("device") == "cpu",
+        gradient_checkpointing=plan.value("checkpointing"),
+        gradient_checkpointing_kwargs={"use_reentrant": False},
+        neftune_noise_alpha=train.neftune_alpha or None,
+        torch_compile=plan.value("compile"),
+        seed=train.seed,
+        logging_strategy="no",
+        logging_nan_inf_filter=False,
+        eval_strategy="no",
+        save_strategy="steps",
+        save_steps=steps,
+        save_total_limit=job.config.checkpoints.keep,
+        metric_for_best_model="eval_loss" if job.config.checkpoints.keep_best else None,
+        greater_is_better=False if job.config.checkpoints.keep_best else None,
+        ddp_find_unused_parameters=False,
+        ddp_backend=("gloo" if plan.value("device") == "cpu" else "nccl") if job.world_size > 1 else None,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        remove_unused_columns=False,
+        max_length=None,
+        packing=False,
+        report_to="none",
+        disable_tqdm=True,
+    )

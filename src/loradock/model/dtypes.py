@@ -1,0 +1,62 @@
+"""The dtypes that really came out, read off the live model and optimiser, to be held against the plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from loradock.errors import EnvironmentUnfit
+from loradock.model.adapters import trainable
+from loradock.plan import Plan
+
+
+def parts(model: Any, optimizer: Any) -> dict[str, str]:
+    """Part -> dtype: base (storage of the inner weights), compute, adapters, optimiser state.
+
+    A part of several dtypes lists them all, the most frequent first.
+    """
+    from bitsandbytes.nn import Linear4bit, Linear8bitLt
+
+    layers = [module for module in model.modules() if isinstance(module, (Linear4bit, Linear8bitLt))]
+    quantised = Counter(
+        f"{layer.weight.quant_type} in {short(layer.weight.dtype)}" if isinstance(layer, Linear4bit) else "int8"
+        for layer in layers
+    )
+    whole = Counter(short(p.dtype) for p in model.parameters() if not p.requires_grad and p.is_floating_point())
+    compute = Counter(short(layer.compute_dtype) for layer in layers if isinstance(layer, Linear4bit))
+    state = Counter(
+        short(value.dtype)
+        for values in optimizer.state.values()
+        for key, value in values.items()
+        if hasattr(value, "dtype") and key != "step"
+    )
+    return {
+        "base": listed(quantised or whole),
+        "other weights": listed(whole),
+        "compute": listed(compute or whole),
+        "adapters": listed(Counter(short(p.dtype) for p in trainable(model))),
+        "optimiser state": listed(state),
+    }
+
+
+def short(dtype: Any) -> str:
+    """torch.float32 -> float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def listed(counts: Counter[str]) -> str:
+    """Distinct names, the most frequent first."""
+    return ", ".join(name for name, _ in counts.most_common()) or "-"
+
+
+def check(found: dict[str, str], plan: Plan) -> None:
+    """EnvironmentUnfit where a part came out in another dtype than the plan says."""
+    expected = {"compute": plan.value("compute_dtype"), "adapters": "float32"}
+    if not plan.value("optimizer").endswith("8bit"):
+        expected["optimiser state"] = "float32"
+    wrong = [f"{part} is {found[part]}, not {dtype}" for part, dtype in expected.items() if found[part] != dtype]
+    if wrong:
+        raise EnvironmentUnfit(
+            f"the model did not come out as planned: {'; '.join(wrong)}",
+            hint="scripts/run restores the locked packages; report this if it stays",
+        )
