@@ -139,7 +139,6 @@ class StepTrainer(SFTTrainer):
         )
         self.meter.pause(result.seconds)
         self.job.emit(result)
-        self.flow.judge(result)
         return {"eval_loss": result.loss}
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -172,6 +171,14 @@ class StepTrainer(SFTTrainer):
         )
         self.meter = Meter()
 
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Also stop early: evaluations since the best one follow from the step numbers, so a resume keeps count."""
+        is_best = super()._determine_best_metric(metrics, trial)
+        patience, every = self.job.config.train.early_stopping, self.flow.cadence["evaluate"]
+        if patience and self.state.global_step - self.state.best_global_step >= patience * every:
+            self.control.should_training_stop = self.control.should_save = self.flow.stopped_early = True
+        return is_best
+
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save, unless a weight is no longer finite."""
         began = time.monotonic()
@@ -187,8 +194,6 @@ class Flow(TrainerCallback):
     def __init__(self, job: Job) -> None:
         self.job = job
         self.cadence = job.plan.value("cadence")
-        self.best = math.inf
-        self.without_gain = 0
         self.stopped_early = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
@@ -201,15 +206,6 @@ class Flow(TrainerCallback):
         control.should_evaluate = bool(every) and (is_last or step % every == 0)
         control.should_save = is_last or step % self.cadence["save"] == 0
         return control
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        """Unused: the trainer's `evaluate` calls `judge` itself."""
-        return control
-
-    def judge(self, result: EvalResult) -> None:
-        """Count evaluations without improvement."""
-        self.without_gain = 0 if result.loss < self.best else self.without_gain + 1
-        self.best = min(self.best, result.loss)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Report the checkpoint."""
@@ -257,6 +253,7 @@ def settings(job: Job) -> SFTConfig:
     """The trainer's arguments for this plan; data, logging and evaluation are ours, so most of it is switched off."""
     plan, train = job.plan, job.config.train
     dtype, steps = plan.value("compute_dtype"), len(job.steps)
+    is_judged = job.config.checkpoints.keep_best or bool(train.early_stopping)
     warmup = train.warmup if train.warmup >= 1 else math.ceil(train.warmup * steps)
     return SFTConfig(
         output_dir=str(job.directory / "checkpoints"),
@@ -284,8 +281,8 @@ def settings(job: Job) -> SFTConfig:
         save_strategy="steps",
         save_steps=steps,
         save_total_limit=job.config.checkpoints.keep,
-        metric_for_best_model="eval_loss" if job.config.checkpoints.keep_best else None,
-        greater_is_better=False if job.config.checkpoints.keep_best else None,
+        metric_for_best_model="eval_loss" if is_judged else None,
+        greater_is_better=False if is_judged else None,
         ddp_find_unused_parameters=False,
         ddp_backend=("gloo" if plan.value("device") == "cpu" else "nccl") if job.world_size > 1 else None,
         dataset_kwargs={"skip_prepare_dataset": True},

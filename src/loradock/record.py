@@ -1,0 +1,104 @@
+"""The run record: `run.json` (what was asked, found, decided and how it ended) and `metrics.jsonl` (one line an event).
+
+`run.json` is written when the run starts, again when something new is known, and when it ends, also by an error; each
+time whole and by rename, so that a reader never sees half of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from loradock import __version__
+from loradock.config.schema import RunConfig
+from loradock.facts import Facts
+
+BLOCK_BYTES = 1 << 22
+
+
+class RunRecord:
+    """The record of one run in its directory. A process other than rank 0 keeps one without writing it."""
+
+    def __init__(self, directory: Path, *, config: RunConfig, origins: dict[str, str], facts: Facts) -> None:
+        self.directory = directory
+        self.is_writing = facts.rank == 0
+        self.began = time.monotonic()
+        self.hashing: dict[Path, Future[str]] = {}
+        self.pool = ThreadPoolExecutor(max_workers=1)
+        self.content: dict[str, Any] = {
+            "loradock": __version__,
+            "status": "running",
+            "started": now(),
+            "config": config.model_dump(mode="json"),
+            "origins": origins,
+            "facts": asdict(facts),
+            "timings_seconds": {},
+        }
+        self.write()
+
+    def put(self, **parts: Any) -> None:
+        """Add parts to run.json and write it."""
+        self.content.update(parts)
+        self.write()
+
+    def timing(self, name: str, seconds: float) -> None:
+        """Note how long a stage took; written with the next part."""
+        self.content["timings_seconds"][name] = round(seconds, 3)
+
+    def hash_weights(self, files: Sequence[Path]) -> None:
+        """Start the sha256 of the base's weight files beside the run; `end` waits for it."""
+        if self.is_writing:
+            self.hashing = {file: self.pool.submit(sha256, file) for file in files}
+
+    def metric(self, kind: str, values: dict[str, Any]) -> None:
+        """Append one line to metrics.jsonl."""
+        if not self.is_writing:
+            return
+        line = {"kind": kind, "time": now(), **values}
+        with (self.directory / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+    def metrics(self, kind: str) -> list[dict[str, Any]]:
+        """The lines of one kind that were recorded so far, of this run and of what it resumed."""
+        file = self.directory / "metrics.jsonl"
+        if not file.exists():
+            return []
+        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line]
+        return [line for line in lines if line["kind"] == kind]
+
+    def end(self, status: str, *, exit_code: int, error: str | None = None) -> None:
+        """Write how the run ended; a run that failed keeps everything that was known."""
+        self.content["weights_sha256"] = {file.name: task.result() for file, task in self.hashing.items()}
+        self.pool.shutdown()
+        self.timing("total", time.monotonic() - self.began)
+        self.put(status=status, exit_code=exit_code, error=error, ended=now())
+
+    def write(self) -> None:
+        """Write run.json by rename."""
+        if not self.is_writing:
+            return
+        staged = self.directory / f".run.json.{os.getpid()}"
+        staged.write_text(json.dumps(self.content, indent=2, default=str) + "\n", encoding="utf-8")
+        staged.replace(self.directory / "run.json")
+
+
+def sha256(file: Path) -> str:
+    """The sha256 of a file, read in blocks."""
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def now() -> str:
+    """UTC, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
