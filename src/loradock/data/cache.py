@@ -1,0 +1,198 @@
+"""Prepared rows on disk: flat files opened as memory maps, staged beside their place and renamed into it.
+
+An entry is a directory named by its key::
+
+    tokens.i32      int32   [tokens]    token ids of all rows, one after the other
+    supervised.u8   uint8   [tokens]    1 where the token is learned
+    offsets.i64     int64   [rows + 1]  where each row begins in tokens
+    learned.i32     int32   [rows]      supervised tokens of each row
+    lines.i64       int64   [rows]      line of the source file the row came from, -1 where it has none
+    manifest.json                       counts, rows per source, sha256 of every file and of itself
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from loradock.errors import DiskFull, LoradockError, NotWritable, StorageError
+
+FILES = {"tokens": "i32", "supervised": "u8", "offsets": "i64", "learned": "i32", "lines": "i64"}
+DTYPES = {"i32": np.dtype("<i4"), "i64": np.dtype("<i8"), "u8": np.dtype("u1")}
+HASHED_WHEN_OPENED_BYTES = 256 << 20
+STALE_STAGING_SECONDS = 24 * 3600
+
+
+class CorruptEntry(Exception):
+    """A cache entry that is partial or was changed; the message says how."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Consecutive prepared rows: ids int32 [tokens], supervised uint8 [tokens], the rest [rows]."""
+
+    ids: np.ndarray[Any, Any]
+    supervised: np.ndarray[Any, Any]
+    lengths: np.ndarray[Any, Any]
+    learned: np.ndarray[Any, Any]
+    lines: np.ndarray[Any, Any]
+
+
+@contextlib.contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Turn an OSError into DiskFull, NotWritable or StorageError, each with a remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise _storage_error(error, place=place) from error
+
+
+def _storage_error(error: OSError, *, place: Path) -> LoradockError:
+    elsewhere = "--set data.cache=DIRECTORY on a disk with"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"no space left for prepared data in {place}", hint=f"free some, or {elsewhere} more space")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        return NotWritable(f"cannot write prepared data to {place}: {error.strerror}", hint=f"{elsewhere} write access")
+    return StorageError(f"writing prepared data to {place} failed: {error}", hint=f"{elsewhere} a sound file system")
+
+
+class EntryWriter:
+    """Writes one entry into a staged directory; `commit` puts it in place, leaving the block without it removes it."""
+
+    def __init__(self, cache_dir: Path, *, key: str) -> None:
+        self._target = cache_dir / key
+        self.rows = 0
+        self.tokens = 0
+        self.learned_tokens = 0
+        self._digests = {name: hashlib.sha256() for name in FILES}
+        with writing(cache_dir):
+            cache_dir.mkdir(parents=True, exist_ok=True)
+            _sweep(cache_dir)
+            self._staged = Path(tempfile.mkdtemp(prefix=".staged-", dir=cache_dir))
+            self._streams = {
+                name: (self._staged / f"{name}.{kind}").open("wb", buffering=1 << 20) for name, kind in FILES.items()
+            }
+        self._put("offsets", np.zeros(1))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in self._streams.values():
+            with contextlib.suppress(OSError):
+                stream.close()
+        shutil.rmtree(self._staged, ignore_errors=True)
+
+    def write(self, chunk: Chunk) -> None:
+        """Append rows. Raises DiskFull, NotWritable or StorageError."""
+        self._put("tokens", chunk.ids)
+        self._put("supervised", chunk.supervised)
+        self._put("offsets", self.tokens + np.cumsum(chunk.lengths, dtype=np.int64))
+        self._put("learned", chunk.learned)
+        self._put("lines", chunk.lines)
+        self.rows += len(chunk.lengths)
+        self.tokens += len(chunk.ids)
+        self.learned_tokens += int(chunk.learned.sum())
+
+    def _put(self, name: str, values: np.ndarray[Any, Any]) -> None:
+        data = np.ascontiguousarray(values, dtype=DTYPES[FILES[name]]).data
+        self._digests[name].update(data)
+        with writing(self._target.parent):
+            self._streams[name].write(data)
+
+    def commit(self, **facts: Any) -> Path:
+        """Make the entry durable and visible under its key, with `facts` in its manifest; returns its directory.
+
+        Where another process put the same entry there first, that one stays.
+        """
+        manifest = {
+            **facts,
+            "rows": self.rows,
+            "tokens": self.tokens,
+            "learned_tokens": self.learned_tokens,
+            "files": {f"{name}.{kind}": self._digests[name].hexdigest() for name, kind in FILES.items()},
+        }
+        with writing(self._target.parent):
+            for stream in self._streams.values():
+                stream.flush()
+                os.fsync(stream.fileno())
+                stream.close()
+            with (self._staged / "manifest.json").open("w", encoding="utf-8") as file:
+                file.write(json.dumps({**manifest, "sha256": _manifest_digest(manifest)}, indent=1))
+                file.flush()
+                os.fsync(file.fileno())
+            self._staged.chmod(0o755)
+            self._rename()
+        return self._target
+
+    def _rename(self) -> None:
+        try:
+            os.rename(self._staged, self._target)
+        except OSError:
+            try:
+                read_manifest(self._target)
+            except CorruptEntry:
+                discard(self._target)
+                os.rename(self._staged, self._target)
+        directory = os.open(self._target.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+def discard(entry: Path) -> None:
+    """Remove an entry: first out of its place in one step, so that nobody opens half of it."""
+    aside = Path(tempfile.mkdtemp(prefix=".staged-", dir=entry.parent))
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(entry, aside / entry.name)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def read_manifest(entry: Path) -> dict[str, Any]:
+    """The manifest of a sound entry. CorruptEntry where a file is missing, short, or not what was written.
+
+    Contents are hashed up to HASHED_WHEN_OPENED_BYTES in all; of a larger entry the sizes.
+    """
+    try:
+        manifest = json.loads((entry / "manifest.json").read_text(encoding="utf-8"))
+        claimed = manifest.pop("sha256")
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise CorruptEntry(f"{entry}: no readable manifest: {error}") from error
+    if claimed != _manifest_digest(manifest):
+        raise CorruptEntry(f"{entry}: its manifest was changed")
+    counts = {"tokens": manifest["tokens"], "supervised": manifest["tokens"], "offsets": manifest["rows"] + 1}
+    sizes = {name: counts.get(name, manifest["rows"]) * DTYPES[kind].itemsize for name, kind in FILES.items()}
+    for name, kind in FILES.items():
+        path = entry / f"{name}.{kind}"
+        if not path.is_file() or path.stat().st_size != sizes[name]:
+            raise CorruptEntry(f"{path} is missing or has the wrong size")
+        if sum(sizes.values()) <= HASHED_WHEN_OPENED_BYTES:
+            with path.open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != manifest["files"][path.name]:
+                    raise CorruptEntry(f"{path} was changed")
+    return manifest
+
+
+def _manifest_digest(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _sweep(cache_dir: Path) -> None:
+    """Remove what killed processes left staged."""
+    for staged in cache_dir.glob(".staged-*"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - staged.stat().st_mtime > STALE_STAGING_SECONDS:
+                shutil.rmtree(staged, ignore_errors=True)

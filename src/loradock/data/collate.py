@@ -1,0 +1,97 @@
+"""MicroBatch: the rows of one forward pass, and the tensors they become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from loradock.data.prepared import Prepared
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+IGNORED = -100
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MicroBatch:
+    """Rows of one forward pass of one rank: `rows` int64 and `lengths` int32, [samples] each.
+
+    `supervised_tokens` counts its labels that are not ignored. `is_idle`: a rank without work in this step runs it so
+    that every rank takes part in the gradient exchange; all of its labels are ignored.
+    """
+
+    prepared: Prepared
+    rows: Array
+    lengths: Array
+    supervised_tokens: int
+    is_packed: bool
+    is_idle: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Tokens without padding."""
+        return int(self.lengths.sum(dtype=np.int64))
+
+
+def collate(micro_batch: MicroBatch, *, pad_token_id: int, pad_to_multiple: int = 1) -> dict[str, Tensor]:
+    """The model's inputs, int64.
+
+    Unpacked: input_ids, attention_mask, labels, [samples, longest]. Packed: input_ids, labels, position_ids,
+    [1, tokens], and seq_lengths [samples]; positions begin at 0 in each document, whose first label is ignored, since
+    the model would predict it from the document before. Padding to a multiple goes to the right: unpacked with mask
+    0, packed as one more document with positions of its own, which seq_lengths counts too.
+    """
+    if micro_batch.is_packed:
+        return _packed(micro_batch, pad_token_id=pad_token_id, pad_to_multiple=pad_to_multiple)
+    return _padded(micro_batch, pad_token_id=pad_token_id, pad_to_multiple=pad_to_multiple)
+
+
+def _labels(micro_batch: MicroBatch, *, ids: Array, mask: Array) -> Array:
+    return np.where(mask & (not micro_batch.is_idle), ids, IGNORED)
+
+
+def _padded(micro_batch: MicroBatch, *, pad_token_id: int, pad_to_multiple: int) -> dict[str, Tensor]:
+    import torch
+
+    shape = (len(micro_batch.rows), _rounded_up(int(micro_batch.lengths.max()), pad_to_multiple))
+    input_ids = np.full(shape, pad_token_id, dtype=np.int64)
+    attention_mask = np.zeros(shape, dtype=np.int64)
+    labels = np.full(shape, IGNORED, dtype=np.int64)
+    for index, (row, length) in enumerate(zip(micro_batch.rows, micro_batch.lengths, strict=True)):
+        ids, mask = micro_batch.prepared.row(int(row), length=int(length))
+        input_ids[index, : len(ids)] = ids
+        attention_mask[index, : len(ids)] = 1
+        labels[index, : len(ids)] = _labels(micro_batch, ids=ids, mask=mask)
+    arrays = {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def _packed(micro_batch: MicroBatch, *, pad_token_id: int, pad_to_multiple: int) -> dict[str, Tensor]:
+    import torch
+
+    total = _rounded_up(micro_batch.tokens, pad_to_multiple)
+    input_ids = np.full((1, total), pad_token_id, dtype=np.int64)
+    labels = np.full((1, total), IGNORED, dtype=np.int64)
+    position_ids = np.zeros((1, total), dtype=np.int64)
+    start = 0
+    for row, length in zip(micro_batch.rows, micro_batch.lengths, strict=True):
+        ids, mask = micro_batch.prepared.row(int(row), length=int(length))
+        stop = start + len(ids)
+        input_ids[0, start:stop] = ids
+        labels[0, start:stop] = _labels(micro_batch, ids=ids, mask=mask)
+        labels[0, start] = IGNORED
+        position_ids[0, start:stop] = np.arange(len(ids))
+        start = stop
+    position_ids[0, start:] = np.arange(total - start)
+    seq_lengths = [*micro_batch.lengths.tolist(), *([total - start] if total > start else [])]
+    arrays = {"input_ids": input_ids, "labels": labels, "position_ids": position_ids}
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    return {**tensors, "seq_lengths": torch.tensor(seq_lengths, dtype=torch.int64)}
+
+
+def _rounded_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple

@@ -1,0 +1,178 @@
+"""Sources -> tokens in the cache: streamed, bounded in memory, the same for any number of workers."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loradock.config.schema import DataConfig, SourceConfig
+from loradock.data.cache import CorruptEntry, EntryWriter, discard, read_manifest, writing
+from loradock.data.pool import Row, Task, prepare_chunks
+from loradock.data.prepared import Prepared, PreparedSource
+from loradock.data.read import digest
+from loradock.data.sources import samples
+from loradock.data.tokenise import TokenizerSpec
+from loradock.errors import DataError, Problem
+from loradock.formats.base import Completion, Sample
+from loradock.templates import resolve
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# Raise it whenever the same rows would give other tokens or masks than before.
+PREPARATION_VERSION = 1
+PROBLEMS_KEPT = 1000
+CHUNK_ROWS = 256
+CHUNK_CHARACTERS = 1 << 20
+BYTES_PER_WORKER = 16 << 20
+WORKER_MEMORY_BYTES = 768 << 20
+
+Progress = Callable[[int, int], None]
+
+
+def choose_workers(data_bytes: int, *, cpus: int, memory_bytes: int) -> int:
+    """How many processes prepare `data_bytes` of text: one for little data, never more than CPUs or memory carry.
+
+    A worker costs about two CPU-seconds to start, in which one prepares some megabytes.
+    """
+    wanted = data_bytes // BYTES_PER_WORKER
+    return max(1, min(wanted, cpus, memory_bytes // 2 // WORKER_MEMORY_BYTES))
+
+
+def prepare(
+    data: DataConfig,
+    *,
+    tokenizer: PreTrainedTokenizerBase | TokenizerSpec,
+    cache_dir: Path,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Prepared:
+    """All rows of `data.sources` as tokens and masks, from the cache where they are there already.
+
+    `progress(rows, tokens)` is called after each chunk with the numbers so far. `workers` 0 or 1: in this process.
+    Raises DataError with every problem of every file (the first 1000 in detail), ConfigError or InputMissing for the
+    template or a source, ModelError for the tokenizer, DiskFull, NotWritable or StorageError for the cache.
+    """
+    spec = tokenizer if isinstance(tokenizer, TokenizerSpec) else TokenizerSpec.of(tokenizer)
+    task = Task(spec=spec, template=resolve(data.template, own=spec.chat_template), loss=data.loss)
+    digests = [digest(source) for source in data.sources]
+    key = cache_key(data, task=task, digests=digests)
+    manifest = _cached(cache_dir / key)
+    if manifest is None:
+        manifest = _build(data, task=task, cache_dir=cache_dir, key=key, workers=workers, progress=progress)
+    spans = zip(data.sources, manifest["spans"], digests, strict=True)
+    return Prepared(
+        directory=cache_dir / key,
+        key=key,
+        template=task.template.name,
+        rows=manifest["rows"],
+        tokens=manifest["tokens"],
+        supervised_tokens=manifest["learned_tokens"],
+        sources=tuple(
+            PreparedSource(path=source.path, start=start, stop=stop, weight=source.weight, digest=content)
+            for source, (start, stop), content in spans
+        ),
+    )
+
+
+def cache_key(data: DataConfig, *, task: Task, digests: list[str]) -> str:
+    """sha256 over everything the tokens depend on. Weight, max_length, split and seed only choose among rows."""
+    parts = {
+        "version": PREPARATION_VERSION,
+        "sources": [
+            [content, source.format, sorted(source.fields.items())]
+            for source, content in zip(data.sources, digests, strict=True)
+        ],
+        "tokenizer": task.spec.fingerprint,
+        "template": task.template.text,
+        "loss": task.loss,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _cached(entry: Path) -> dict[str, Any] | None:
+    try:
+        if entry.exists():
+            return read_manifest(entry)
+    except CorruptEntry:
+        with writing(entry.parent):
+            discard(entry)
+    return None
+
+
+@dataclass
+class _Problems:
+    """What is wrong over all files: every problem counted, the first ones kept."""
+
+    count: int = 0
+    kept: list[Problem] = field(default_factory=list)
+
+    def add(self, problem: Problem) -> None:
+        self.count += 1
+        if len(self.kept) < PROBLEMS_KEPT:
+            self.kept.append(problem)
+
+    def check(self, *, files: list[str]) -> None:
+        if not self.count:
+            return
+        noun = "problem" if self.count == 1 else "problems"
+        in_order = sorted(self.kept, key=lambda p: (files.index(p.file) if p.file in files else 0, p.line or 0))
+        raise DataError(
+            f"{self.count} {noun} in the data", hint="mend or remove these rows, then run again", problems=in_order
+        )
+
+
+def _build(
+    data: DataConfig, *, task: Task, cache_dir: Path, key: str, workers: int, progress: Progress | None
+) -> dict[str, Any]:
+    problems = _Problems()
+    spans: list[tuple[int, int]] = []
+    with EntryWriter(cache_dir, key=key) as entry, contextlib.ExitStack() as stack:
+        pool = prepare_chunks(task, workers=workers, stack=stack)
+        for source in data.sources:
+            start = entry.rows
+            rows_read = 0
+            for chunk, refused in pool(_chunks(source, problems=problems)):
+                for line, what in refused:
+                    problems.add(Problem(what, file=source.path, line=line))
+                rows_read += len(refused) + len(chunk.lengths)
+                if not problems.count:
+                    entry.write(chunk)
+                    if progress:
+                        progress(entry.rows, entry.tokens)
+            if not rows_read and not problems.count:
+                problems.add(Problem("no rows", file=source.path))
+            spans.append((start, entry.rows))
+        problems.check(files=[source.path for source in data.sources])
+        facts = {"key": key, "version": PREPARATION_VERSION, "spans": spans, "template": task.template.name}
+        entry.commit(sources=[source.path for source in data.sources], **facts)
+    return {"rows": entry.rows, "tokens": entry.tokens, "learned_tokens": entry.learned_tokens, "spans": spans}
+
+
+def _chunks(source: SourceConfig, *, problems: _Problems) -> Iterator[list[Row]]:
+    """Rows in chunks of bounded size; what cannot be read goes to `problems`."""
+    loaded: Iterable[tuple[int | None, Any]] = samples(source)
+    chunk: list[Row] = []
+    characters = 0
+    for line, sample in loaded:
+        if isinstance(sample, Problem):
+            problems.add(sample)
+            continue
+        chunk.append((line, sample))
+        characters += _characters(sample)
+        if len(chunk) >= CHUNK_ROWS or characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
+
+
+def _characters(sample: Sample) -> int:
+    if isinstance(sample, Completion):
+        return len(sample.prompt) + len(sample.completion)
+    return sum(len(message.content) for message in sample.messages)

@@ -1,0 +1,189 @@
+"""Rendered rows -> token ids and the mask of supervised tokens, exact to the character."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from loradock.data.spans import Rendering, Span
+from loradock.errors import ModelError
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+    from transformers import PreTrainedTokenizerBase
+
+Int32 = np.ndarray[Any, np.dtype[np.int32]]
+UInt8 = np.ndarray[Any, np.dtype[np.uint8]]
+
+_PROBES = ("A row, its 2nd line\n  and an answer.", "  two  spaces é 日本 🙂\n\n", "[INST] x [/INST] y")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSpec:
+    """Everything of a fast tokenizer that tokens depend on; small enough to send to a worker process.
+
+    `backend` is the JSON of the tokenizers.Tokenizer, with offsets untrimmed: a byte-level post-processor may hide
+    the space in front of a word, which must count as covered.
+    """
+
+    backend: str
+    special_tokens: dict[str, str]
+    end_tokens: tuple[str, ...]
+    chat_template: str | None
+    prefix_ids: tuple[int, ...]
+    suffix_ids: tuple[int, ...]
+    bos_id: int | None
+    appends_eos: bool
+    splits_special_tokens: bool
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> TokenizerSpec:
+        """The spec of a loaded tokenizer. ModelError where it is slow-only, has no EOS, or adds tokens unpredictably."""
+        name = tokenizer.name_or_path or type(tokenizer).__name__
+        if not tokenizer.is_fast:
+            raise ModelError(
+                f"the tokenizer of {name} has no fast (Rust) version, which exact label masks need",
+                hint="convert it: AutoTokenizer.from_pretrained(NAME).save_pretrained(DIR) with a tokenizer.json",
+            )
+        if not tokenizer.eos_token:
+            raise ModelError(
+                f"the tokenizer of {name} has no eos_token, so a model could not learn to stop",
+                hint='add "eos_token" to its tokenizer_config.json',
+            )
+        spec = _describe(tokenizer)
+        _verify(spec, tokenizer=tokenizer, name=name)
+        return spec
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over all that ids and masks depend on (the template is hashed apart)."""
+        parts = [self.backend, self.special_tokens, self.end_tokens, self.splits_special_tokens]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _describe(tokenizer: PreTrainedTokenizerBase) -> TokenizerSpec:
+    special = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+    inner = tokenizer("a", add_special_tokens=False)["input_ids"]
+    outer = tokenizer("a", add_special_tokens=True)["input_ids"]
+    before = next((i for i in range(len(outer)) if outer[i : i + len(inner)] == inner), 0)
+    suffix = tuple(outer[before + len(inner) :])
+    own = tokenizer.chat_template
+    return TokenizerSpec(
+        backend=_untrimmed(tokenizer.backend_tokenizer.to_str()),
+        special_tokens={name: str(text) for name, text in tokenizer.special_tokens_map.items()},
+        end_tokens=tuple(sorted(special)),
+        chat_template=own.get("default") if isinstance(own, dict) else own,
+        prefix_ids=tuple(outer[:before]),
+        suffix_ids=suffix,
+        bos_id=tokenizer.bos_token_id,
+        appends_eos=tokenizer.eos_token_id in suffix,
+        splits_special_tokens=bool(getattr(tokenizer, "split_special_tokens", False)),
+    )
+
+
+def _untrimmed(backend: str) -> str:
+    """The tokenizer's JSON without truncation, padding and trimmed offsets; ids stay the same."""
+    tree = json.loads(backend)
+    tree["truncation"] = tree["padding"] = None
+    pending = [tree.get("post_processor")]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            if "trim_offsets" in node:
+                node["trim_offsets"] = False
+            pending += node.values()
+        elif isinstance(node, list):
+            pending += node
+    return json.dumps(tree, ensure_ascii=False, sort_keys=True)
+
+
+def _verify(spec: TokenizerSpec, *, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    encoder = Encoder(spec)
+    for probe in (*_PROBES, *(f"x{token}y {token}" for token in spec.end_tokens[:8])):
+        for add in (False, True):
+            ids, _ = encoder(Rendering(probe, (), add_special_tokens=add))
+            if ids != tokenizer(probe, add_special_tokens=add)["input_ids"]:
+                raise ModelError(
+                    f"the tokenizer of {name} gives other ids than its tokenizer.json for {probe!r}",
+                    hint="use a tokenizer whose Python class adds nothing to its tokenizer.json",
+                )
+
+
+class Encoder:
+    """Encodes rendered rows with one tokenizer, in this thread only."""
+
+    def __init__(self, spec: TokenizerSpec) -> None:
+        from tokenizers import Tokenizer
+
+        self._spec = spec
+        self._tokenizer = Tokenizer.from_str(spec.backend)
+        self._tokenizer.encode_special_tokens = spec.splits_special_tokens
+
+    def __call__(self, rendering: Rendering) -> tuple[list[int], list[Span]]:
+        """Token ids of one row and the supervised ranges `[first, last)` of tokens, ascending and disjoint.
+
+        A token is supervised where it covers at least one supervised character, so one that merges across the
+        boundary is learned. Token 0 never is: nothing precedes it that could predict it.
+        """
+        encoding = self._tokenizer.encode(rendering.text, add_special_tokens=False)
+        ids = encoding.ids
+        ranges = [_covering(encoding, span, length=len(ids)) for span in rendering.spans]
+        if rendering.add_special_tokens:
+            ids, ranges = self._surround(ids, ranges)
+        return ids, _disjoint(ranges)
+
+    def _surround(self, ids: list[int], ranges: list[Span]) -> tuple[list[int], list[Span]]:
+        prefix = list(self._spec.prefix_ids)
+        if prefix and ids[:1] == [self._spec.bos_id] and prefix[-1] == self._spec.bos_id:
+            prefix = []
+        suffix = list(self._spec.suffix_ids)
+        shifted = [(first + len(prefix), last + len(prefix)) for first, last in ranges]
+        if self._spec.appends_eos and shifted:
+            shifted[-1] = (shifted[-1][0], len(prefix) + len(ids) + len(suffix))
+        return prefix + ids + suffix, shifted
+
+
+def _covering(encoding: Encoding, span: Span, *, length: int) -> Span:
+    """The tokens that cover characters `[start, end)`: starts ascend over tokens, so they are one range."""
+    start, end = span
+    if start >= end:
+        return (0, 0)
+    first, last = encoding.char_to_token(start), encoding.char_to_token(end - 1)
+    if first is None or last is None:
+        return _covering_by_offsets(encoding, span)
+    while first > 0 and _start_of(encoding, first - 1) >= start:
+        first -= 1
+    last += 1
+    while last < length and _start_of(encoding, last) < end:
+        last += 1
+    return (first, last)
+
+
+def _start_of(encoding: Encoding, token: int) -> int:
+    characters = encoding.token_to_chars(token)
+    return characters[0] if characters else -1
+
+
+def _covering_by_offsets(encoding: Encoding, span: Span) -> Span:
+    """As `_covering`, over all offsets: for spans that begin or end with characters the tokenizer dropped."""
+    start, end = span
+    offsets = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2)
+    starts, ends = offsets[:, 0], np.maximum(offsets[:, 1], offsets[:, 0] + 1)
+    covering = np.flatnonzero((starts < end) & (ends > start))
+    return (int(covering[0]), int(covering[-1]) + 1) if covering.size else (0, 0)
+
+
+def _disjoint(ranges: Sequence[Span]) -> list[Span]:
+    reached, kept = 1, []
+    for first, last in ranges:
+        first = max(first, reached)
+        if first < last:
+            kept.append((first, last))
+            reached = last
+    return kept

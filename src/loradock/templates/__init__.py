@@ -1,0 +1,56 @@
+"""Chat templates that a configuration can name; each is one `NAME.jinja` file in this folder.
+
+To add one: write `NAME.jinja` for the environment that transformers renders chat templates with, and put its name in
+`NAMES`. Render `bos_token` where a conversation begins and an end-of-turn token (or `eos_token`) after each
+assistant's text: training learns that token, so that generation stops.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from loradock.errors import ConfigError, InputMissing
+
+NAMES = ("alpaca", "chatml", "llama2", "llama3", "mistral", "phi3", "gemma", "zephyr")
+DEFAULT = "alpaca"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """A Jinja chat template and the name it goes by in messages to the user."""
+
+    name: str
+    text: str
+
+
+def named(name: str) -> ChatTemplate:
+    """The template of that name; ConfigError with the closest name where there is none."""
+    if name not in NAMES:
+        close = difflib.get_close_matches(name, NAMES, n=1) or [DEFAULT]
+        raise ConfigError(
+            f"data.template: there is no template named {name!r}; named templates: {', '.join(NAMES)}",
+            hint=f"--set data.template={close[0]}, or a path that ends in .jinja",
+        )
+    return ChatTemplate(name, files(__name__).joinpath(f"{name}.jinja").read_text(encoding="utf-8"))
+
+
+def resolve(template: str, *, own: str | None) -> ChatTemplate:
+    """The template that `data.template` asks for: auto, a name, or a .jinja file.
+
+    `own` is the chat template that the tokenizer brings; auto takes it, and alpaca where there is none.
+    Raises InputMissing for a file that cannot be read, ConfigError for an unknown name.
+    """
+    if template == "auto":
+        return ChatTemplate("the tokenizer's own", own) if own else named(DEFAULT)
+    if not template.endswith((".jinja", ".j2")):
+        return named(template)
+    try:
+        return ChatTemplate(template, Path(template).expanduser().read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputMissing(
+            f"data.template: {template} cannot be read: {error}",
+            hint=f"give the path of a UTF-8 .jinja file, or a name: --set data.template={DEFAULT}",
+        ) from error
