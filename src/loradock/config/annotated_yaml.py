@@ -1,0 +1,72 @@
+"""A resolved configuration as YAML, each value with a trailing comment that says where it came from.
+
+What is written reads back to the same configuration, so `loradock config show > run.yaml` pins a run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+from loradock.config.load import Loaded
+from loradock.config.strict_yaml import KeyPath, scalar
+from loradock.config.suggest import dotted
+
+COMMENT_COLUMN = 44
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./~-][A-Za-z0-9_./~+@=-]*")
+
+
+def annotated_yaml(loaded: Loaded) -> str:
+    """The whole configuration as YAML text, ending in a newline."""
+    lines = _section(loaded.config, (), loaded.origins)
+    return "".join(f"{text:<{COMMENT_COLUMN}}# {origin}\n" if origin else f"{text}\n" for text, origin in lines)
+
+
+def plain(value: Any) -> str:
+    """A single value, or a list or mapping of single values, in YAML's flow style."""
+    if isinstance(value, str):
+        is_plain = _PLAIN.fullmatch(value) and scalar(value) == value and not value.startswith(("-", "---"))
+        return value if is_plain else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(plain(item) for item in cast('tuple[Any, ...]', value))}]"
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        return f"{{{', '.join(f'{plain(key)}: {plain(inner)}' for key, inner in items)}}}"
+    return json.dumps(value)
+
+
+def _section(section: BaseModel, path: KeyPath, origins: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Lines of YAML with the origin of each (empty for a line that only opens a section)."""
+    indent = "  " * len(path)
+    for name in type(section).model_fields:
+        value, below = getattr(section, name), (*path, name)
+        if isinstance(value, BaseModel):
+            yield f"{indent}{name}:", ""
+            yield from _section(value, below, origins)
+        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+            yield f"{indent}{name}:", ""
+            for index, item in enumerate(cast("tuple[BaseModel, ...]", value)):
+                yield from _item(item, (*below, index), origins)
+        elif isinstance(value, dict) and value:
+            yield f"{indent}{name}:", ""
+            for key, inner in cast("dict[str, Any]", value).items():
+                yield f"{indent}  {_key(key)}: {plain(inner)}", origins[dotted((*below, key))]
+        else:
+            yield f"{indent}{name}: {plain(value)}", origins[dotted(below)]
+
+
+def _item(item: BaseModel, path: KeyPath, origins: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """The lines of one section in a list; its first line carries the dash."""
+    indent = "  " * (len(path) - 1)
+    for number, (text, origin) in enumerate(_section(item, path, origins)):
+        stripped = text[len(indent) + 2 :]
+        yield f"{indent}{'- ' if number == 0 else '  '}{stripped}", origin
+
+
+def _key(key: str) -> str:
+    return key if _PLAIN.fullmatch(key) and key != "<<" and not key.startswith("-") else json.dumps(key, ensure_ascii=False)

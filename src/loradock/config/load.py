@@ -1,0 +1,228 @@
+"""Loading a configuration: defaults < preset < YAML file < `--set` < short forms, with the origin of every value.
+
+Everything that is wrong, wherever it was written, is told in one ConfigError.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+from loradock.config import no_effect, rules
+from loradock.config.fields import annotation_at, item_of
+from loradock.config.layers import Layers, Origin, Places
+from loradock.config.schema import RunConfig
+from loradock.config.strict_yaml import Document, KeyPath, parse_document, parse_value, read_document
+from loradock.config.suggest import dotted
+from loradock.config.wrong_values import WrongValue, check
+from loradock.errors import ConfigError, Problem
+
+SHORTCUTS = {
+    "--model": "model.name",
+    "--data": "data.sources",
+    "--output": "output",
+    "--max-steps": "train.max_steps",
+    "--batch-size": "train.global_batch",
+    "--lr": "train.learning_rate",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """A configuration; `origins` says of each dotted key "default", "preset NAME", "FILE:LINE", "--set" or "--lr"."""
+
+    config: RunConfig
+    origins: dict[str, str]
+    warnings: tuple[str, ...]
+
+
+def load(
+    path: Path | None,
+    *,
+    preset: str | None = None,
+    overrides: Sequence[str] = (),
+    shortcuts: Mapping[str, object] | None = None,
+    needs_inputs: bool = True,
+) -> Loaded:
+    """Merge all layers and check the result.
+
+    `overrides` are `KEY=VALUE` texts; `shortcuts` maps the flags of SHORTCUTS to their values (None: not given; --data
+    takes a list of paths). Without `needs_inputs`, a model and data may be missing, as in a preset that is only shown.
+    Raises ConfigError with every problem, or InputMissing where the file cannot be read.
+    """
+    layers = Layers()
+    if preset is not None:
+        _put_document(layers, read_preset(preset), label=f"preset {preset}", is_choice=False)
+    if path is not None:
+        _put_document(layers, read_document(path), label=str(path), is_choice=True)
+    for override in overrides:
+        _put_override(layers, override)
+    notes = list(_put_shortcuts(layers, shortcuts or {}))
+    config = _checked(layers, needs_inputs=needs_inputs)
+    if layers.problems:
+        raise _error(layers.problems, path)
+    origins = {key: _label(layers, key) for key in leaves(config)}
+    return Loaded(config=config, origins=origins, warnings=(*notes, *_warnings(layers, config)))
+
+
+def preset_names() -> list[str]:
+    """The names of the shipped presets, sorted."""
+    folder = resources.files("loradock.config") / "presets"
+    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+
+
+def preset_text(name: str) -> str:
+    """The YAML of a preset. Raises ConfigError with the nearest name and the list where there is none."""
+    names = preset_names()
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+        start = f"did you mean --preset {near[0]}? " if near else ""
+        raise ConfigError(f"there is no preset {name!r}", hint=f"{start}the presets are: {', '.join(names)}")
+    return (resources.files("loradock.config") / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def read_preset(name: str) -> Document:
+    """The parsed YAML of a preset. Raises ConfigError where there is no such preset."""
+    return parse_document(preset_text(name), file=f"preset {name}")
+
+
+def leaves(config: RunConfig) -> dict[str, Any]:
+    """Each dotted key of a configuration with its value; a list of plain values is one leaf, a list of sections none."""
+    return dict(_leaves(config, ()))
+
+
+def _leaves(value: Any, path: KeyPath) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, BaseModel):
+        for name in type(value).model_fields:
+            yield from _leaves(getattr(value, name), (*path, name))
+    elif isinstance(value, dict) and value:
+        for name, inner in cast("dict[str, Any]", value).items():
+            yield from _leaves(inner, (*path, name))
+    elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+        for index, inner in enumerate(cast("tuple[Any, ...]", value)):
+            yield from _leaves(inner, (*path, index))
+    else:
+        yield dotted(path), value
+
+
+def _put_document(layers: Layers, document: Document, *, label: str, is_choice: bool) -> None:
+    def places(path: KeyPath) -> Origin:
+        known = path
+        while known and known not in document.marks:
+            known = known[:-1]
+        line = document.marks[known].line if known else None
+        shown = f"{label}:{line}" if is_choice and line else label
+        return Origin(label=shown, file=label, line=line, is_choice=is_choice)
+
+    layers.problems += document.problems
+    for key, value in document.values.items():
+        layers.put((key,), value, places=places)
+
+
+def _put_override(layers: Layers, override: str) -> None:
+    key, equals, text = override.partition("=")
+    origin = Origin(label="--set")
+    if not equals or not key.strip():
+        problem = origin.problem(f'"{override}" is no KEY=VALUE', hint="such as --set train.learning_rate=1e-4")
+        layers.problems.append(problem)
+        return
+    try:
+        value = parse_value(text.strip(), file=f"--set {key}")
+    except ConfigError as error:
+        layers.problems += [Problem(what=each.what, file=each.file, hint=each.hint) for each in error.problems]
+        layers.unsettled.add(key.strip())
+        return
+    layers.put(_path(key.strip()), value, places=_always(origin))
+
+
+def _put_shortcuts(layers: Layers, shortcuts: Mapping[str, object]) -> Iterator[str]:
+    """Lay the short forms over the rest; yields a warning for each that overrules a --set of the same key."""
+    for flag, key in SHORTCUTS.items():
+        value = shortcuts.get(flag)
+        if value is None:
+            continue
+        before = layers.origins.get(key)
+        if before is not None and before.label == "--set":
+            yield f"--set {key} has no effect: {flag} decides"
+        value = [str(item) for item in cast("Sequence[object]", value)] if flag == "--data" else value
+        layers.put(_path(key), str(value) if isinstance(value, Path) else value, places=_always(Origin(label=flag)))
+
+
+def _always(origin: Origin) -> Places:
+    return lambda _path: origin
+
+
+def _path(key: str) -> KeyPath:
+    """The key path of a dotted key; digits are a position where the schema has a list."""
+    path: KeyPath = ()
+    for part in key.split("."):
+        is_position = part.isdecimal() and item_of(annotation_at(path)) is not None
+        path = (*path, int(part) if is_position else part)
+    return path
+
+
+def _checked(layers: Layers, *, needs_inputs: bool) -> RunConfig:
+    """The typed configuration; what is wrong is noted and left at its default, so that the rules can still run."""
+    config = check(layers.values)
+    while not isinstance(config, RunConfig):
+        for wrong in config:
+            _note(layers, wrong)
+            _take_out(layers.values, wrong.path)
+        config = check(layers.values)
+    checks = (*rules.INPUTS, *rules.RULES) if needs_inputs else rules.RULES
+    for rule in checks:
+        for finding in rule(config):
+            if not any(_is_unsettled(layers, key) for key in finding.keys):
+                layers.problems.append(_problem(layers, finding))
+    return config
+
+
+def _note(layers: Layers, wrong: WrongValue) -> None:
+    origin = layers.origin_of(dotted(wrong.path)) or Origin(label="default")
+    layers.refuse(wrong.path, origin, wrong.what, hint=wrong.hint)
+
+
+def _take_out(values: dict[str, object], path: KeyPath) -> None:
+    """Take the value at `path` out; in a list of sections the whole list, since its entries need one another."""
+    path = path[: next((depth for depth, part in enumerate(path) if isinstance(part, int)), len(path))]
+    here: Any = values
+    for part in path[:-1]:
+        here = here[part]
+    here.pop(path[-1])
+
+
+def _is_unsettled(layers: Layers, key: str) -> bool:
+    return any(f"{key}.".startswith(f"{old}.") or f"{old}.".startswith(f"{key}.") for old in layers.unsettled)
+
+
+def _problem(layers: Layers, finding: rules.Finding) -> Problem:
+    origins = [origin for key in finding.keys if (origin := layers.origin_of(key)) is not None]
+    if not origins:
+        return Problem(what=finding.what, hint=finding.hint)
+    return origins[0].problem(finding.what, hint=finding.hint)
+
+
+def _warnings(layers: Layers, config: RunConfig) -> Iterator[str]:
+    for warning in no_effect.WARNINGS:
+        for finding in warning(config):
+            origin = layers.origins.get(finding.keys[0])
+            if origin is not None and origin.is_choice:
+                yield f"{origin.label}: {finding.what}"
+
+
+def _label(layers: Layers, key: str) -> str:
+    origin = layers.origins.get(key)
+    return origin.label if origin else "default"
+
+
+def _error(problems: Sequence[Problem], path: Path | None) -> ConfigError:
+    file = str(path) if path else None
+    ordered = sorted(problems, key=lambda problem: (problem.file != file, problem.line or 0))
+    count = "a problem" if len(ordered) == 1 else f"{len(ordered)} problems"
+    return ConfigError(f"the configuration has {count}", problems=ordered)

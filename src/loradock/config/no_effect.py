@@ -1,0 +1,115 @@
+"""Keys without effect: what the user set and another key makes idle. A warning each; add one to WARNINGS.
+
+Each function looks at the configuration and yields findings whose first key is the idle one; only those are told whose
+first key the user chose (a default or a preset's value is no surprise to anyone).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from loradock.config.rules import HUB_PREFIX, Finding, Rule, has_validation, is_hub_model
+from loradock.config.schema import RunConfig
+
+COMMIT_DIGITS = frozenset("0123456789abcdef")
+
+
+def epochs(config: RunConfig) -> Iterator[Finding]:
+    if config.train.max_steps is not None:
+        yield _idle("train.epochs", f"train.max_steps {config.train.max_steps} decides")
+
+
+def double_quant(config: RunConfig) -> Iterator[Finding]:
+    if config.model.quantization != "nf4":
+        yield _idle("model.double_quant", f"only nf4 has scales to quantise, not {config.model.quantization}")
+
+
+def evaluation_cadence(config: RunConfig) -> Iterator[Finding]:
+    if not has_validation(config):
+        yield _idle("evaluation.every", "nothing is held out (data.validation)")
+
+
+def split_seed(config: RunConfig) -> Iterator[Finding]:
+    if not has_validation(config):
+        yield _idle("data.seed", "nothing is held out (data.validation)")
+    elif isinstance(config.data.validation, str):
+        yield _idle("data.seed", "the validation rows come from their own file")
+
+
+def tracker_project(config: RunConfig) -> Iterator[Finding]:
+    if not config.logging.trackers:
+        yield _idle("logging.project", "logging.trackers names no tracker")
+
+
+def deterministic(config: RunConfig) -> Iterator[Finding]:
+    if config.device == "cpu" and config.deterministic:
+        yield _idle("deterministic", "on the CPU reruns are identical anyway")
+
+
+def tf32(config: RunConfig) -> Iterator[Finding]:
+    if config.device == "cpu" and config.train.tf32 is True:
+        yield _idle("train.tf32", "TF32 is a format of GPUs, and device is cpu")
+
+
+def model_revision(config: RunConfig) -> Iterator[Finding]:
+    name, revision = config.model.name, config.model.revision
+    if name and revision and not is_hub_model(name):
+        yield _idle("model.revision", f"{name} is no hub id")
+    elif revision and not _is_commit(revision):
+        what = f'model.revision "{revision}" is no commit: a branch or tag can move, and a rerun then differs'
+        yield Finding(keys=("model.revision",), what=what)
+
+
+def source_keys(config: RunConfig) -> Iterator[Finding]:
+    for index, source in enumerate(config.data.sources):
+        key = f"data.sources.{index}"
+        if not source.path.startswith(HUB_PREFIX):
+            for name in ("revision", "split"):
+                yield _idle(f"{key}.{name}", f"{source.path} is no hub data set")
+        elif source.revision and not _is_commit(source.revision):
+            what = f'{key}.revision "{source.revision}" is no commit: a branch or tag can move, and a rerun then differs'
+            yield Finding(keys=(f"{key}.revision",), what=what)
+
+
+def long_warmup(config: RunConfig) -> Iterator[Finding]:
+    warmup, steps = config.train.warmup, config.train.max_steps
+    if steps is not None and warmup >= steps and warmup >= 1:
+        what = f"train.warmup {warmup:g} is not over before the last of {steps} steps: the peak rate is never reached"
+        yield Finding(keys=("train.warmup",), what=what)
+        yield _idle("train.schedule", f"train.warmup lasts all of the {steps} steps")
+
+
+def early_stopping(config: RunConfig) -> Iterator[Finding]:
+    patience, every, steps = config.train.early_stopping, config.evaluation.every, config.train.max_steps
+    if patience and steps and every != "auto" and patience * every >= steps:
+        yield _idle("train.early_stopping", f"{patience} evaluations, one each {every} steps, outlast {steps} steps")
+
+
+def unused_mapping(config: RunConfig) -> Iterator[Finding]:
+    for index, source in enumerate(config.data.sources):
+        if source.fields and all(name == column for name, column in source.fields.items()):
+            yield _idle(f"data.sources.{index}.fields", "each field is mapped to itself")
+
+
+def _idle(key: str, why: str) -> Finding:
+    return Finding(keys=(key,), what=f"{key} has no effect: {why}")
+
+
+def _is_commit(revision: str) -> bool:
+    return len(revision) >= 7 and set(revision.lower()) <= COMMIT_DIGITS
+
+
+WARNINGS: tuple[Rule, ...] = (
+    epochs,
+    double_quant,
+    evaluation_cadence,
+    split_seed,
+    tracker_project,
+    deterministic,
+    tf32,
+    model_revision,
+    source_keys,
+    long_warmup,
+    early_stopping,
+    unused_mapping,
+)

@@ -1,0 +1,188 @@
+"""Rules across keys: what cannot be trained as asked. Add one by writing a function and naming it in RULES.
+
+A rule looks at a typed configuration and yields what is wrong; all rules run, so that every mistake is told at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from loradock.config.schema import RunConfig
+
+HUB_PREFIX = "hub:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What is wrong; `keys` are the dotted keys that it is about, the one to change first."""
+
+    keys: tuple[str, ...]
+    what: str
+    hint: str | None = None
+
+
+Rule = Callable[[RunConfig], Iterator[Finding]]
+
+
+def is_hub_model(name: str) -> bool:
+    """True where a model name is a hub id (OWNER/NAME) and no local path."""
+    return name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).exists()
+
+
+def has_validation(config: RunConfig) -> bool:
+    """True where some rows are held out or come from a separate file."""
+    return bool(config.data.validation)
+
+
+def model_is_given(config: RunConfig) -> Iterator[Finding]:
+    if not config.model.name:
+        yield Finding(keys=("model.name",), what="no model", hint="give --model DIR or model.name")
+
+
+def data_are_given(config: RunConfig) -> Iterator[Finding]:
+    if not config.data.sources:
+        yield Finding(keys=("data.sources",), what="no data", hint="give --data FILE or data.sources")
+    for index, source in enumerate(config.data.sources):
+        if source.path in ("", HUB_PREFIX):
+            yield Finding(keys=(f"data.sources.{index}.path",), what="a data source without a path", hint="--data FILE")
+
+
+def hub_model_is_pinned(config: RunConfig) -> Iterator[Finding]:
+    name = config.model.name
+    if is_hub_model(name) and not config.model.revision:
+        what = f"model.name {name} is no local directory, and as a hub id it needs a commit"
+        hint = "--set model.revision=COMMIT, or the path of a directory"
+        yield Finding(keys=("model.name", "model.revision"), what=what, hint=hint)
+
+
+def hub_data_are_pinned(config: RunConfig) -> Iterator[Finding]:
+    for index, source in enumerate(config.data.sources):
+        if source.path.startswith(HUB_PREFIX) and len(source.path) > len(HUB_PREFIX) and not source.revision:
+            key = f"data.sources.{index}"
+            what = f"{key}: the hub data set {source.path.removeprefix(HUB_PREFIX)} needs a commit"
+            yield Finding(
+                keys=(f"{key}.path", f"{key}.revision"), what=what, hint=f"--set {key}.revision=COMMIT"
+            )
+
+
+def sources_are_distinct(config: RunConfig) -> Iterator[Finding]:
+    seen: dict[object, int] = {}
+    for index, source in enumerate(config.data.sources):
+        first = seen.setdefault((source.path, source.split, source.revision, source.format), index)
+        if first != index and source.path:
+            what = f"data.sources.{index} repeats data.sources.{first}: rows could be both trained on and held out"
+            hint = f"name it once, with weight: 2 (--set data.sources.{first}.weight=2)"
+            yield Finding(keys=(f"data.sources.{index}.path",), what=what, hint=hint)
+
+
+def remote_code_names_the_model(config: RunConfig) -> Iterator[Finding]:
+    trusted = config.model.trust_remote_code
+    if trusted is not None and trusted != config.model.name:
+        what = f'model.trust_remote_code must repeat model.name ("{config.model.name}") to run its code, not "{trusted}"'
+        hint = f"--set model.trust_remote_code={config.model.name}, or delete the key"
+        yield Finding(keys=("model.trust_remote_code", "model.name"), what=what, hint=hint)
+
+
+def base_can_change(config: RunConfig) -> Iterator[Finding]:
+    if config.lora.init in ("pissa", "olora") and config.model.quantization != "none":
+        what = f"lora.init {config.lora.init} changes the base weights, which {config.model.quantization} ones cannot take"
+        hint = "--set model.quantization=none, or --set lora.init=default"
+        yield Finding(keys=("lora.init", "model.quantization"), what=what, hint=hint)
+
+
+def orthogonal_rank_is_even(config: RunConfig) -> Iterator[Finding]:
+    if config.lora.init == "orthogonal" and config.lora.rank % 2:
+        what = f"lora.init orthogonal needs an even lora.rank, not {config.lora.rank}"
+        yield Finding(keys=("lora.rank", "lora.init"), what=what, hint=f"--set lora.rank={config.lora.rank + 1}")
+
+
+def targets_are_named(config: RunConfig) -> Iterator[Finding]:
+    targets = config.lora.targets
+    if isinstance(targets, str):
+        return
+    if not targets or "" in targets:
+        what = "lora.targets names no layer"
+        yield Finding(keys=("lora.targets",), what=what, hint="--set lora.targets=all-linear")
+    yield from _repeated("lora.targets", targets)
+    for module in sorted(set(targets) & set(config.lora.modules_to_save)):
+        what = f"{module} is in lora.targets and in lora.modules_to_save: it gets an adapter or is trained whole, not both"
+        yield Finding(keys=("lora.modules_to_save", "lora.targets"), what=what, hint="delete it from one of them")
+
+
+def trackers_are_distinct(config: RunConfig) -> Iterator[Finding]:
+    yield from _repeated("logging.trackers", config.logging.trackers)
+
+
+def best_needs_validation(config: RunConfig) -> Iterator[Finding]:
+    asked = {"train.early_stopping": config.train.early_stopping, "checkpoints.keep_best": config.checkpoints.keep_best}
+    for key, value in asked.items():
+        if value and not has_validation(config):
+            what = f"{key} goes by the evaluation loss, and nothing is held out to evaluate on"
+            yield Finding(keys=(key, "data.validation"), what=what, hint="--set data.validation=0.1")
+
+
+def validation_is_a_part(config: RunConfig) -> Iterator[Finding]:
+    validation = config.data.validation
+    key = ("data.validation",)
+    if isinstance(validation, str):
+        if validation.strip().endswith("%"):
+            what = f'data.validation "{validation}" is neither a number nor a file'
+            yield Finding(keys=key, what=what, hint="write a share: 0.1 for 10 %")
+        elif validation in {source.path for source in config.data.sources}:
+            what = f"data.validation {validation} is also trained on: the evaluation loss would mean nothing"
+            yield Finding(keys=(*key, "data.sources"), what=what, hint="--set data.validation=0.1 holds a part out")
+    elif validation >= 1 and not float(validation).is_integer():
+        what = f"data.validation must be a share below 1 or a whole number of rows, not {validation}"
+        yield Finding(keys=key, what=what, hint=f"--set data.validation={round(validation)}")
+
+
+def warmup_is_a_part(config: RunConfig) -> Iterator[Finding]:
+    warmup = config.train.warmup
+    if warmup >= 1 and not float(warmup).is_integer():
+        what = f"train.warmup must be a share below 1 or a whole number of steps, not {warmup}"
+        yield Finding(keys=("train.warmup",), what=what, hint=f"--set train.warmup={round(warmup)}")
+
+
+def micro_batch_fits(config: RunConfig) -> Iterator[Finding]:
+    micro, whole = config.train.micro_batch, config.train.global_batch
+    if micro != "auto" and micro > whole:
+        what = f"train.micro_batch {micro} is larger than train.global_batch {whole}, the samples of a whole step"
+        hint = f"--set train.global_batch={micro}, or --set train.micro_batch=auto"
+        yield Finding(keys=("train.micro_batch", "train.global_batch"), what=what, hint=hint)
+
+
+def flash_attention_can_run(config: RunConfig) -> Iterator[Finding]:
+    if config.model.attention != "flash_attention_2":
+        return
+    if config.device == "cpu":
+        what = "model.attention flash_attention_2 runs on a GPU only, and device is cpu"
+        yield Finding(keys=("model.attention", "device"), what=what, hint="--set model.attention=auto")
+    if config.model.compute_dtype == "float32":
+        what = "model.attention flash_attention_2 computes in 16 bits only, and model.compute_dtype is float32"
+        yield Finding(keys=("model.attention", "model.compute_dtype"), what=what, hint="--set model.attention=sdpa")
+
+
+def _repeated(key: str, names: tuple[str, ...]) -> Iterator[Finding]:
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Finding(keys=(key,), what=f"{key} names {name} twice", hint="delete one")
+
+
+INPUTS: tuple[Rule, ...] = (model_is_given, data_are_given)
+
+RULES: tuple[Rule, ...] = (
+    hub_model_is_pinned,
+    hub_data_are_pinned,
+    sources_are_distinct,
+    remote_code_names_the_model,
+    base_can_change,
+    orthogonal_rank_is_even,
+    targets_are_named,
+    trackers_are_distinct,
+    best_needs_validation,
+    validation_is_a_part,
+    warmup_is_a_part,
+    micro_batch_fits,
+    flash_attention_can_run,
+)

@@ -1,0 +1,252 @@
+"""Strict YAML: values together with the place of every key, and nothing silently misread.
+
+PyYAML's parser gives the nodes and their marks; the meaning of a node is decided here, after YAML 1.2's core schema:
+`1e-4` is a number; `no`, `on`, `12:30:00`, `2024-01-01` and `0123` stay text. Refused, each with its line: duplicate
+keys, merge keys, tags, several documents, a top level that is no mapping, and aliases that expand without end.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from loradock.errors import ConfigError, InputMissing, Problem
+
+MAX_BYTES = 1_000_000
+MAX_NODES = 10_000
+MAX_DEPTH = 32
+
+KeyPath = tuple[str | int, ...]
+
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
+_BASED_INT = re.compile(r"0o[0-7]{1,20}|0x[0-9a-fA-F]{1,15}")
+_FLOAT = re.compile(r"[-+]?(0|[1-9][0-9]{0,39})?(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?")
+_WORDS: dict[str, object] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+    **{sign + word: float(f"{sign}inf") for sign in ("", "+", "-") for word in (".inf", ".Inf", ".INF")},
+}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A place in a file; line and column count from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A file's values, where each key (or list item) stands, and what is wrong with it short of being unreadable."""
+
+    values: dict[str, object]
+    marks: dict[KeyPath, Mark]
+    problems: tuple[Problem, ...]
+
+
+def scalar(text: str) -> object:
+    """The value of a plain (unquoted) scalar after YAML 1.2's core schema; what is no number, bool or null is text.
+
+    Whole numbers with a leading zero or more than 18 digits stay text: a commit hash or a postcode, not a quantity.
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INT.fullmatch(text):
+        return int(text)
+    if _BASED_INT.fullmatch(text):
+        return int(text, 0)
+    if any(character.isdigit() for character in text) and _FLOAT.fullmatch(text) and text[0] not in "eE":
+        return float(text)
+    return text
+
+
+def read_document(path: Path) -> Document:
+    """Read a YAML file. Raises InputMissing when it cannot be read and ConfigError when it is no YAML mapping."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError as error:
+        raise InputMissing(f"{path}: there is no such file", hint=f"ls {path.parent}") from error
+    except OSError as error:
+        raise InputMissing(f"{path}: cannot be read: {error.strerror}", hint=f"ls -ld {path}") from error
+    file = str(path)
+    if len(content) > MAX_BYTES:
+        raise _bad(file, None, "larger than 1 MB: this is no configuration", "give data files with --data")
+    return parse_document(_decode(content, file=file), file=file)
+
+
+def parse_document(text: str, *, file: str) -> Document:
+    """Parse YAML text whose top level is a mapping. Raises ConfigError when it is not, or is no YAML at all."""
+    node = _compose(text, file=file)
+    if node is None:
+        if not text.strip():
+            raise _bad(file, None, "the file is empty", "leave the file out to take every default")
+        return Document(values={}, marks={}, problems=())
+    if not isinstance(node, yaml.MappingNode):
+        kind = "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
+        hint = "write `section:` and below it, indented, `key: value`; give data files with --data"
+        raise _bad(file, _line(node), f"the top level is {kind}, not a mapping", hint)
+    builder = _Builder(file=file)
+    values = builder.mapping(node, (), 0)
+    return Document(values=values, marks=builder.marks, problems=tuple(builder.problems))
+
+
+def parse_value(text: str, *, file: str) -> object:
+    """The value of one `key=TEXT` argument: a list, a mapping or a quoted text in YAML's flow style, or a scalar.
+
+    Raises ConfigError with what is wrong; `file` names the argument in it.
+    """
+    if not text.startswith(("[", "{", '"', "'")):
+        return scalar(text)
+    node = _compose(text, file=file)
+    builder = _Builder(file=file)
+    value = builder.value(node, (), 0) if node is not None else None
+    if builder.problems:
+        raise ConfigError("a value cannot be read", problems=builder.problems)
+    return value
+
+
+def _bad(file: str, line: int | None, what: str, hint: str | None = None) -> ConfigError:
+    problem = Problem(what=what, file=file, line=line, hint=hint)
+    return ConfigError("the configuration cannot be read", problems=[problem])
+
+
+def _line(node: yaml.Node) -> int:
+    return node.start_mark.line + 1
+
+
+def _decode(content: bytes, *, file: str) -> str:
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise _bad(file, 1, "the file is UTF-16, not UTF-8", f"iconv -f UTF-16 -t UTF-8 {file}")
+    nul = content.find(b"\0")
+    if nul >= 0:
+        line = content.count(b"\n", 0, nul) + 1
+        raise _bad(file, line, "a NUL byte: this is no text file", "give data files with --data")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        hint = f"iconv -f LATIN1 -t UTF-8 {file}"
+        raise _bad(file, line, f"byte 0x{content[error.start]:02x} is not UTF-8", hint) from error
+
+
+def _compose(text: str, *, file: str) -> yaml.Node | None:
+    """The node tree; the events are read first, so that depth and size are bounded before anything recurses."""
+    try:
+        _check_events(text, file=file)
+        return yaml.compose(text, Loader=yaml.BaseLoader)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise _bad(file, line, "a control character that YAML does not allow", "delete it") from error
+    except yaml.MarkedYAMLError as error:
+        raise _syntax(error, text, file=file) from error
+
+
+def _check_events(text: str, *, file: str) -> None:
+    depth = nodes = documents = 0
+    for event in yaml.parse(text, Loader=yaml.BaseLoader):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.DocumentStartEvent):
+            documents += 1
+            if documents > 1:
+                raise _bad(file, line, "a second document begins here", "keep one and delete the line ---")
+        nodes += isinstance(event, yaml.NodeEvent)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise _bad(file, line, f"nested deeper than {MAX_DEPTH} levels")
+        if nodes > MAX_NODES:
+            raise _bad(file, line, f"more than {MAX_NODES} values: this is no configuration")
+
+
+def _syntax(error: yaml.MarkedYAMLError, text: str, *, file: str) -> ConfigError:
+    mark = error.problem_mark or error.context_mark
+    line = mark.line + 1 if mark else None
+    problem = error.problem or error.context or "it cannot be parsed"
+    if "'\\t'" in problem:
+        return _bad(file, line, "a tab: YAML indents with spaces", f"expand -t 2 {file}")
+    hint = None
+    if "could not find expected ':'" in problem:
+        hint = "write `key: value` with a space after the colon"
+    elif "mapping values are not allowed" in problem:
+        hint = "check the indentation, and put quotes around a text that holds a colon"
+    elif mark and mark.index >= len(text.rstrip()):
+        hint = "a bracket or a quote is never closed"
+    return _bad(file, line, f"not valid YAML: {problem}", hint)
+
+
+@dataclass
+class _Builder:
+    """Turns nodes into values; remembers marks and collects problems. Aliases count each time they are used."""
+
+    file: str
+    marks: dict[KeyPath, Mark] = field(default_factory=dict[KeyPath, Mark])
+    problems: list[Problem] = field(default_factory=list[Problem])
+    nodes: int = 0
+
+    def value(self, node: yaml.Node, path: KeyPath, depth: int) -> object:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            hint = "write the values out instead of using aliases"
+            raise _bad(self.file, _line(node), f"aliases expand to more than {MAX_NODES} values", hint)
+        if depth > MAX_DEPTH:
+            raise _bad(self.file, _line(node), f"aliases nest deeper than {MAX_DEPTH} levels, or without end")
+        self.check_tag(node)
+        if isinstance(node, yaml.MappingNode):
+            return self.mapping(node, path, depth)
+        if isinstance(node, yaml.SequenceNode):
+            return self.sequence(node, path, depth)
+        return scalar(node.value) if node.style is None else node.value
+
+    def sequence(self, node: yaml.SequenceNode, path: KeyPath, depth: int) -> list[object]:
+        values: list[object] = []
+        for index, item in enumerate(node.value):
+            self.marks[*path, index] = Mark(_line(item), item.start_mark.column + 1)
+            values.append(self.value(item, (*path, index), depth + 1))
+        return values
+
+    def mapping(self, node: yaml.MappingNode, path: KeyPath, depth: int) -> dict[str, object]:
+        values: dict[str, object] = {}
+        lines: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            key = self.key(key_node)
+            if key is None:
+                continue
+            if key in lines:
+                what = f"{key} is given twice: here and in line {lines[key]}"
+                self.refuse(key_node, what, "delete one of them")
+                continue
+            lines[key] = _line(key_node)
+            self.marks[*path, key] = Mark(lines[key], key_node.start_mark.column + 1)
+            values[key] = self.value(value_node, (*path, key), depth + 1)
+        return values
+
+    def key(self, node: yaml.Node) -> str | None:
+        """The key's text as written, or None when it cannot be one (and a problem is noted)."""
+        if not isinstance(node, yaml.ScalarNode):
+            self.refuse(node, "a key that is a list or a mapping", "a key is a word")
+        elif node.value == "<<" and node.style is None:
+            self.refuse(node, "merge keys (<<) are not read", "write the keys out, or use an alias for a whole value")
+        elif not node.value:
+            self.refuse(node, "an empty key", "a key is a word")
+        else:
+            self.check_tag(node)
+            return node.value
+        return None
+
+    def check_tag(self, node: yaml.Node) -> None:
+        """Note a tag. BaseLoader gives an untagged node one of three; any other was written in the file."""
+        if node.tag not in _PLAIN_TAGS:
+            tag = node.tag.replace("tag:yaml.org,2002:", "!!")
+            self.refuse(node, f"tags ({tag}) are not read", "write the value without the tag")
+
+    def refuse(self, node: yaml.Node, what: str, hint: str) -> None:
+        self.problems.append(Problem(what=what, file=self.file, line=_line(node), hint=hint))
+
+
+_PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str"))

@@ -1,0 +1,122 @@
+"""Wrong values: what the schema refuses, said in plain words with what was given and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from loradock.config.fields import accepts, annotation_at, choices, item_of, section_of, takes
+from loradock.config.schema import RunConfig
+from loradock.config.strict_yaml import KeyPath, scalar
+from loradock.config.suggest import dotted
+
+SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongValue:
+    """A value that the schema refuses, at `path`."""
+
+    path: KeyPath
+    what: str
+    hint: str | None
+
+
+def check(values: Mapping[str, object]) -> RunConfig | list[WrongValue]:
+    """The typed configuration, or everything that is wrong with the values.
+
+    Types are strict, as in JSON: no text becomes a number, no number a truth value. Only a float without a fraction
+    passes for a whole number (`1e3` steps), and a whole number for a float.
+    """
+    try:
+        return RunConfig.model_validate_json(json.dumps(_whole(values)), strict=True)
+    except ValidationError as error:
+        found = {_known(detail["loc"]): detail["type"] for detail in error.errors(include_url=False)}
+        return [_explain(path, kind, values) for path, kind in found.items() if not _has_deeper(path, found)]
+
+
+def shown(value: object) -> str:
+    """The value as a short piece of YAML for a message."""
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, dict):
+        return "a mapping"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[: SHOWN_CHARACTERS - 3]}..."
+
+
+def _whole(value: object) -> object:
+    """The same values with each float that has no fraction as an int, which JSON takes for either."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: _whole(inner) for key, inner in cast("Mapping[str, object]", value).items()}
+    if isinstance(value, list):
+        return [_whole(inner) for inner in cast("list[object]", value)]
+    return value
+
+
+def _known(location: tuple[str | int, ...]) -> KeyPath:
+    """The longest part of a pydantic location that is a key path: it appends the names of union members."""
+    end = len(location)
+    while end and annotation_at(location[:end]) is None:
+        end -= 1
+    return location[:end]
+
+
+def _has_deeper(path: KeyPath, found: Mapping[KeyPath, str]) -> bool:
+    return any(len(other) > len(path) and other[: len(path)] == path for other in found)
+
+
+def _explain(path: KeyPath, kind: str, values: Mapping[str, object]) -> WrongValue:
+    key = dotted(path)
+    if kind == "missing":
+        return WrongValue(path=path, what=f"{key} is missing", hint=f"it takes {takes(annotation_at(path))}")
+    value = _value_at(path, values)
+    annotation = annotation_at(path)
+    what = f"{key} must be {takes(annotation)}, not {shown(value)}"
+    return WrongValue(path=path, what=what, hint=next(_hints(value, annotation), None))
+
+
+def _value_at(path: KeyPath, values: Mapping[str, object]) -> object:
+    here: Any = values
+    for part in path:
+        here = here[part]
+    return here
+
+
+def _hints(value: object, annotation: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        if accepts(annotation, bool) and value.lower() in _TRUTHS:
+            yield f"write {_TRUTHS[value.lower()]}"
+        near = difflib.get_close_matches(value.lower(), choices(annotation), n=1, cutoff=0.5)
+        if near:
+            yield f"did you mean {near[0]}?"
+        item = item_of(annotation)
+        if item is not None and section_of(item) is None:
+            yield f"write a list: [{', '.join(value.replace(',', ' ').split())}]"
+        plain = scalar(value)
+        if isinstance(plain, bool | int | float):
+            yield f"write {value} without quotes"
+        without_zeros = value.lstrip("0")
+        if without_zeros != value and without_zeros.isdigit():
+            yield f"write {without_zeros} without leading zeros"
+        if value.replace("_", "").replace(",", "").isdigit():
+            yield f"write {value.replace('_', '').replace(',', '')}"
+    elif value is None:
+        yield "leave the key out to take its default"
+    elif accepts(annotation, str) and not isinstance(value, dict | list):
+        yield "put it in quotes"
+    elif isinstance(value, bool) and choices(annotation):
+        yield f"write one of them: {', '.join(choices(annotation))}"
+
+
+_TRUTHS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"} | {
+    "'true'": "true",
+    "'false'": "false",
+}
