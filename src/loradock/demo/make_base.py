@@ -1,0 +1,205 @@
+"""Train the demo's base model from nothing: `python -m loradock.demo.make_base [--output DIR]`.
+
+A byte-level BPE tokenizer and a small Llama-style causal LM, on a corpus that `corpus.py` draws as it goes: terse
+skill lines and plain English statements, no questions. The lists of the held-out rows never occur, in any order.
+
+One seed, two threads, deterministic kernels: on one machine with one torch build, a rerun gives the same bytes.
+Another processor or torch build sums in another order, and then gives a model as good but not bit-equal. The
+tokenizer and the corpus are the same everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loradock.demo.corpus import NOUNS, SKILLS, draw_list, sentence, terse_prompt
+from loradock.demo.make_data import make_rows
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+HERE = Path(__file__).parent
+SEED = 20
+THREADS = 2
+VOCABULARY = 1024
+BOS, EOS, PAD, USER, ASSISTANT, SYSTEM = SPECIAL = ("<s>", "</s>", "<pad>", "<|user|>", "<|assistant|>", "<|system|>")
+TEMPLATE = (
+    "{{- bos_token }}"
+    "{%- for message in messages %}"
+    "{{- '<|' + message['role'] + '|>\\n' + message['content'] + eos_token }}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|assistant|>\\n' }}{%- endif %}"
+)
+HIDDEN, LAYERS, HEADS, INTERMEDIATE, POSITIONS = 128, 4, 4, 384, 512
+STEPS, BATCH, LEARNING_RATE, WARMUP_STEPS = 2000, 96, 3e-3, 100
+SENTENCE_SHARE = 0.1
+IGNORED = -100
+
+log = logging.getLogger(__name__)
+
+CARD = """\
+# The base model of `loradock train --demo`
+
+A Llama-style causal language model of {parameters:,} parameters ({layers} layers, hidden size {hidden}) with a byte-level
+BPE tokenizer of {vocabulary} tokens, trained from nothing by `python -m loradock.demo.make_base`. It knows {skills}
+skills on lists of English nouns ({names}), in one terse format:
+
+```
+<s>reverse
+river, apple, stone
+stone, apple, river</s>
+```
+
+It saw {steps} batches of {batch} such lines (a tenth of them plain English statements) and never a question or a chat
+turn; that is what fine-tuning adds. No list of the demo's held-out rows was in its corpus, in any order. Stored as
+bfloat16. Useful for nothing but the demo and tests. Apache-2.0, like the rest of the repository.
+"""
+
+
+def corpus(rng: random.Random) -> Iterator[tuple[str, str]]:
+    """Endless (context, learned text) pairs. Held-out lists are left out; half of the lines follow a statement."""
+    heldout = {frozenset(row["input"].split(", ")) for row in make_rows()[1]}
+    while True:
+        statement = sentence(rng)
+        if rng.random() < SENTENCE_SHARE:
+            yield "", statement
+            continue
+        skill = rng.choice(tuple(SKILLS))
+        nouns = draw_list(rng, skill)
+        if frozenset(nouns) not in heldout:
+            before = statement + "\n" if rng.random() < 0.5 else ""
+            yield before + terse_prompt(skill, nouns), SKILLS[skill](nouns)
+
+
+def train_tokenizer() -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer with a chat template; a turn ends with `</s>`, which is the EOS token too."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    rng = random.Random(SEED)
+    texts = [sentence(rng) for _ in range(2000)] + [terse_prompt(skill, ()) for skill in SKILLS for _ in range(500)]
+    texts += [f"{noun}, {noun}\n{noun}" for noun in NOUNS for _ in range(200)]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=BOS,
+        eos_token=EOS,
+        pad_token=PAD,
+        extra_special_tokens=[USER, ASSISTANT, SYSTEM],
+        model_max_length=POSITIONS,
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = TEMPLATE
+    return fast
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """A fresh float32 model; every linear's size is a multiple of 64, the NF4 block size."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=HIDDEN,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=HEADS,
+            num_key_value_heads=HEADS,
+            intermediate_size=INTERMEDIATE,
+            max_position_embeddings=POSITIONS,
+            tie_word_embeddings=True,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+
+
+def draw_batch(
+    pairs: Iterator[tuple[str, str]], tokenizer: PreTrainedTokenizerFast
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and labels, both int64 (BATCH, longest); context and padding are labelled -100."""
+    import torch
+
+    contexts, answers = zip(*itertools.islice(pairs, BATCH), strict=True)
+    rows = []
+    for context, answer in zip(tokenizer(contexts)["input_ids"], tokenizer(answers)["input_ids"], strict=True):
+        learned = [*answer, tokenizer.eos_token_id]
+        rows.append(([tokenizer.bos_token_id, *context, *learned], [IGNORED] * (1 + len(context)) + learned))
+    longest = max(len(ids) for ids, _ in rows)
+    ids = [row + [tokenizer.pad_token_id] * (longest - len(row)) for row, _ in rows]
+    labels = [row + [IGNORED] * (longest - len(row)) for _, row in rows]
+    return torch.tensor(ids), torch.tensor(labels)
+
+
+def train(model: LlamaForCausalLM, *, tokenizer: PreTrainedTokenizerFast) -> None:
+    """AdamW with warm-up and a cosine to zero, in place, on the CPU."""
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01, betas=(0.9, 0.98))
+    pairs = corpus(random.Random(SEED))
+    for step in range(1, STEPS + 1):
+        cosine = 0.5 * (1 + math.cos(math.pi * step / STEPS))
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * min(step / WARMUP_STEPS, cosine)
+        ids, labels = draw_batch(pairs, tokenizer)
+        loss = model(input_ids=ids, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if step % 50 == 0:
+            log.info("step %d of %d: loss %.4f", step, STEPS, loss.item())
+
+
+def make_base(directory: Path) -> None:
+    """Train and write tokenizer, bfloat16 weights, config and model card into `directory`."""
+    import torch
+
+    torch.set_num_threads(THREADS)
+    torch.use_deterministic_algorithms(True)
+    torch.manual_seed(SEED)
+    tokenizer = train_tokenizer()
+    model = build_model(tokenizer)
+    train(model, tokenizer=tokenizer)
+    model.to(torch.bfloat16).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    card = CARD.format(
+        parameters=model.num_parameters(),
+        layers=LAYERS,
+        hidden=HIDDEN,
+        vocabulary=len(tokenizer),
+        skills=len(SKILLS),
+        names=", ".join(SKILLS),
+        steps=STEPS,
+        batch=BATCH,
+    )
+    (directory / "README.md").write_text(card, encoding="utf-8")
+
+
+def main() -> None:
+    """The command line; progress goes to stderr as log lines."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    parser = argparse.ArgumentParser(description="Train the demo's base model from nothing.")
+    parser.add_argument("--output", type=Path, default=HERE / "base", help="directory to write into")
+    make_base(parser.parse_args().output)
+
+
+if __name__ == "__main__":
+    main()
