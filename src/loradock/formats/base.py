@@ -6,6 +6,7 @@ format; `convert(row)` makes a `Sample` or raises `RowError` with what is wrong 
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -61,3 +62,77 @@ class Format:
     def detect(self, columns: frozenset[str]) -> bool:
         """True where every required field is among the columns."""
         return columns.issuperset(self.required)
+
+
+def convert_row(format: Format, mapping: Mapping[str, str], row: Row) -> Sample:
+    """The sample of one row; `mapping` is the format's field name -> the column that holds it.
+
+    Raises RowError in the words of the user's columns.
+    """
+    if not mapping:
+        return format.convert(row)
+    renamed = dict(row)
+    for field, column in mapping.items():
+        if column in row:
+            renamed[field] = row[column]
+        elif field in format.required:
+            raise RowError(f"no column {column!r} (field {field!r}); {_present(column, row)}")
+    try:
+        return format.convert(renamed)
+    except RowError as error:
+        shown = ", ".join(f"{field} = {column}" for field, column in mapping.items())
+        raise RowError(f"{error} (with fields {shown})") from None
+
+
+def text_of(row: Row, field: str) -> str:
+    """The text in `field`, which must be there; it may be empty."""
+    value = value_of(row, field)
+    if type(value) is not str:
+        raise RowError(f"{field} is {type_of(value)}, not text")
+    check_text(value, field)
+    return value
+
+
+def optional_text_of(row: Row, field: str) -> str:
+    """The text in `field`; empty where the column is missing or null."""
+    return "" if row.get(field) is None else text_of(row, field)
+
+
+def value_of(row: Row, field: str) -> Any:
+    """What `field` holds; RowError names the columns that are there where it is missing."""
+    if field not in row:
+        raise RowError(f"no column {field!r}; {_present(field, row)}")
+    return row[field]
+
+
+def check_text(value: str, where: str) -> None:
+    """Refuse what no tokenizer can take in: lone surrogates, and NUL."""
+    if "\0" in value:
+        raise RowError(f"{where} holds a NUL character")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            half = f"\\u{ord(value[error.start]):04x} at character {error.start + 1}"
+            raise RowError(f"{where} holds half of a surrogate pair ({half})") from None
+
+
+def check_filled(value: str, where: str) -> str:
+    """Refuse a text that is to be learned and holds nothing but white space; returns it."""
+    if not value or value.isspace():
+        raise RowError(f"{where} is empty: there is nothing to learn")
+    return value
+
+
+def type_of(value: object) -> str:
+    """A value's type in the words of a data file, with its article."""
+    if value is None:
+        return "null"
+    names = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    return names.get(type(value), f"of type {type(value).__name__}")
+
+
+def _present(field: str, row: Row) -> str:
+    names = ", ".join(map(str, row)) or "nothing"
+    close = difflib.get_close_matches(field, [str(name) for name in row], n=1)
+    return f"the row has {names}" + (f"; did you mean {close[0]!r}?" if close else "")

@@ -1,0 +1,54 @@
+"""The types of a reader: a stream of bytes in, records out, with bounded memory.
+
+To add a kind of file: write one module with a `READER`, and add it to `READERS` in `__init__.py`. A reader never
+raises for bad content: a record that cannot be used carries a problem in place of its row, and the stream goes on
+wherever the kind of file lets it find the next record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NamedTuple
+
+MAX_ROW_BYTES = 64 * 2**20
+"""Longest record that is read, so that a file without line breaks cannot fill the memory."""
+
+CHUNK_BYTES = 2**20
+"""How much of a file is read at a time."""
+
+
+class Record(NamedTuple):
+    """One record of a source: a row, or what is wrong with it.
+
+    `line` counts from 1 and is where the record starts; in kinds without lines (Parquet, arrow, a hub) it is the
+    number of the row. It is None where a problem concerns the whole file. Exactly one of `row` and `problem` is None.
+    """
+
+    line: int | None
+    row: dict[str, Any] | None
+    problem: str | None = None
+
+
+class Damaged(Exception):
+    """A compressed stream that is cut short or corrupt."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """A kind of file: the suffixes it is known by, and how its bytes become records.
+
+    `is_text` says that the file may also come compressed (a further .gz or .zst).
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    records: Callable[[BinaryIO], Iterator[Record]]
+    is_text: bool
+
+
+def not_utf8(raw: bytes, position: int) -> str:
+    """What to say of bytes that are not UTF-8 at `position`, with the likely reason."""
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "the file is UTF-16, not UTF-8 (convert it: iconv -f UTF-16 -t UTF-8)"
+    return f"byte 0x{raw[position]:02x} is not UTF-8 (convert the file: iconv -f WINDOWS-1252 -t UTF-8)"

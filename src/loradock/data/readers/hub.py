@@ -1,0 +1,55 @@
+"""Data sets of a hub: `hub:OWNER/NAME` at a pinned revision, read from the local copy that `datasets` keeps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from loradock.config.schema import SourceConfig
+from loradock.data.readers.base import Record
+from loradock.data.readers.columnar import BATCH_ROWS, batch_records
+from loradock.errors import ConfigError, DataError, HubError
+
+PREFIX = "hub:"
+
+
+def is_hub(path: str) -> bool:
+    """True where `path` names a hub data set and not a file."""
+    return path.startswith(PREFIX)
+
+
+def identity(source: SourceConfig) -> str:
+    """`OWNER/NAME@revision/split`. ConfigError where the name is malformed or no revision is pinned."""
+    name = source.path.removeprefix(PREFIX)
+    if name.count("/") != 1 or not all(name.split("/")):
+        raise ConfigError(f"{source.path} is not a hub data set", hint="write it as hub:OWNER/NAME")
+    if not source.revision:
+        raise ConfigError(
+            f"{source.path} has no revision: what a branch holds can change between two runs",
+            hint="--set data.sources.0.revision=COMMIT (the commit is on the data set's page, under Files)",
+        )
+    return f"{name}@{source.revision}/{source.split}"
+
+
+def records(source: SourceConfig) -> Iterator[Record]:
+    """The rows of the split. HubError where the hub does not answer, refuses, or is switched off."""
+    name = identity(source).partition("@")[0]
+    import datasets
+    import httpx
+
+    try:
+        loaded = datasets.load_dataset(name, revision=source.revision, split=source.split)
+    except (OSError, httpx.HTTPError) as error:
+        is_offline = os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0")
+        raise HubError(
+            f"{source.path} at revision {source.revision} cannot be loaded: {_first_line(error)}",
+            hint="unset HF_HUB_OFFLINE" if is_offline else "check the name, the revision, the network and HF_TOKEN; "
+            f"or fetch it elsewhere (hf download --repo-type dataset {name}) and give the files' path",
+        ) from error
+    except ValueError as error:
+        raise DataError(f"{source.path}, split {source.split}: {_first_line(error)}") from error
+    yield from batch_records(loaded.with_format("arrow").iter(batch_size=BATCH_ROWS))  # pyright: ignore
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,67 @@
+"""JSONL: one JSON object a line. A bad line is a problem, and the next line is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from loradock.data.readers.base import MAX_ROW_BYTES, Reader, Record, not_utf8
+from loradock.data.readers.strict_json import StrictDecoder, not_an_object
+
+
+def _records(stream: BinaryIO) -> Iterator[Record]:
+    decoder = StrictDecoder()
+    decode, flaws, readline = decoder.decode, decoder.flaws, stream.readline
+    line, is_first = 0, True
+    while raw := readline(MAX_ROW_BYTES + 1):
+        line += 1
+        if len(raw) > MAX_ROW_BYTES:
+            yield _too_long(stream, line, raw)
+            continue
+        if raw.isspace():
+            continue
+        if is_first:
+            is_first = False
+            raw = raw.removeprefix(b"\xef\xbb\xbf")
+            if raw.lstrip().startswith(b"["):
+                yield Record(line, None, "a JSON array, not one object a line (rename the file to end in .json)")
+                return
+            if raw.isspace() or not raw:
+                continue
+        try:
+            row = decode(str(raw, "utf-8"))
+        except (ValueError, RecursionError) as error:
+            flaws.clear()
+            yield Record(line, None, _reason(error, raw))
+            if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
+                return
+            continue
+        if flaws:
+            yield Record(line, None, decoder.take_flaws())
+        elif type(row) is dict:
+            yield Record(line, row)
+        else:
+            yield Record(line, None, not_an_object(row))
+
+
+def _too_long(stream: BinaryIO, line: int, raw: bytes) -> Record:
+    """Skip the rest of a line that is longer than any row may be."""
+    while raw and not raw.endswith(b"\n"):
+        raw = stream.readline(MAX_ROW_BYTES)
+    return Record(line, None, f"the line is longer than {MAX_ROW_BYTES // 2**20} MiB")
+
+
+def _reason(error: ValueError | RecursionError, raw: bytes) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return not_utf8(raw, error.start)
+    if isinstance(error, json.JSONDecodeError):
+        if not raw.endswith(b"\n") and error.pos >= len(error.doc.rstrip()):
+            return "the file ends inside this row: it is cut short"
+        return f"not JSON: {error.msg} at column {error.pos + 1}"
+    if isinstance(error, RecursionError):
+        return "not usable JSON: nested too deeply"
+    return f"not usable JSON: {error}"
+
+
+READER = Reader(name="JSONL", suffixes=(".jsonl", ".ndjson"), records=_records, is_text=True)
