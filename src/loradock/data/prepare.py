@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,7 +85,7 @@ def cache_key(data: DataConfig, *, task: Task, digests: list[str]) -> str:
     parts = {
         "version": PREPARATION_VERSION,
         "sources": [
-            [content, source.format, sorted(source.fields.items())]
+            [content, Path(source.path).suffixes, source.format, sorted(source.fields.items())]
             for source, content in zip(data.sources, digests, strict=True)
         ],
         "tokenizer": task.spec.fingerprint,
@@ -134,19 +134,15 @@ def _build(
     spans: list[tuple[int, int]] = []
     with EntryWriter(cache_dir, key=key) as entry, contextlib.ExitStack() as stack:
         pool = prepare_chunks(task, workers=workers, stack=stack)
-        for source in data.sources:
+        for index, source in enumerate(data.sources):
             start = entry.rows
-            rows_read = 0
-            for chunk, refused in pool(_chunks(source, problems=problems)):
+            for chunk, refused in pool(_chunks(source, index=index, problems=problems)):
                 for line, what in refused:
-                    problems.add(Problem(what, file=source.path, line=line))
-                rows_read += len(refused) + len(chunk.lengths)
+                    problems.add(Problem(what=what, file=source.path, line=line))
                 if not problems.count:
                     entry.write(chunk)
                     if progress:
                         progress(entry.rows, entry.tokens)
-            if not rows_read and not problems.count:
-                problems.add(Problem("no rows", file=source.path))
             spans.append((start, entry.rows))
         problems.check(files=[source.path for source in data.sources])
         facts = {"key": key, "version": PREPARATION_VERSION, "spans": spans, "template": task.template.name}
@@ -154,12 +150,11 @@ def _build(
     return {"rows": entry.rows, "tokens": entry.tokens, "learned_tokens": entry.learned_tokens, "spans": spans}
 
 
-def _chunks(source: SourceConfig, *, problems: _Problems) -> Iterator[list[Row]]:
+def _chunks(source: SourceConfig, *, index: int, problems: _Problems) -> Iterator[list[Row]]:
     """Rows in chunks of bounded size; what cannot be read goes to `problems`."""
-    loaded: Iterable[tuple[int | None, Any]] = samples(source)
     chunk: list[Row] = []
     characters = 0
-    for line, sample in loaded:
+    for line, sample in samples(source, index=index):
         if isinstance(sample, Problem):
             problems.add(sample)
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from loradock.data.spans import Rendering, Skeleton, Span, TurnEnds, marker
 from loradock.formats.base import Completion, Conversation, Message, RowError, Sample
@@ -74,17 +74,19 @@ class Renderer:
         from jinja2.exceptions import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
+        special_tokens: dict[str, Any] = self._special_tokens
         try:
-            texts, generated = render_jinja_template(
+            rendered: Any = render_jinja_template(
                 conversations=[[{"role": message.role, "content": message.content} for message in messages]],
                 chat_template=self._template.text,
                 add_generation_prompt=prompt,
                 return_assistant_tokens_mask=self._has_generation_blocks,
-                **self._special_tokens,
+                **special_tokens,
             )
         except (TemplateError, TypeError, ValueError) as error:
             raise RowError(f"the chat template ({self._template.name}) refuses this conversation: {error}") from error
-        return texts[0], generated[0] if generated else []
+        (text,), generated = rendered
+        return text, generated[0] if generated else []
 
     def _from_generation_blocks(
         self, text: str, *, generated: list[Span], messages: Sequence[Message], turns: list[int]
@@ -104,7 +106,9 @@ class Renderer:
         if skeleton is None:
             return None
         places = skeleton.locate(text, contents=[message.content for message in messages])
-        return places and self._ends.close(text, turns=[places[index] for index in turns])
+        if places is None:
+            return None
+        return self._ends.close(text, turns=[places[index] for index in turns])
 
     def _skeleton(self, messages: Sequence[Message], *, turns: list[int]) -> Skeleton | None:
         pattern = tuple((m.role, None if m.content.strip() else m.content) for m in messages)

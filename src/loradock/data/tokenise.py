@@ -74,14 +74,16 @@ def _describe(tokenizer: PreTrainedTokenizerBase) -> TokenizerSpec:
     before = next((i for i in range(len(outer)) if outer[i : i + len(inner)] == inner), 0)
     suffix = tuple(outer[before + len(inner) :])
     own = tokenizer.chat_template
+    backend: Any = tokenizer.backend_tokenizer
+    bos_id: Any = tokenizer.bos_token_id
     return TokenizerSpec(
-        backend=_untrimmed(tokenizer.backend_tokenizer.to_str()),
+        backend=_untrimmed(backend.to_str()),
         special_tokens={name: str(text) for name, text in tokenizer.special_tokens_map.items()},
         end_tokens=tuple(sorted(special)),
         chat_template=own.get("default") if isinstance(own, dict) else own,
         prefix_ids=tuple(outer[:before]),
         suffix_ids=suffix,
-        bos_id=tokenizer.bos_token_id,
+        bos_id=bos_id,
         appends_eos=tokenizer.eos_token_id in suffix,
         splits_special_tokens=bool(getattr(tokenizer, "split_special_tokens", False)),
     )
