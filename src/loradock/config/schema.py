@@ -60,7 +60,9 @@ class DataConfig(Section):
     loss: Literal["completion", "assistant", "all"] = Field(
         "completion", description="Which tokens are learned: the last answer, every assistant turn, or everything."
     )
-    max_length: Positive = Field(1024, description="Longest row in tokens.")
+    max_length: Positive | Auto = Field(
+        "auto", description="Longest row in tokens; auto: 1024, or the model's positions where it has fewer."
+    )
     long_rows: Literal["truncate", "drop"] = Field("truncate", description="What happens to rows over max_length.")
     validation: Annotated[float, Field(ge=0)] | str = Field(
         0.0, description="Held-out part: a share below 1, a number of rows, or a separate file."

@@ -96,7 +96,9 @@ class Job:
     directory: Path
     resume_from: Path | None
     world_size: int
-    emit: Callable[[Event], None]
+
+
+Emit = Callable[[Event], None]
 
 
 class Engine(Protocol):
@@ -104,8 +106,8 @@ class Engine(Protocol):
 
     name: str
 
-    def run(self, job: Job) -> Outcome:
-        """Train to the end of the plan. Raises Diverged at a non-finite loss, OutOfMemory when the card is full."""
+    def run(self, job: Job, emit: Emit) -> Outcome:
+        """Train to the end of the plan and `emit` what happens. Raises Diverged at a non-finite loss, OutOfMemory when the card is full."""
         ...
 
 

@@ -17,7 +17,8 @@ import torch
 from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
-from loradock.engine.base import Dtypes, EvalResult, Job, Outcome, Saved, StepDone, StepResult
+from loradock.data.collate import MicroBatch, collate
+from loradock.engine.base import Dtypes, Emit, EvalResult, Job, Outcome, Saved, StepDone, StepResult
 from loradock.engine.evaluation import evaluate
 from loradock.engine.meter import Meter
 from loradock.errors import Diverged, OutOfMemory
@@ -38,10 +39,10 @@ class TrlEngine:
 
     name = "trl"
 
-    def run(self, job: Job) -> Outcome:
+    def run(self, job: Job, emit: Emit) -> Outcome:
         """Train to the end of the plan; see `engine.base.Engine`."""
         began = time.monotonic()
-        trainer = StepTrainer(job)
+        trainer = StepTrainer(job, emit)
         try:
             trainer.train(resume_from_checkpoint=str(job.resume_from) if job.resume_from else None)
         except torch.OutOfMemoryError as error:
@@ -62,10 +63,11 @@ class TrlEngine:
 class StepTrainer(SFTTrainer):
     """An SFTTrainer whose batch is one of our optimiser steps."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, emit: Emit) -> None:
         self.job = job
+        self.emit = emit
         self.meter = Meter()
-        self.flow = Flow(job)
+        self.flow = Flow(job, emit)
         self.reported_dtypes = False
         adapters = [(parameter, parameter.data) for parameter in trainable(job.model)]
         super().__init__(
@@ -131,15 +133,18 @@ class StepTrainer(SFTTrainer):
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Loss over the validation part; the trainer's own would average batch means."""
+        shape = tensor_shape(self.job)
         result: EvalResult = evaluate(
             self.model,
-            self.job.evaluation,
+            ((model_inputs(batch, **shape), batch.supervised_tokens) for batch in self.job.evaluation),
             lambda tensors: self.loss_sum(self.model, tensors),
             step=self.state.global_step,
         )
         self.meter.pause(result.seconds)
-        self.job.emit(result)
-        return {"eval_loss": result.loss}
+        self.emit(result)
+        metrics = {"eval_loss": result.loss}
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Turn the trainer's metric line into a StepResult; its end-of-run summary is ours to make."""
@@ -152,8 +157,8 @@ class StepTrainer(SFTTrainer):
             self.reported_dtypes = True
             found = dtypes.parts(self.model, self.optimizer)
             dtypes.check(found, self.job.plan)
-            self.job.emit(Dtypes(found=found))
-        self.job.emit(
+            self.emit(Dtypes(found=found))
+        self.emit(
             StepResult(
                 step=step,
                 epoch=step / self.job.steps.steps_per_epoch,
@@ -191,15 +196,16 @@ class StepTrainer(SFTTrainer):
 class Flow(TrainerCallback):
     """When to log, evaluate, save and stop: the plan's cadence, and always at the last step."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, emit: Emit) -> None:
         self.job = job
+        self.emit = emit
         self.cadence = job.plan.value("cadence")
         self.stopped_early = False
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Set the flags of the step that ended."""
         step = state.global_step
-        self.job.emit(StepDone(step=step))
+        self.emit(StepDone(step=step))
         is_last = step >= len(self.job.steps)
         control.should_log = is_last or step == 1 or step % self.cadence["log"] == 0
         every = self.cadence["evaluate"] if self.job.evaluation is not None else 0
@@ -210,7 +216,7 @@ class Flow(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Report the checkpoint."""
         directory = self.job.directory / "checkpoints" / f"checkpoint-{state.global_step}"
-        self.job.emit(Saved(step=state.global_step, directory=directory))
+        self.emit(Saved(step=state.global_step, directory=directory))
         return control
 
 
@@ -219,14 +225,14 @@ class StepItems(torch.utils.data.Dataset[dict[str, Any]]):
 
     def __init__(self, job: Job) -> None:
         self.steps = job.steps
-        self.pad_token_id = job.tokenizer.pad_token_id
+        self.shape = tensor_shape(job)
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         step = self.steps[index]
-        batches = [self.steps.tensors(batch, pad_token_id=self.pad_token_id) for batch in step.micro_batches]
+        batches = [model_inputs(batch, **self.shape) for batch in step.micro_batches]
         counts = {
             "tokens": step.tokens,
             "supervised_tokens": step.supervised_tokens,
@@ -234,6 +240,20 @@ class StepItems(torch.utils.data.Dataset[dict[str, Any]]):
             "slots": sum(tensors["input_ids"].numel() for tensors in batches),
         }
         return {"micro_batches": batches, "supervised_tokens": step.supervised_tokens, "counts": counts}
+
+
+def tensor_shape(job: Job) -> dict[str, int]:
+    """How micro-batches are padded: tensor cores want lengths in eights."""
+    return {
+        "pad_token_id": job.tokenizer.pad_token_id,
+        "pad_to_multiple": 8 if job.plan.value("device") == "cuda" else 1,
+    }
+
+
+def model_inputs(batch: MicroBatch, **shape: int) -> dict[str, torch.Tensor]:
+    """The tensors of a micro-batch that the model itself takes."""
+    tensors = collate(batch, **shape)
+    return {name: tensor for name, tensor in tensors.items() if name != "seq_lengths"}
 
 
 def only_item(items: list[Any]) -> Any:

@@ -34,8 +34,7 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
         use_dora=lora.dora,
         init_lora_weights=INITIALISATIONS[lora.init],
         modules_to_save=list(lora.modules_to_save) or None,
-        base_model_name_or_path=base.name if base.revision else str(base.directory),
-        revision=base.revision,
+        base_model_name_or_path=str(base.directory),
         bias="none",
         task_type="CAUSAL_LM",
     )

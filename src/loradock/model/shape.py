@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from loradock.model.source import BaseModel
 
 UNREACHABLE_SHARE = 0.01
+DEFAULT_LENGTH = 1024
 
 
 def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
@@ -39,7 +40,6 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     )
     check_coverage(facts, quantization=config.model.quantization)
     check_modules_to_save(config.lora.modules_to_save, model)
-    check_length(facts, max_length=config.data.max_length)
     return facts
 
 
@@ -118,10 +118,14 @@ def check_modules_to_save(wanted: tuple[str, ...], model: Any) -> None:
         raise ModelError("lora.modules_to_save names no module", hint="loradock config show", problems=problems)
 
 
-def check_length(facts: ModelFacts, *, max_length: int) -> None:
-    """Refuse rows longer than the model's positions."""
-    if facts.context_length is not None and max_length > facts.context_length:
+def with_length(config: RunConfig, facts: ModelFacts) -> RunConfig:
+    """The configuration with `data.max_length` as a number; ModelError where it exceeds the model's positions."""
+    asked, most = config.data.max_length, facts.context_length or DEFAULT_LENGTH
+    if asked == "auto":
+        data = config.data.model_copy(update={"max_length": min(DEFAULT_LENGTH, most)})
+        return config.model_copy(update={"data": data})
+    if facts.context_length is not None and asked > most:
         raise ModelError(
-            f"data.max_length is {max_length}, the model has {facts.context_length} positions",
-            hint=f"--set data.max_length={facts.context_length}",
+            f"data.max_length is {asked}, the model has {most} positions", hint=f"--set data.max_length={most}"
         )
+    return config

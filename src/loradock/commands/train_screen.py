@@ -1,0 +1,128 @@
+"""What a person sees of a run: a live progress bar on a terminal, plain lines elsewhere; all of it on stderr."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from loradock.engine.base import Dtypes, EvalResult, Event, Saved, StepDone, StepResult
+from loradock.plan import Plan
+from loradock.report import console
+from loradock.run import Result
+
+
+LOG_COLUMNS = 180
+
+
+class Screen:
+    """A `run.View` on stderr. Only rank 0 shows anything; the summary goes to stdout unless `is_quiet`."""
+
+    def __init__(self, *, is_quiet: bool) -> None:
+        self.console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else LOG_COLUMNS)
+        self.is_quiet = is_quiet
+        self.is_first = True
+        self.total = 0
+        self.progress: Progress | None = None
+        self.task: Any = None
+
+    def __enter__(self) -> Screen:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.progress:
+            self.progress.stop()
+
+    def note(self, text: str) -> None:
+        """One line of text, on rank 0."""
+        if self.is_first:
+            self.console.print(text, markup=False, soft_wrap=True)
+
+    def start(self, directory: Path, *, is_first: bool) -> None:
+        """The run directory is known."""
+        self.is_first = is_first
+        self.note(f"run directory: {directory}")
+
+    def stage(self, text: str) -> None:
+        """A stage begins."""
+        self.note(f"[{text}]" if self.console.is_terminal else text)
+
+    def prepared_rows(self, rows: int, tokens: int) -> None:
+        """Rows and tokens prepared so far; shown on a terminal only."""
+        if self.is_first and self.console.is_terminal:
+            self.console.print(f"  {rows:,} rows, {tokens:,} tokens", end="\r", markup=False)
+
+    def plan(self, plan: Plan) -> None:
+        """The plan was made."""
+        if not self.is_first:
+            return
+        for line in console.plan_lines(plan):
+            self.note(line)
+        self.console.print(console.plan_table(plan))
+        self.console.print(console.memory_table(plan))
+        self.total = plan.value("steps")
+
+    def event(self, event: Event) -> None:
+        """Something happened in training."""
+        if not self.is_first:
+            return
+        match event:
+            case StepDone():
+                self.advance(event.step)
+            case StepResult():
+                self.measured(event)
+            case EvalResult():
+                self.note(console.evaluation_line(event))
+            case Dtypes():
+                self.note(console.dtype_line(event.found))
+            case Saved() if not self.console.is_terminal:
+                self.note(f"step {event.step}  checkpoint saved")
+            case _:
+                pass
+
+    def advance(self, step: int) -> None:
+        """Move the bar."""
+        if not self.console.is_terminal:
+            return
+        if self.progress is None:
+            columns = (
+                TextColumn("training"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[text]}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+            )
+            self.progress = Progress(*columns, console=self.console)
+            self.task = self.progress.add_task("training", total=self.total, text="")
+            self.progress.start()
+        self.progress.update(self.task, completed=step)
+
+    def measured(self, result: StepResult) -> None:
+        """A metric line was made."""
+        if self.progress:
+            text = f"loss {result.loss:.3f}  lr {result.learning_rate:.1e}  {result.tokens_per_second:,.0f} tok/s"
+            memory = f"  {console.gib(result.memory_bytes)}" if result.memory_bytes else ""
+            self.progress.update(self.task, text=text + memory)
+        else:
+            self.note(console.metric_line(result, self.total))
+
+    def finished(self, result: Result) -> None:
+        """The summary, on stdout."""
+        if self.progress:
+            self.progress.stop()
+        if self.is_quiet or not self.is_first:
+            return
+        for line in console.summary(result.record, result.metrics, result.evaluations):
+            click.echo(line)
+        click.echo(f"adapter: {result.adapter}")
+
+    def verdict(self, lines: list[str]) -> None:
+        """What an exam found, last."""
+        for line in lines:
+            click.echo(line, err=self.is_quiet)

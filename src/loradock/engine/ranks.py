@@ -1,0 +1,61 @@
+"""What several processes of one run (torchrun) agree on: who goes first, and what the first one found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from loradock.facts import Facts
+
+T = TypeVar("T")
+PATIENCE = timedelta(hours=6)
+
+
+def join(facts: Facts, *, asked: str) -> None:
+    """Join the process group where there is more than one process; a preparation may take hours, so wait that long.
+
+    `asked` is the configured device: auto, cpu or cuda.
+    """
+    import torch
+    import torch.distributed
+
+    if facts.world_size == 1 or torch.distributed.is_initialized():
+        return
+    device = "cuda" if facts.has_gpu and asked != "cpu" else "cpu"
+    if device == "cuda":
+        torch.cuda.set_device(facts.local_rank)
+    torch.distributed.init_process_group("gloo" if device == "cpu" else "cpu:gloo,cuda:nccl", timeout=PATIENCE)
+
+
+def first_then_all(facts: Facts, work: Callable[[], T]) -> T:
+    """Let rank 0 do `work` (filling a cache), then every other process; an error on rank 0 ends them all."""
+    if facts.world_size == 1:
+        return work()
+    import torch.distributed
+
+    result: T | None = None
+    failure: BaseException | None = None
+    if facts.rank == 0:
+        try:
+            result = work()
+        except Exception as error:
+            failure = error
+    share: list[Any] = [None if failure is None else str(failure)]
+    torch.distributed.broadcast_object_list(share, src=0)
+    if failure is not None:
+        raise failure
+    if share[0] is not None:
+        raise SystemExit(1)
+    return work() if facts.rank else result  # type: ignore[return-value]
+
+
+def from_first(facts: Facts, value: T) -> T:
+    """The value that rank 0 holds, on every process."""
+    if facts.world_size == 1:
+        return value
+    import torch.distributed
+
+    share: list[Any] = [value]
+    torch.distributed.broadcast_object_list(share, src=0)
+    return share[0]

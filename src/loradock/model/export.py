@@ -1,0 +1,85 @@
+"""What comes out: an adapter directory that plain peft and vLLM load, written whole, read back, then put in place."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loradock.errors import Diverged, StorageError
+from loradock.model.adapters import BASE_CHANGING
+
+if TYPE_CHECKING:
+    from loradock.model.source import BaseModel
+
+WEIGHTS = "adapter_model.safetensors"
+FILE_MODE = 0o644
+
+
+def save_initial(model: Any, directory: Path, *, init: str) -> Path | None:
+    """Keep the initial adapter of PiSSA or OLoRA, which changed the base: the export subtracts it. None for others."""
+    if init not in BASE_CHANGING:
+        return None
+    model.save_pretrained(directory / "initial", save_embedding_layers=False)
+    return directory / "initial"
+
+
+def export(
+    model: Any, directory: Path, *, tokenizer: Any, template: str | None, base: BaseModel, initial: Path | None
+) -> Path:
+    """Write the adapter directory and return it.
+
+    It holds float32 safetensors, the adapter config (with the base's name and revision), the tokenizer and the chat
+    template that was trained. Raises StorageError where what was read back differs, Diverged where a weight is not
+    finite; then nothing appears at `directory`.
+    """
+    staged = directory.with_name(f".{directory.name}.staged")
+    shutil.rmtree(staged, ignore_errors=True)
+    extra = {"path_initial_model_for_weight_conversion": str(initial)} if initial else {}
+    expected = None if initial else adapter_state(model)
+    model.save_pretrained(staged, save_embedding_layers=False, **extra)
+    if template is not None:
+        tokenizer.chat_template = template
+    tokenizer.save_pretrained(staged)
+    name_base(staged / "adapter_config.json", base)
+    verify(staged / WEIGHTS, expected)
+    for file in staged.rglob("*"):
+        if file.is_file():
+            file.chmod(FILE_MODE)
+    if directory.exists():
+        shutil.rmtree(directory)
+    staged.rename(directory)
+    return directory
+
+
+def adapter_state(model: Any) -> dict[str, Any]:
+    """The adapter's tensors by the names they are saved under."""
+    from peft import get_peft_model_state_dict
+
+    return get_peft_model_state_dict(model, save_embedding_layers=False)
+
+
+def name_base(file: Path, base: BaseModel) -> None:
+    """Write the base's name and revision into the adapter config: the hub id, or the directory's absolute path."""
+    settings = json.loads(file.read_text(encoding="utf-8"))
+    settings["base_model_name_or_path"] = base.name if base.revision else str(base.directory.resolve())
+    settings["revision"] = base.revision
+    file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def verify(file: Path, expected: dict[str, Any] | None) -> None:
+    """Read the weights back: all finite, and equal to what is in memory where that is known."""
+    import torch
+    from safetensors.torch import load_file
+
+    written = load_file(file)
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in written.values()):
+        raise Diverged("the adapter holds non-finite weights; it was not exported", hint="lower train.learning_rate")
+    if expected is None:
+        return
+    equal = written.keys() == expected.keys() and all(
+        torch.equal(tensor, expected[name].detach().cpu()) for name, tensor in written.items()
+    )
+    if not equal:
+        raise StorageError(f"{file} read back differs from the adapter in memory", hint="check the disk, then export again")

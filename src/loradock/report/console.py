@@ -1,0 +1,94 @@
+"""What `train` shows: the plan, one line a metric, the summary. Functions give text or tables; the command prints them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from loradock.engine.base import EvalResult, StepResult
+from loradock.plan import Plan
+
+
+def plan_table(plan: Plan) -> Table:
+    """Every decision with its reason."""
+    table = Table(title="plan", title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(max_width=40)
+    table.add_column(style="dim", ratio=1)
+    for decision in plan.decisions:
+        table.add_row(decision.name, shown(decision.value), decision.why)
+    return table
+
+
+def memory_table(plan: Plan) -> Table:
+    """Expected bytes by component."""
+    table = Table(title="memory expected", title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for part, size in plan.memory_bytes.items():
+        table.add_row(part, gib(size), style="bold" if part == "total" else "")
+    return table
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """Model and data in sentences."""
+    model, data = plan.model, plan.data
+    lines = [
+        f"model: {model.name} ({model.architecture}, {model.parameters:,} weights, {model.layers} layers); "
+        f"adapter on {len(model.targets)} of {len(model.linears)} linear layers",
+        f"data: {data.train_rows:,} rows, {data.tokens:,} tokens a pass ({data.supervised_tokens:,} learned), "
+        f"longest {data.longest_tokens}, mean {data.mean_tokens:.0f}; {data.validation_rows:,} rows held out",
+    ]
+    if data.truncated_rows or data.dropped_rows:
+        lines.append(
+            f"over-long rows: {data.truncated_rows:,} cut, {data.dropped_rows:,} dropped; "
+            f"{data.lost_tokens:,} tokens are not trained on (data.max_length, data.long_rows)"
+        )
+    return lines
+
+
+def metric_line(result: StepResult, total_steps: int) -> str:
+    """A metric line for a terminal or a log."""
+    memory = f"  {gib(result.memory_bytes)}" if result.memory_bytes else ""
+    return (
+        f"step {result.step}/{total_steps}  loss {result.loss:.4f}  lr {result.learning_rate:.2e}  "
+        f"grad {result.grad_norm:.3f}  {result.tokens_per_second:,.0f} tokens/s{memory}"
+    )
+
+
+def evaluation_line(result: EvalResult) -> str:
+    """An evaluation line."""
+    return f"step {result.step}  evaluation loss {result.loss:.4f}  perplexity {result.perplexity:.3f}"
+
+
+def dtype_line(found: dict[str, str]) -> str:
+    """The dtypes that really came out."""
+    return "dtypes: " + ", ".join(f"{part} {dtype}" for part, dtype in found.items())
+
+
+def summary(content: dict[str, Any], metrics: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> list[str]:
+    """How the run ended, in a few lines."""
+    outcome, timings = content["outcome"], content["timings_seconds"]
+    lines = [f"finished: {outcome['steps']} steps ({outcome['ended']}) in {timings['training']:.0f} s of training"]
+    if metrics:
+        rate = sum(line["tokens"] for line in metrics) / max(1e-9, sum(line["seconds"] for line in metrics))
+        lines.append(f"loss {metrics[0]['loss']:.4f} -> {metrics[-1]['loss']:.4f}, {rate:,.0f} tokens/s")
+    if evaluations:
+        last = evaluations[-1]
+        lines.append(f"evaluation loss {last['loss']:.4f}, perplexity {last['perplexity']:.3f}")
+    if outcome["best_step"]:
+        lines.append(f"exported: the best checkpoint, step {outcome['best_step']}")
+    return lines
+
+
+def shown(value: Any) -> str:
+    """A decision's value as a person reads it."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {shown(inner)}" for key, inner in value.items() if inner is not None)
+    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+
+
+def gib(size: int) -> str:
+    """Bytes in GiB, or MiB below one."""
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
