@@ -1,0 +1,267 @@
+"""The cache of prepared rows: keys, faults, problems, workers and memory."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import pickle
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from loradock.config.schema import DataConfig, SourceConfig
+from loradock.data.cache import writing
+from loradock.data.prepare import choose_workers, prepare
+from loradock.data.prepared import Prepared
+from loradock.data.tokenise import TokenizerSpec
+from loradock.errors import DataError, DiskFull, NotWritable, StorageError
+
+
+def write_rows(path: Path, *, rows: int, first: int = 0) -> SourceConfig:
+    lines = [
+        json.dumps({"instruction": f"say {i} 日", "input": "", "output": f"it is {i}"})
+        for i in range(first, first + rows)
+    ]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return SourceConfig(path=str(path))
+
+
+@pytest.fixture
+def spec(tokenizers: dict[str, PreTrainedTokenizerFast]) -> TokenizerSpec:
+    return TokenizerSpec.of(tokenizers["byte-level"])
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataConfig:
+    return DataConfig(sources=(write_rows(tmp_path / "rows.jsonl", rows=600),))
+
+
+def contents(prepared: Prepared) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(prepared.directory.iterdir()) if path.suffix != ".json"}
+
+
+def test_a_second_preparation_reads_the_cache(data: DataConfig, spec: TokenizerSpec, tmp_path: Path) -> None:
+    calls: list[tuple[int, int]] = []
+    first = prepare(data, tokenizer=spec, cache_dir=tmp_path / "c", progress=lambda *done: calls.append(done))
+    assert calls[-1] == (first.rows, first.tokens) == (600, int(first.offsets[-1]))
+    calls.clear()
+    assert prepare(data, tokenizer=spec, cache_dir=tmp_path / "c", progress=lambda *d: calls.append(d)) == first
+    assert not calls
+    assert first.supervised_tokens == first.learned.sum() == sum(first.row(i)[1].sum() for i in range(600))
+
+
+def test_the_key_follows_what_tokens_depend_on_and_nothing_else(
+    data: DataConfig, spec: TokenizerSpec, tokenizers: dict[str, PreTrainedTokenizerFast], tmp_path: Path
+) -> None:
+    def key(**changes: object) -> str:
+        return prepare(data.model_copy(update=changes), tokenizer=spec, cache_dir=tmp_path / "c").key
+
+    (source,) = data.sources
+    same = [
+        key(max_length=5, seed=3, validation=0.5, workers=2, long_rows="drop"),
+        key(sources=(source.model_copy(update={"weight": 0.5}),)),
+    ]
+    assert set(same) == {key()}
+    other_tokenizer = prepare(data, tokenizer=tokenizers["sentencepiece"], cache_dir=tmp_path / "c").key
+    different = [key(), key(template="chatml"), key(loss="all"), key(sources=(source, source)), other_tokenizer]
+    write_rows(Path(source.path), rows=601)
+    different.append(key())
+    assert len(set(different)) == len(different)
+
+
+def test_an_entry_found_under_another_path_names_the_path_of_today(
+    data: DataConfig, spec: TokenizerSpec, tmp_path: Path
+) -> None:
+    prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")
+    moved = write_rows(tmp_path / "moved.jsonl", rows=600)
+    again = prepare(data.model_copy(update={"sources": (moved,)}), tokenizer=spec, cache_dir=tmp_path / "c")
+    assert again.place(41) == f"{tmp_path}/moved.jsonl:42"
+    assert len(list((tmp_path / "c").iterdir())) == 1
+
+
+@pytest.mark.parametrize("fault", ["flipped byte", "cut file", "no manifest", "forged manifest", "missing file"])
+def test_a_damaged_entry_is_rebuilt(data: DataConfig, spec: TokenizerSpec, tmp_path: Path, fault: str) -> None:
+    prepared = prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")
+    sound = contents(prepared)
+    tokens, manifest = prepared.directory / "tokens.i32", prepared.directory / "manifest.json"
+    if fault == "flipped byte":
+        with tokens.open("r+b") as file:
+            file.seek(100)
+            file.write(bytes([sound["tokens.i32"][100] ^ 1]))
+    elif fault == "cut file":
+        os.truncate(tokens, tokens.stat().st_size - 4)
+    elif fault == "forged manifest":
+        manifest.write_text(manifest.read_text().replace('"rows": 600', '"rows": 599'))
+    else:
+        (manifest if fault == "no manifest" else tokens).unlink()
+    assert contents(prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")) == sound
+
+
+def test_all_problems_of_all_files_come_in_one_error_and_leave_no_entry(spec: TokenizerSpec, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    write_rows(one, rows=3)
+    good = one.read_text().splitlines()
+    one.write_text("\n".join([good[0], "{broken", good[1], '{"instruction": "a", "output": ""}', good[2]]))
+    messages = [[{"role": "user", "content": "a"}, {"role": "user", "content": "b"}], [{"role": "assistant"}]]
+    two.write_text("\n".join(json.dumps({"messages": m}) for m in messages))
+    data = DataConfig(sources=(SourceConfig(path=str(one)), SourceConfig(path=str(two))))
+    with pytest.raises(DataError) as raised:
+        prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")
+    places = [(problem.file, problem.line) for problem in raised.value.problems]
+    assert places == [(str(one), 2), (str(one), 4), (str(two), 1), (str(two), 2)]
+    assert raised.value.what.startswith("4 problems")
+    assert not list((tmp_path / "c").iterdir())
+
+
+def test_rows_that_the_template_refuses_are_named_by_line(spec: TokenizerSpec, tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    turns = [("user", "assistant"), ("user", "user", "assistant"), ("user", "assistant")]
+    path.write_text("\n".join(json.dumps({"messages": [{"role": r, "content": "x"} for r in row]}) for row in turns))
+    data = DataConfig(sources=(SourceConfig(path=str(path)),), template="gemma")
+    with pytest.raises(DataError, match=r"chats\.jsonl:2: .*alternate"):
+        prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")
+
+
+def test_problems_are_all_counted_and_the_first_thousand_kept(spec: TokenizerSpec, tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "rows.jsonl", rows=1)
+    with Path(source.path).open("a") as file:
+        file.write('{"instruction": "a", "output": ""}\n' * 1500)
+    with pytest.raises(DataError) as raised:
+        prepare(DataConfig(sources=(source,)), tokenizer=spec, cache_dir=tmp_path / "c")
+    assert raised.value.what.startswith("1500 problems")
+    assert len(raised.value.problems) == 1000
+
+
+def test_any_number_of_workers_gives_the_same_files(data: DataConfig, spec: TokenizerSpec, tmp_path: Path) -> None:
+    alone = prepare(data, tokenizer=spec, cache_dir=tmp_path / "one")
+    shared = prepare(data, tokenizer=spec, cache_dir=tmp_path / "two", workers=2)
+    assert contents(shared) == contents(alone)
+    assert shared.key == alone.key
+
+
+def _prepare_in(cache_dir: Path, data: DataConfig, spec: TokenizerSpec) -> None:
+    prepare(data, tokenizer=spec, cache_dir=cache_dir)
+
+
+def test_two_preparers_at_once_leave_one_sound_entry(data: DataConfig, spec: TokenizerSpec, tmp_path: Path) -> None:
+    sound = contents(prepare(data, tokenizer=spec, cache_dir=tmp_path / "alone"))
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_prepare_in, args=(tmp_path / "c", data, spec)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    (entry,) = (tmp_path / "c").iterdir()
+    assert contents(prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")) == sound
+    assert {path.name: path.read_bytes() for path in entry.iterdir() if path.suffix != ".json"} == sound
+
+
+def test_what_a_killed_preparer_left_is_swept_a_day_later(
+    data: DataConfig, spec: TokenizerSpec, tmp_path: Path
+) -> None:
+    old, fresh = tmp_path / "c" / ".staged-old", tmp_path / "c" / ".staged-fresh"
+    old.mkdir(parents=True)
+    fresh.mkdir()
+    two_days_ago = time.time() - 2 * 24 * 3600
+    os.utime(old, (two_days_ago, two_days_ago))
+    prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")
+    assert not old.exists()
+    assert fresh.exists()
+
+
+def test_a_cache_that_cannot_be_written_ends_with_77(data: DataConfig, spec: TokenizerSpec, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotWritable, match=r"--set data\.cache="):
+        prepare(data, tokenizer=spec, cache_dir=tmp_path / "file" / "cache")
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EROFS, NotWritable), (errno.EIO, StorageError)],
+)
+def test_a_failed_write_becomes_the_error_with_its_exit_code(code: int, error: type[Exception], tmp_path: Path) -> None:
+    with pytest.raises(error, match="prepared data"), writing(tmp_path):
+        raise OSError(code, os.strerror(code))
+
+
+def _prepare_under_a_file_size_limit(cache_dir: Path, data: DataConfig, spec: TokenizerSpec) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
+    try:
+        prepare(data, tokenizer=spec, cache_dir=cache_dir)
+    except StorageError as error:
+        sys.exit(error.exit_code)
+
+
+def test_a_write_that_fails_half_way_leaves_nothing_behind(
+    data: DataConfig, spec: TokenizerSpec, tmp_path: Path
+) -> None:
+    process = multiprocessing.get_context("spawn").Process(
+        target=_prepare_under_a_file_size_limit, args=(tmp_path / "c", data, spec)
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == StorageError.exit_code
+    assert not list((tmp_path / "c").iterdir())
+
+
+def test_workers_follow_data_cpus_and_memory() -> None:
+    mebibyte, gibibyte = 1 << 20, 1 << 30
+    assert choose_workers(mebibyte, cpus=16, memory_bytes=64 * gibibyte) == 1
+    assert choose_workers(64 * mebibyte, cpus=16, memory_bytes=64 * gibibyte) == 4
+    assert choose_workers(gibibyte, cpus=16, memory_bytes=64 * gibibyte) == 16
+    assert choose_workers(gibibyte, cpus=16, memory_bytes=3 * gibibyte) == 2
+    assert choose_workers(gibibyte, cpus=1, memory_bytes=gibibyte // 2) == 1
+
+
+MEASURE = """
+import json, resource, sys
+from pathlib import Path
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from loradock.config.schema import DataConfig, SourceConfig
+from loradock.data.prepare import prepare
+backend = Tokenizer(models.WordLevel({"</s>": 0, "<s>": 1, "<unk>": 2}, unk_token="<unk>"))
+backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+peaks = []
+for path in sys.argv[2:]:
+    data = DataConfig(sources=(SourceConfig(path=path),), template="chatml")
+    prepare(data, tokenizer=tokenizer, cache_dir=Path(sys.argv[1]))
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
+print(json.dumps(peaks))
+"""
+
+
+def test_peak_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
+    files = {tmp_path / "small.jsonl": 4_000, tmp_path / "large.jsonl": 100_000}
+    row = json.dumps({"instruction": ("x" * 150 + " ") * 13, "input": "", "output": "yes"}) + "\n"
+    for path, rows in files.items():
+        with path.open("w") as file:
+            for _ in range(rows // 1000):
+                file.write(row * 1000)
+    assert (tmp_path / "large.jsonl").stat().st_size > 200e6
+    output = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(tmp_path / "c"), *map(str, files)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    small, large = json.loads(output.stdout)
+    assert large - small < 32 << 20, f"{(large - small) >> 20} MiB more for 25 times the data"
+
+
+def test_a_row_reads_the_same_from_a_pickled_copy(data: DataConfig, spec: TokenizerSpec, tmp_path: Path) -> None:
+    prepared = prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")
+    prepared.row(0)
+    pickled = pickle.dumps(prepared)
+    assert len(pickled) < 2000
+    assert np.array_equal(pickle.loads(pickled).row(5)[0], prepared.row(5)[0])
