@@ -1,4 +1,4 @@
-"""The options that describe a run: CONFIG, --preset, --set and the short forms, the same for every verb that takes them."""
+"""The options that describe a run: CONFIG, --preset, --set and the short forms, the same for each verb."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def annotated_yaml(loaded: Loaded) -> str:
 def plain(value: Any) -> str:
     """A single value, or a list or mapping of single values, in YAML's flow style."""
     if isinstance(value, str):
-        is_plain = _PLAIN.fullmatch(value) and scalar(value) == value and not value.startswith(("-", "---"))
+        is_plain = _PLAIN.fullmatch(value) and scalar(value) == value and not value.startswith("-")
         return value if is_plain else json.dumps(value, ensure_ascii=False)
     if isinstance(value, tuple | list):
         return f"[{', '.join(plain(item) for item in cast('tuple[Any, ...]', value))}]"
@@ -69,4 +69,5 @@ def _item(item: BaseModel, path: KeyPath, origins: dict[str, str]) -> Iterator[t
 
 
 def _key(key: str) -> str:
-    return key if _PLAIN.fullmatch(key) and key != "<<" and not key.startswith("-") else json.dumps(key, ensure_ascii=False)
+    is_plain = _PLAIN.fullmatch(key) and not key.startswith("-")
+    return key if is_plain else json.dumps(key, ensure_ascii=False)

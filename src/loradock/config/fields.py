@@ -1,4 +1,4 @@
-"""The schema as a flat table of keys: what each one takes, in words. Error messages and docs/config.md are made of it."""
+"""The schema as a flat table: what each key takes, in words. Error messages and docs/config.md are made of it."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def read_preset(name: str) -> Document:
 
 
 def leaves(config: RunConfig) -> dict[str, Any]:
-    """Each dotted key of a configuration with its value; a list of plain values is one leaf, a list of sections none."""
+    """Each dotted key with its value; a list of plain values is one leaf, a list of sections has leaves below it."""
     return dict(_leaves(config, ()))
 
 

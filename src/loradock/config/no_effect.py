@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from loradock.config.rules import HUB_PREFIX, Finding, Rule, has_validation, is_hub_model
 from loradock.config.schema import RunConfig
 
-COMMIT_DIGITS = frozenset("0123456789abcdef")
+HEX_DIGITS = frozenset("0123456789abcdef")
+SHORTEST_COMMIT = 7
 
 
 def epochs(config: RunConfig) -> Iterator[Finding]:
@@ -56,7 +57,7 @@ def model_revision(config: RunConfig) -> Iterator[Finding]:
     if name and revision and not is_hub_model(name):
         yield _idle("model.revision", f"{name} is no hub id")
     elif revision and not _is_commit(revision):
-        what = f'model.revision "{revision}" is no commit: a branch or tag can move, and a rerun then differs'
+        what = f'model.revision "{revision}" is no commit: a branch or tag can move'
         yield Finding(keys=("model.revision",), what=what)
 
 
@@ -67,7 +68,7 @@ def source_keys(config: RunConfig) -> Iterator[Finding]:
             for name in ("revision", "split"):
                 yield _idle(f"{key}.{name}", f"{source.path} is no hub data set")
         elif source.revision and not _is_commit(source.revision):
-            what = f'{key}.revision "{source.revision}" is no commit: a branch or tag can move, and a rerun then differs'
+            what = f'{key}.revision "{source.revision}" is no commit: a branch or tag can move'
             yield Finding(keys=(f"{key}.revision",), what=what)
 
 
@@ -96,7 +97,7 @@ def _idle(key: str, why: str) -> Finding:
 
 
 def _is_commit(revision: str) -> bool:
-    return len(revision) >= 7 and set(revision.lower()) <= COMMIT_DIGITS
+    return len(revision) >= SHORTEST_COMMIT and set(revision.lower()) <= HEX_DIGITS
 
 
 WARNINGS: tuple[Rule, ...] = (

@@ -45,8 +45,9 @@ def data_are_given(config: RunConfig) -> Iterator[Finding]:
     if not config.data.sources:
         yield Finding(keys=("data.sources",), what="no data", hint="give --data FILE or data.sources")
     for index, source in enumerate(config.data.sources):
-        if source.path in ("", HUB_PREFIX):
-            yield Finding(keys=(f"data.sources.{index}.path",), what="a data source without a path", hint="--data FILE")
+        if source.path == HUB_PREFIX:
+            what = f"data.sources.{index}.path names no hub data set"
+            yield Finding(keys=(f"data.sources.{index}.path",), what=what, hint="write hub:OWNER/NAME")
 
 
 def hub_model_is_pinned(config: RunConfig) -> Iterator[Finding]:
@@ -62,9 +63,7 @@ def hub_data_are_pinned(config: RunConfig) -> Iterator[Finding]:
         if source.path.startswith(HUB_PREFIX) and len(source.path) > len(HUB_PREFIX) and not source.revision:
             key = f"data.sources.{index}"
             what = f"{key}: the hub data set {source.path.removeprefix(HUB_PREFIX)} needs a commit"
-            yield Finding(
-                keys=(f"{key}.path", f"{key}.revision"), what=what, hint=f"--set {key}.revision=COMMIT"
-            )
+            yield Finding(keys=(f"{key}.path", f"{key}.revision"), what=what, hint=f"--set {key}.revision=COMMIT")
 
 
 def sources_are_distinct(config: RunConfig) -> Iterator[Finding]:
@@ -80,14 +79,14 @@ def sources_are_distinct(config: RunConfig) -> Iterator[Finding]:
 def remote_code_names_the_model(config: RunConfig) -> Iterator[Finding]:
     trusted = config.model.trust_remote_code
     if trusted is not None and trusted != config.model.name:
-        what = f'model.trust_remote_code must repeat model.name ("{config.model.name}") to run its code, not "{trusted}"'
+        what = f'model.trust_remote_code "{trusted}" does not repeat model.name "{config.model.name}"'
         hint = f"--set model.trust_remote_code={config.model.name}, or delete the key"
         yield Finding(keys=("model.trust_remote_code", "model.name"), what=what, hint=hint)
 
 
 def base_can_change(config: RunConfig) -> Iterator[Finding]:
     if config.lora.init in ("pissa", "olora") and config.model.quantization != "none":
-        what = f"lora.init {config.lora.init} changes the base weights, which {config.model.quantization} ones cannot take"
+        what = f"lora.init {config.lora.init} changes the base weights, and {config.model.quantization} ones are fixed"
         hint = "--set model.quantization=none, or --set lora.init=default"
         yield Finding(keys=("lora.init", "model.quantization"), what=what, hint=hint)
 
@@ -107,7 +106,7 @@ def targets_are_named(config: RunConfig) -> Iterator[Finding]:
         yield Finding(keys=("lora.targets",), what=what, hint="--set lora.targets=all-linear")
     yield from _repeated("lora.targets", targets)
     for module in sorted(set(targets) & set(config.lora.modules_to_save)):
-        what = f"{module} is in lora.targets and in lora.modules_to_save: it gets an adapter or is trained whole, not both"
+        what = f"{module} is in lora.targets and in lora.modules_to_save: one of them only"
         yield Finding(keys=("lora.modules_to_save", "lora.targets"), what=what, hint="delete it from one of them")
 
 

@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Auto = Literal["auto"]
-Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -24,126 +23,157 @@ class Section(BaseModel):
 class ModelConfig(Section):
     """The base model and how it is held in memory."""
 
-    name: str = Field("", description="A local directory, or a hub id (which needs `revision`).")
-    revision: str | None = Field(None, description="Commit of the hub model; a branch name can move.")
-    quantization: Literal["nf4", "int8", "none"] = Field("nf4", description="How base weights are stored.")
-    double_quant: bool = Field(True, description="Quantise NF4's scales too: 0.37 bits a weight less.")
+    name: str = Field(default="", description="A local directory, or a hub id (which needs `revision`).")
+    revision: str | None = Field(default=None, description="Commit of the hub model; a branch name can move.")
+    quantization: Literal["nf4", "int8", "none"] = Field(default="nf4", description="How base weights are stored.")
+    double_quant: bool = Field(default=True, description="Quantise NF4's scales too: 0.37 bits a weight less.")
     compute_dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
-        "auto", description="The dtype of matrix products; auto: bfloat16 from sm80, float16 below, float32 on CPU."
+        default="auto",
+        description="The dtype of matrix products; auto: bfloat16 from sm80, float16 below, float32 on CPU.",
     )
-    attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = Field("auto", description="Attention kernel.")
+    attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = Field(
+        default="auto", description="Attention kernel."
+    )
     trust_remote_code: str | None = Field(
-        None, description="The model's own name, repeated, to run the Python code that it ships. Off otherwise."
+        default=None, description="The model's own name, repeated, to run the Python code that it ships. Off otherwise."
     )
 
 
 class SourceConfig(Section):
     """One data source: a file, a directory, or a hub data set."""
 
-    path: str = Field(description="JSON, JSONL (.gz, .zst), CSV, Parquet, an arrow directory, or hub:OWNER/NAME.")
-    format: str = Field("auto", description="alpaca, messages, prompt-completion, text, or auto to detect.")
+    path: str = Field(
+        min_length=1, description="JSON, JSONL (.gz, .zst), CSV, Parquet, an arrow directory, or hub:OWNER/NAME."
+    )
+    format: str = Field(default="auto", description="alpaca, messages, prompt-completion, text, or auto to detect.")
     fields: dict[str, str] = Field(
         default_factory=dict, description="The format's field name -> the column that holds it."
     )
-    weight: Annotated[float, Field(gt=0)] = Field(1.0, description="How many times an epoch sees each row (0.5: half).")
-    revision: str | None = Field(None, description="Commit of a hub data set.")
-    split: str = Field("train", description="Split of a hub data set.")
+    weight: Annotated[float, Field(gt=0)] = Field(
+        default=1.0, description="How many times an epoch sees each row (0.5: half)."
+    )
+    revision: str | None = Field(default=None, description="Commit of a hub data set.")
+    split: str = Field(default="train", description="Split of a hub data set.")
 
 
 class DataConfig(Section):
     """What is trained on, and how rows become tokens."""
 
-    sources: tuple[SourceConfig, ...] = Field((), description="One or several sources; a plain path is one too.")
+    sources: tuple[SourceConfig, ...] = Field(
+        default=(), description="One or several sources; a plain path is one too."
+    )
     template: str = Field(
-        "auto", description="auto (the tokenizer's own chat template, else alpaca), a named template, or a .jinja file."
+        default="auto",
+        description="auto (the tokenizer's own chat template, else alpaca), a named template, or a .jinja file.",
     )
     loss: Literal["completion", "assistant", "all"] = Field(
-        "completion", description="Which tokens are learned: the last answer, every assistant turn, or everything."
+        default="completion",
+        description="Which tokens are learned: the last answer, every assistant turn, or everything.",
     )
     max_length: Positive | Auto = Field(
-        "auto", description="Longest row in tokens; auto: 1024, or the model's positions where it has fewer."
+        default="auto", description="Longest row in tokens; auto: 1024, or the model's positions where it has fewer."
     )
-    long_rows: Literal["truncate", "drop"] = Field("truncate", description="What happens to rows over max_length.")
+    long_rows: Literal["truncate", "drop"] = Field(
+        default="truncate", description="What happens to rows over max_length."
+    )
     validation: Annotated[float, Field(ge=0)] | str = Field(
-        0.0, description="Held-out part: a share below 1, a number of rows, or a separate file."
+        default=0.0, description="Held-out part: a share below 1, a number of rows, or a separate file."
     )
-    seed: int = Field(0, description="Seed of the train/validation split.")
-    workers: Annotated[int, Field(ge=0)] | Auto = Field("auto", description="Processes that prepare rows.")
-    cache: str | None = Field(None, description="Where prepared data are kept; default $XDG_CACHE_HOME/loradock.")
+    seed: int = Field(default=0, description="Seed of the train/validation split.")
+    workers: Annotated[int, Field(ge=0)] | Auto = Field(default="auto", description="Processes that prepare rows.")
+    cache: str | None = Field(
+        default=None, description="Where prepared data are kept; default $XDG_CACHE_HOME/loradock."
+    )
 
 
 class LoraConfig(Section):
     """The adapter."""
 
-    rank: Positive = Field(16, description="LoRA rank r.")
-    alpha: Annotated[float, Field(gt=0)] = Field(32, description="LoRA scaling numerator.")
-    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="Dropout before A.")
+    rank: Positive = Field(default=16, description="LoRA rank r.")
+    alpha: Annotated[float, Field(gt=0)] = Field(default=32, description="LoRA scaling numerator.")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.0, description="Dropout before A.")
     targets: Literal["all-linear"] | tuple[str, ...] = Field(
-        "all-linear", description="Names (suffixes) of the linear layers that get an adapter."
+        default="all-linear", description="Names (suffixes) of the linear layers that get an adapter."
     )
-    rslora: bool = Field(False, description="Scale by alpha/sqrt(r) (Kalajdzievski 2023).")
-    dora: bool = Field(False, description="Weight-decomposed LoRA (Liu et al. 2024).")
+    rslora: bool = Field(default=False, description="Scale by alpha/sqrt(r) (Kalajdzievski 2023).")
+    dora: bool = Field(default=False, description="Weight-decomposed LoRA (Liu et al. 2024).")
     init: Literal["default", "gaussian", "pissa", "olora", "orthogonal"] = Field(
-        "default", description="How A and B begin; pissa and olora change the base and need quantization none."
+        default="default", description="How A and B begin; pissa and olora change the base and need quantization none."
     )
-    modules_to_save: tuple[str, ...] = Field((), description="Modules trained whole and saved with the adapter.")
+    modules_to_save: tuple[str, ...] = Field(
+        default=(), description="Modules trained whole and saved with the adapter."
+    )
 
 
 class TrainConfig(Section):
     """Optimisation."""
 
-    global_batch: Positive = Field(16, description="Samples per optimiser step, over all GPUs, packed or not.")
-    micro_batch: Positive | Auto = Field("auto", description="Samples (packed: x max_length tokens) per pass of a GPU.")
-    packing: bool | Auto = Field("auto", description="Several documents in one row, without leaking.")
-    epochs: Annotated[float, Field(gt=0)] = Field(1.0, description="Passes over the data, unless max_steps is set.")
-    max_steps: Positive | None = Field(None, description="Optimiser steps; overrides epochs.")
-    learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(2e-4, description="Peak learning rate.")
-    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="Learning rate after warm-up.")
-    warmup: Annotated[float, Field(ge=0)] = Field(0.03, description="Warm-up: a share of the steps below 1, else steps.")
-    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="Decoupled weight decay.")
-    max_grad_norm: Annotated[float, Field(ge=0)] = Field(1.0, description="Gradient clipping; 0: off.")
-    optimizer: Literal["auto", "adamw_fused", "adamw", "adamw_8bit", "paged_adamw_8bit"] = Field(
-        "auto", description="auto: fused AdamW; paged 8-bit only when memory demands it."
+    global_batch: Positive = Field(default=16, description="Samples per optimiser step, over all GPUs, packed or not.")
+    micro_batch: Positive | Auto = Field(
+        default="auto", description="Samples (packed: x max_length tokens) per pass of a GPU."
     )
-    checkpointing: bool | Auto = Field("auto", description="Gradient checkpointing (recompute activations).")
-    neftune_alpha: Annotated[float, Field(ge=0)] = Field(0.0, description="NEFTune embedding noise (Jain et al. 2023).")
-    tf32: bool | Auto = Field("auto", description="TF32 for float32 matrix products, where the card has it.")
-    compile: bool = Field(False, description="torch.compile the model (rarely pays with 4-bit weights).")
-    workers: Annotated[int, Field(ge=0)] | Auto = Field("auto", description="Data loader workers per GPU.")
-    early_stopping: Positive | None = Field(None, description="Stop after so many evaluations without improvement.")
-    seed: int = Field(0, description="Seed of weights, dropout and the order of rows.")
+    packing: bool | Auto = Field(default="auto", description="Several documents in one row, without leaking.")
+    epochs: Annotated[float, Field(gt=0)] = Field(
+        default=1.0, description="Passes over the data, unless max_steps is set."
+    )
+    max_steps: Positive | None = Field(default=None, description="Optimiser steps; overrides epochs.")
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(default=2e-4, description="Peak learning rate.")
+    schedule: Literal["cosine", "linear", "constant"] = Field(
+        default="cosine", description="Learning rate after warm-up."
+    )
+    warmup: Annotated[float, Field(ge=0)] = Field(
+        default=0.03, description="Warm-up: a share of the steps below 1, else steps."
+    )
+    weight_decay: Annotated[float, Field(ge=0)] = Field(default=0.0, description="Decoupled weight decay.")
+    max_grad_norm: Annotated[float, Field(ge=0)] = Field(default=1.0, description="Gradient clipping; 0: off.")
+    optimizer: Literal["auto", "adamw_fused", "adamw", "adamw_8bit", "paged_adamw_8bit"] = Field(
+        default="auto", description="auto: fused AdamW; paged 8-bit only when memory demands it."
+    )
+    checkpointing: bool | Auto = Field(default="auto", description="Gradient checkpointing (recompute activations).")
+    neftune_alpha: Annotated[float, Field(ge=0)] = Field(
+        default=0.0, description="NEFTune embedding noise (Jain et al. 2023)."
+    )
+    tf32: bool | Auto = Field(default="auto", description="TF32 for float32 matrix products, where the card has it.")
+    compile: bool = Field(default=False, description="torch.compile the model (rarely pays with 4-bit weights).")
+    workers: Annotated[int, Field(ge=0)] | Auto = Field(default="auto", description="Data loader workers per GPU.")
+    early_stopping: Positive | None = Field(
+        default=None, description="Stop after so many evaluations without improvement."
+    )
+    seed: int = Field(default=0, description="Seed of weights, dropout and the order of rows.")
 
 
 class EvaluationConfig(Section):
     """Evaluation on the held-out part."""
 
-    every: Positive | Auto = Field("auto", description="Optimiser steps between evaluations.")
+    every: Positive | Auto = Field(default="auto", description="Optimiser steps between evaluations.")
 
 
 class CheckpointConfig(Section):
     """Checkpoints in the run directory."""
 
-    every: Positive | Auto = Field("auto", description="Optimiser steps between checkpoints.")
-    keep: Positive = Field(2, description="How many of the newest are kept.")
-    keep_best: bool = Field(False, description="Keep the one with the best evaluation loss too, and export it.")
+    every: Positive | Auto = Field(default="auto", description="Optimiser steps between checkpoints.")
+    keep: Positive = Field(default=2, description="How many of the newest are kept.")
+    keep_best: bool = Field(default=False, description="Keep the one with the best evaluation loss too, and export it.")
 
 
 class LoggingConfig(Section):
     """What is recorded while training."""
 
-    every: Positive | Auto = Field("auto", description="Optimiser steps between metric lines.")
-    trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = Field((), description="Experiment trackers.")
-    project: str = Field("loradock", description="Project or experiment name for the trackers.")
+    every: Positive | Auto = Field(default="auto", description="Optimiser steps between metric lines.")
+    trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = Field(
+        default=(), description="Experiment trackers."
+    )
+    project: str = Field(default="loradock", description="Project or experiment name for the trackers.")
 
 
 class RunConfig(Section):
     """A whole run."""
 
-    name: str | None = Field(None, description="Name of the run; default: from the model and the data.")
-    output: str | None = Field(None, description="Run directory; default runs/NAME-NNN, a new one each time.")
-    engine: Literal["auto", "trl"] = Field("auto", description="The training loop.")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: the GPU where there is one.")
-    deterministic: bool = Field(False, description="Bit-identical reruns on a GPU, somewhat slower.")
+    name: str | None = Field(default=None, description="Name of the run; default: from the model and the data.")
+    output: str | None = Field(default=None, description="Run directory; default runs/NAME-NNN, a new one each time.")
+    engine: Literal["auto", "trl"] = Field(default="auto", description="The training loop.")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: the GPU where there is one.")
+    deterministic: bool = Field(default=False, description="Bit-identical reruns on a GPU, somewhat slower.")
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     lora: LoraConfig = LoraConfig()

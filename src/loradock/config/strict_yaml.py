@@ -156,6 +156,10 @@ def _check_events(text: str, *, file: str) -> None:
             documents += 1
             if documents > 1:
                 raise _bad(file, line, "a second document begins here", "keep one and delete the line ---")
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            shown = tag.replace("tag:yaml.org,2002:", "!!")
+            raise _bad(file, line, f"tags ({shown}) are not read", "write the value without the tag")
         nodes += isinstance(event, yaml.NodeEvent)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
@@ -196,12 +200,12 @@ class _Builder:
             raise _bad(self.file, _line(node), f"aliases expand to more than {MAX_NODES} values", hint)
         if depth > MAX_DEPTH:
             raise _bad(self.file, _line(node), f"aliases nest deeper than {MAX_DEPTH} levels, or without end")
-        self.check_tag(node)
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path, depth)
         if isinstance(node, yaml.SequenceNode):
             return self.sequence(node, path, depth)
-        return scalar(node.value) if node.style is None else node.value
+        is_plain = isinstance(node, yaml.ScalarNode) and node.style is None
+        return scalar(node.value) if is_plain else node.value
 
     def sequence(self, node: yaml.SequenceNode, path: KeyPath, depth: int) -> list[object]:
         values: list[object] = []
@@ -235,18 +239,8 @@ class _Builder:
         elif not node.value:
             self.refuse(node, "an empty key", "a key is a word")
         else:
-            self.check_tag(node)
             return node.value
         return None
 
-    def check_tag(self, node: yaml.Node) -> None:
-        """Note a tag. BaseLoader gives an untagged node one of three; any other was written in the file."""
-        if node.tag not in _PLAIN_TAGS:
-            tag = node.tag.replace("tag:yaml.org,2002:", "!!")
-            self.refuse(node, f"tags ({tag}) are not read", "write the value without the tag")
-
     def refuse(self, node: yaml.Node, what: str, hint: str) -> None:
         self.problems.append(Problem(what=what, file=self.file, line=_line(node), hint=hint))
-
-
-_PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str"))
