@@ -34,7 +34,9 @@ def undetected(
     """The error for a row with these columns, under this mapping, in source number `index`."""
     known = "; ".join(f"{format.name} needs {', '.join(format.required)}" for format in formats)
     mapped = ", ".join(f"{field} = {column}" for field, column in mapping.items())
-    what = f"columns {', '.join(columns) or '(none)'}{f' (with fields {mapped})' if mapped else ''} fit no format: {known}"
+    what = (
+        f"columns {', '.join(columns) or '(none)'}{f' (with fields {mapped})' if mapped else ''} fit no format: {known}"
+    )
     guesses = {format.name: _guess(format, columns, mapping) for format in formats}
     nearest = min(formats, key=lambda format: (_missing(format, guesses[format.name]), len(guesses[format.name])))
     sets = [

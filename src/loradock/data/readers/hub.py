@@ -43,7 +43,9 @@ def records(source: SourceConfig) -> Iterator[Record]:
         is_offline = os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0")
         raise HubError(
             f"{source.path} at revision {source.revision} cannot be loaded: {_first_line(error)}",
-            hint="unset HF_HUB_OFFLINE" if is_offline else "check the name, the revision, the network and HF_TOKEN; "
+            hint="unset HF_HUB_OFFLINE"
+            if is_offline
+            else "check the name, the revision, the network and HF_TOKEN; "
             f"or fetch it elsewhere (hf download --repo-type dataset {name}) and give the files' path",
         ) from error
     except ValueError as error:

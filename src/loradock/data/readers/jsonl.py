@@ -56,7 +56,8 @@ def _reason(error: ValueError | RecursionError, raw: bytes) -> str:
     if isinstance(error, UnicodeDecodeError):
         return not_utf8(raw, error.start)
     if isinstance(error, json.JSONDecodeError):
-        if not raw.endswith(b"\n") and error.pos >= len(error.doc.rstrip()):
+        is_at_end = error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string")
+        if is_at_end and not raw.endswith(b"\n"):
             return "the file ends inside this row: it is cut short"
         return f"not JSON: {error.msg} at column {error.pos + 1}"
     if isinstance(error, RecursionError):
