@@ -1,0 +1,138 @@
+# Makes and mends the virtual environment of this checkout; sourced by the other scripts.
+# ensure_venv runtime|dev: afterwards "$venv/bin" holds the locked packages and loradock itself.
+# shellcheck shell=bash
+
+root=$(cd -- "${BASH_SOURCE[0]%/*}/.." && pwd -P)
+venv=${LORADOCK_VENV:-$root/.venv}
+[[ $venv == /* ]] || venv=$PWD/$venv
+stamp=$venv/loradock.stamp
+
+say() { printf 'loradock: %s\n' "$*" >&2; }
+
+die() {
+  printf 'error: %s\nhint: %s\n' "$1" "$2" >&2
+  exit 71
+}
+
+lock_file() {
+  case $1 in
+    runtime) printf '%s' "$root/docker/requirements.lock" ;;
+    dev) printf '%s' "$root/docker/requirements-dev.lock" ;;
+  esac
+}
+
+# What the environment of kind $1 is made from: where, which packages, which metadata of ours.
+fingerprint() {
+  local metadata
+  metadata=$(awk '/^\[/ { keep = !/^\[tool\./ || /^\[tool\.setuptools/ } keep' "$root/pyproject.toml")
+  printf '%s\n%s\n%s\n' "$1" "$root" "$venv"
+  printf '%s\n' "$metadata" | cat - "$(lock_file "$1")" | sha256sum
+}
+
+# The stamp is written last, so an interrupted installation has none. The dev lock holds all of the runtime lock.
+is_ready() {
+  local kind found
+  [[ -r $stamp && -x $venv/bin/python && -x $venv/bin/loradock ]] || return 1
+  found=$(<"$stamp")
+  for kind in "$1" dev; do
+    [[ $found == "$(fingerprint "$kind")" ]] && return 0
+  done
+  return 1
+}
+
+# A Python 3.11 to 3.13 that runs (a version manager's shim may not) and can make an environment when $1 is "venv".
+find_python() {
+  local name modules=sys
+  [[ ${1:-} == venv ]] && modules=ensurepip,venv
+  for name in python3 python3.12 python3.13 python3.11; do
+    if "$name" -c "import sys, $modules; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))" 2>/dev/null; then
+      command -v "$name"
+      return
+    fi
+  done
+  return 1
+}
+
+find_uv() {
+  local candidate
+  for candidate in uv "$venv/bin/uv"; do
+    if "$candidate" --version >/dev/null 2>&1; then
+      printf '%s' "$candidate"
+      return
+    fi
+  done
+  return 1
+}
+
+check_machine() {
+  local free_kib folder=$venv
+  [[ $(uname -s) == Linux ]] || die "the locked packages are for Linux; this is $(uname -s)" \
+    "use the container image, or a Linux machine"
+  while [[ ! -d $folder ]]; do folder=${folder%/*}/; folder=${folder%/}; folder=${folder:-/}; done
+  free_kib=$(df -Pk "$folder" | awk 'NR == 2 { print $4 }')
+  if [[ ! -d $venv ]] && ((free_kib < 10 * 1024 * 1024)); then
+    die "the environment needs about 10 GiB under $folder, which has $((free_kib / 1024 / 1024)) GiB free" \
+      "free some space, or put it elsewhere: LORADOCK_VENV=/path/with/space ${0##*/}"
+  fi
+}
+
+# Makes the empty environment with the Python of the machine; uv can fetch one where there is none.
+create_venv() {
+  local uv=$1 python
+  if [[ -n $uv ]]; then
+    python=$(find_python) || python=3.12
+    "$uv" venv --quiet --allow-existing --no-project --python "$python" "$venv"
+    return
+  fi
+  if ! python=$(find_python venv); then
+    find_python >/dev/null && die "this Python cannot make virtual environments (ensurepip or venv is missing)" \
+      "apt-get install python3-venv"
+    die "no working Python 3.11, 3.12 or 3.13 found" \
+      "apt-get install python3 python3-venv, or install uv, which brings its own"
+  fi
+  "$python" -m venv "$venv"
+}
+
+install() {
+  local kind=$1 lock uv installer
+  lock=$(lock_file "$kind")
+  rm -f "$stamp"
+  uv=$(find_uv) || uv=
+  if ! "$venv/bin/python" -c '' 2>/dev/null || [[ -z $uv && ! -x $venv/bin/pip ]]; then
+    create_venv "$uv"
+  fi
+  if [[ -n $uv ]]; then
+    installer=("$uv" pip install --python "$venv/bin/python")
+  else
+    installer=("$venv/bin/python" -m pip install --disable-pip-version-check)
+  fi
+  say "installing $(grep -c '^[a-z0-9].*==' "$lock") locked packages ($kind) into $venv, once; several GB, a few minutes"
+  # Wheels only: no package runs code of its own while it is installed.
+  "${installer[@]}" --require-hashes --no-deps --only-binary :all: -r "$lock" >&2
+  "${installer[@]}" --quiet --no-deps --no-build-isolation -e "$root" >&2
+  fingerprint "$kind" >"$stamp.new"
+  mv "$stamp.new" "$stamp"
+  say "ready"
+}
+
+# The kind that this environment should have: one that was made for development stays so.
+wanted_kind() {
+  if [[ $1 == dev || ( -r $stamp && $(head -n 1 "$stamp") == dev ) ]]; then
+    printf dev
+  else
+    printf runtime
+  fi
+}
+
+ensure_venv() {
+  is_ready "$1" && return
+  check_machine
+  mkdir -p "${venv%/*}"
+  # One installation at a time; a second caller waits and then finds it done.
+  (
+    if command -v flock >/dev/null; then
+      flock -n 9 || { say "waiting for another installation into $venv"; flock 9; }
+    fi
+    is_ready "$1" || install "$(wanted_kind "$1")"
+  ) 9>"$venv.lock"
+}
