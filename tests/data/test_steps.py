@@ -1,0 +1,222 @@
+"""Which samples each optimiser step sees, over epochs, sources, weights, packing and ranks."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from loradock.config.schema import DataConfig, SourceConfig
+from loradock.data.collate import collate
+from loradock.data.prepare import prepare
+from loradock.data.prepared import Prepared
+from loradock.data.select import EpochOrder, fit, split
+from loradock.data.steps import EvalBatches, Step, TrainSteps, steps_per_epoch
+from loradock.errors import ConfigError, DataError
+
+SIZES = {"a": 61, "b": 40, "c": 9}
+
+
+def build(folder: Path, tokenizer: PreTrainedTokenizerFast, weights: dict[str, float]) -> Prepared:
+    sources = []
+    for name, size in SIZES.items():
+        path = folder / f"{name}.jsonl"
+        rows = [{"prompt": f"{name}{i} " + "x " * (i % 7), "completion": "yes " * (1 + i % 5)} for i in range(size)]
+        path.write_text("\n".join(json.dumps(row) for row in rows))
+        sources.append(SourceConfig(path=str(path), weight=weights[name]))
+    return prepare(DataConfig(sources=tuple(sources)), tokenizer=tokenizer, cache_dir=folder / "cache")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory, tokenizers: dict[str, PreTrainedTokenizerFast]) -> Prepared:
+    """110 rows of three sources with weights 1, 2.5 and 0.5."""
+    return build(tmp_path_factory.mktemp("steps"), tokenizers["byte-level"], {"a": 1, "b": 2.5, "c": 0.5})
+
+
+def train_steps(prepared: Prepared, **changes: object) -> TrainSteps:
+    fitted = fit(prepared, rows=np.arange(prepared.rows), max_length=24)
+    shape = {"global_batch": 16, "micro_batch": 3, "packing": False, "seed": 5, "total_steps": 40, **changes}
+    return TrainSteps(prepared, fitted=fitted, **shape)  # pyright: ignore[reportArgumentType]
+
+
+def rows_of(step: Step) -> list[int]:
+    return [row for batch in step.micro_batches if not batch.is_idle for row in batch.rows.tolist()]
+
+
+def test_an_epoch_sees_each_row_as_often_as_its_weight_says(prepared: Prepared) -> None:
+    fitted = fit(prepared, rows=np.arange(prepared.rows), max_length=24)
+    order = EpochOrder(prepared, fitted=fitted, seed=1)
+    epochs = [Counter(order(epoch).tolist()) for epoch in range(4)]
+    assert len(order) == 61 + 2 * 40 + 20 + 4
+    for seen in epochs:
+        assert seen.total() == len(order)
+        assert all(seen[row] == 1 for row in range(61))
+        assert Counter(seen[row] for row in range(61, 101)) == {2: 20, 3: 20}
+        assert Counter(seen[row] for row in range(101, 110)) == {1: 4, 0: 5}
+    for first, second in (epochs[:2], epochs[2:]):
+        assert all(first[row] + second[row] == 5 for row in range(61, 101))
+        assert all(first[row] + second[row] <= 1 for row in range(101, 110))
+    assert epochs[0] != epochs[2]
+    assert not np.array_equal(order(0)[:20], order(1)[:20])
+    assert np.array_equal(order(3), EpochOrder(prepared, fitted=fitted, seed=1)(3))
+    assert not np.array_equal(order(0), EpochOrder(prepared, fitted=fitted, seed=2)(0))
+
+
+def test_sources_are_shuffled_together(prepared: Prepared) -> None:
+    fitted = fit(prepared, rows=np.arange(prepared.rows), max_length=24)
+    first_half = EpochOrder(prepared, fitted=fitted, seed=1)(0)[:80]
+    assert 20 < np.count_nonzero(first_half < 61) < 45
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_the_ids_seen_over_epochs_equal_the_order_whatever_the_ranks_and_packing(
+    prepared: Prepared, packing: bool, world_size: int
+) -> None:
+    fitted = fit(prepared, rows=np.arange(prepared.rows), max_length=24)
+    order = EpochOrder(prepared, fitted=fitted, seed=5)
+    ranks = [train_steps(prepared, packing=packing, world_size=world_size, rank=rank) for rank in range(world_size)]
+    per_epoch = steps_per_epoch(len(order), global_batch=16)
+    for index in range(40):
+        epoch, step = divmod(index, per_epoch)
+        wanted = fitted.rows[order(epoch)[step * 16 : (step + 1) * 16]].tolist()
+        views = [steps[index] for steps in ranks]
+        assert all(view.row_ids.tolist() == wanted and view.epoch == epoch for view in views)
+        assert sorted(row for view in views for row in rows_of(view)) == sorted(wanted)
+        assert all(view.micro_batches for view in views)
+        batches = [batch for view in views for batch in view.micro_batches if not batch.is_idle]
+        assert views[0].supervised_tokens == sum(batch.supervised_tokens for batch in batches)
+        assert views[0].tokens == sum(batch.tokens for batch in batches)
+        assert views[0].samples == len(wanted)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_ranks_share_the_micro_batches_of_one_rank_round_robin(prepared: Prepared, packing: bool) -> None:
+    alone = train_steps(prepared, packing=packing)
+    for world_size in (2, 3, 9):
+        ranks = [train_steps(prepared, packing=packing, world_size=world_size, rank=r) for r in range(world_size)]
+        for index in (0, 3, 12):
+            batches = [batch.rows.tolist() for batch in alone[index].micro_batches]
+            for rank, steps in enumerate(ranks):
+                mine = [batch.rows.tolist() for batch in steps[index].micro_batches if not batch.is_idle]
+                assert mine == batches[rank::world_size]
+
+
+def test_a_rank_without_work_gets_one_idle_batch_without_labels(prepared: Prepared) -> None:
+    step = train_steps(prepared, micro_batch=16, world_size=2, rank=1)[0]
+    (batch,) = step.micro_batches
+    assert batch.is_idle
+    assert batch.supervised_tokens == 0
+    assert step.supervised_tokens > 0
+    assert (collate(batch, pad_token_id=0)["labels"] == -100).all()
+
+
+def test_any_step_can_be_asked_for_at_once_and_the_end_is_the_end(prepared: Prepared) -> None:
+    forwards, fresh = train_steps(prepared), train_steps(prepared)
+    listed = [forwards[index].row_ids.tolist() for index in range(len(forwards))]
+    assert len(listed) == 40
+    assert fresh[33].row_ids.tolist() == listed[33]
+    assert pickle.loads(pickle.dumps(fresh))[7].row_ids.tolist() == listed[7]
+    with pytest.raises(IndexError):
+        forwards[40]
+    assert [forwards[i].samples for i in range(forwards.steps_per_epoch)][-1] == forwards.samples_per_epoch % 16
+
+
+def test_packs_keep_order_and_budget_and_close_only_when_full(prepared: Prepared) -> None:
+    steps = train_steps(prepared, packing=True, micro_batch=2)
+    for index in range(20):
+        step = steps[index]
+        assert [row for batch in step.micro_batches for row in batch.rows.tolist()] == step.row_ids.tolist()
+        assert all(batch.tokens <= 2 * 24 for batch in step.micro_batches)
+        for batch, following in pairwise(step.micro_batches):
+            assert batch.tokens + int(following.lengths[0]) > 2 * 24
+
+
+def test_a_packed_batch_restarts_positions_and_never_learns_a_documents_first_token(prepared: Prepared) -> None:
+    for multiple in (1, 8):
+        batch = train_steps(prepared, packing=True)[2].micro_batches[0]
+        tensors = collate(batch, pad_token_id=9, pad_to_multiple=multiple)
+        ids, labels, positions, start = [], [], [], 0
+        for row, length in zip(batch.rows.tolist(), batch.lengths.tolist(), strict=True):
+            row_ids, mask = prepared.row(row)
+            ids += row_ids[:length].tolist()
+            labels += [-100, *(int(t) if m else -100 for t, m in zip(row_ids[1:length], mask[1:length], strict=True))]
+            positions += range(length)
+            start += length
+        padding = -start % multiple
+        assert tensors["input_ids"].tolist() == [ids + [9] * padding]
+        assert tensors["labels"].tolist() == [labels + [-100] * padding]
+        assert tensors["position_ids"].tolist() == [positions + list(range(padding))]
+        assert tensors["seq_lengths"].tolist() == [*batch.lengths.tolist(), *([padding] if padding else [])]
+        assert int((tensors["labels"] != -100).sum()) == batch.supervised_tokens
+
+
+def test_a_padded_batch_holds_each_row_from_the_left(prepared: Prepared) -> None:
+    batch = train_steps(prepared)[1].micro_batches[1]
+    tensors = collate(batch, pad_token_id=9, pad_to_multiple=8)
+    assert tensors["input_ids"].shape[1] % 8 == 0
+    for index, (row, length) in enumerate(zip(batch.rows.tolist(), batch.lengths.tolist(), strict=True)):
+        ids, mask = prepared.row(row, length=length)
+        assert tensors["input_ids"][index, :length].tolist() == ids.tolist()
+        assert tensors["labels"][index, :length].tolist() == np.where(mask, ids, -100).tolist()
+        assert (tensors["input_ids"][index, length:] == 9).all()
+        assert tensors["attention_mask"][index].tolist() == [1] * length + [0] * (tensors["labels"].shape[1] - length)
+        assert (tensors["labels"][index, length:] == -100).all()
+    assert int((tensors["labels"] != -100).sum()) == batch.supervised_tokens
+
+
+def test_a_split_is_seeded_proportional_and_never_empty(prepared: Prepared) -> None:
+    train, held_out = split(prepared, validation=0.2, seed=1)
+    assert sorted([*train, *held_out]) == list(range(110))
+    assert Counter(np.digitize(held_out, [61, 101]).tolist()) == {0: 12, 1: 8, 2: 2}
+    assert np.array_equal(split(prepared, validation=0.2, seed=1)[1], held_out)
+    assert not np.array_equal(split(prepared, validation=0.2, seed=2)[1], held_out)
+    assert [len(rows) for rows in split(prepared, validation=30, seed=1)] == [80, 30]
+    assert len(split(prepared, validation=0.0001, seed=1)[1]) == 1
+    assert len(split(prepared, validation=0, seed=1)[1]) == 0
+    with pytest.raises(ConfigError, match="leaves none to train on"):
+        split(prepared, validation=110, seed=1)
+
+
+def test_over_long_rows_are_counted_and_cut_or_dropped(prepared: Prepared) -> None:
+    rows = np.arange(prepared.rows)
+    full = np.diff(prepared.offsets)
+    masks = [prepared.row(row)[1] for row in rows]
+    limit = int(np.median(full))
+    cut = fit(prepared, rows=rows, max_length=limit)
+    kept = [row for row in rows if masks[row][:limit].any()]
+    assert cut.rows.tolist() == kept
+    assert cut.lengths.tolist() == [min(full[row], limit) for row in kept]
+    assert cut.learned.tolist() == [masks[row][:limit].sum() for row in kept]
+    assert cut.over_long == np.count_nonzero(full > limit) > 0
+    assert cut.dropped == cut.nothing_learned == 110 - len(kept)
+    assert cut.lost_tokens == full.sum() - cut.tokens
+    assert cut.lost_supervised_tokens == prepared.supervised_tokens - cut.supervised_tokens
+    dropped = fit(prepared, rows=rows, max_length=limit, long_rows="drop")
+    assert dropped.rows.tolist() == np.flatnonzero(full <= limit).tolist()
+    assert dropped.lost_tokens == full[full > limit].sum()
+    with pytest.raises(DataError, match=f"--set data.max_length={full.max()}"):
+        fit(prepared, rows=rows, max_length=1)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_evaluation_sees_every_row_once_and_all_ranks_take_equally_many_batches(
+    prepared: Prepared, packing: bool
+) -> None:
+    fitted = fit(prepared, rows=np.arange(0, 110, 3), max_length=24)
+    for world_size in (1, 2, 3):
+        ranks = [
+            EvalBatches(prepared, fitted=fitted, micro_batch=4, packing=packing, world_size=world_size, rank=rank)
+            for rank in range(world_size)
+        ]
+        batches = [list(rank) for rank in ranks]
+        assert {len(mine) for mine in batches} == {len(rank) for rank in ranks} == {len(ranks[0])}
+        busy = [batch for mine in batches for batch in mine if not batch.is_idle]
+        assert sorted(row for batch in busy for row in batch.rows.tolist()) == fitted.rows.tolist()
+        assert sum(batch.supervised_tokens for batch in busy) == fitted.supervised_tokens
