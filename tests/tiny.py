@@ -1,0 +1,108 @@
+"""Tiny real models, and runs on them: what the tests of the model, the engine and the commands share."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from loradock import demo, probe
+from loradock.config.load import load
+from loradock.data.collate import MicroBatch
+from loradock.engine.base import Event
+from loradock.host import Host
+from loradock.plan import Plan
+from loradock.run import Result, execute
+
+BASE = Path(demo.__file__).parent / "base"
+WORDS = "river apple stone cloud lamp table horse green seven window paper salt winter bridge".split()
+
+
+def make_llama(directory: Path, *, seed: int = 0, **settings: Any) -> Path:
+    """A random Llama of 2 layers and hidden size 64, with the demo's tokenizer, saved to `directory`."""
+    tokenizer = AutoTokenizer.from_pretrained(BASE)
+    torch.manual_seed(seed)
+    shape = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": True,
+    }
+    model = LlamaForCausalLM(LlamaConfig(**{**shape, **settings}))
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def write_rows(file: Path, *, rows: int = 48, seed: int = 0, longest: int = 12) -> Path:
+    """Alpaca rows of random length as JSONL."""
+    draw = random.Random(seed)
+    lines = []
+    for _ in range(rows):
+        words = [draw.choice(WORDS) for _ in range(draw.randint(2, longest))]
+        row = {"instruction": "Write the words backwards.", "input": " ".join(words), "output": " ".join(words[::-1])}
+        lines.append(json.dumps(row))
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file
+
+
+@dataclass
+class Silent:
+    """A view that keeps what it was shown."""
+
+    events: list[Event] = field(default_factory=list)
+    stages: list[str] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
+
+    def stage(self, text: str) -> None:
+        self.stages.append(text)
+
+    def prepared_rows(self, rows: int, tokens: int) -> None:
+        pass
+
+    def plan(self, plan: Plan) -> None:
+        self.plans.append(plan)
+
+    def event(self, event: Event) -> None:
+        self.events.append(event)
+
+
+def train(directory: Path, *settings: str, model: Path, data: Path, resume: bool = False, view: Any = None) -> Result:
+    """One whole run in this process: `settings` are --set texts; the cache lies beside the run directory."""
+    overrides = [f"data.cache={directory.parent / 'cache'}", "logging.every=1", *settings]
+    loaded = load(None, overrides=overrides, shortcuts={"--model": str(model), "--data": [str(data)]})
+    directory.mkdir(exist_ok=True)
+    facts = probe.gather(Host())
+    return execute(loaded, facts=facts, directory=directory, resume=resume, view=view or Silent())
+
+
+def losses(result: Result) -> list[float]:
+    """The training loss of every step."""
+    return [line["loss"] for line in result.metrics]
+
+
+def adapter_bytes(result: Result) -> bytes:
+    """The exported weights as bytes."""
+    return (result.adapter / "adapter_model.safetensors").read_bytes()
+
+
+def copy_tree(source: Path, target: Path) -> Path:
+    """A copy of a directory that may be spoilt."""
+    return Path(shutil.copytree(source, target))
+
+
+def batches(steps: Sequence[Any]) -> Iterator[MicroBatch]:
+    """Every micro-batch of the steps, in order."""
+    for step in steps:
+        yield from step.micro_batches
