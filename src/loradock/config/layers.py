@@ -87,7 +87,8 @@ class Layers:
     def _put_value(self, path: KeyPath, value: Value, *, places: Places) -> None:
         wrong = next(_unprintable(value), None)
         if wrong:
-            return self.refuse(path, places(path), f"{dotted(path)} holds {wrong}", hint="delete it")
+            self.refuse(path, places(path), f"{dotted(path)} holds {wrong}", hint="delete it")
+            return
         container, last = self._container(path), path[-1]
         if isinstance(container, list) and isinstance(last, int) and last <= len(container):
             container[last : last + 1] = [value]
@@ -95,22 +96,27 @@ class Layers:
             container[str(last)] = value
         else:
             what = f"{dotted(path)} cannot be set: there is nothing at {dotted(path[:-1])} that holds it"
-            return self.refuse(path, places(path), what, hint="positions count from 0, without gaps")
+            self.refuse(path, places(path), what, hint="positions count from 0, without gaps")
+            return
         self._forget(dotted(path))
         for below in _paths(value, path):
             self.origins[dotted(below)] = places(below)
 
     def _container(self, path: KeyPath) -> list[Value] | dict[str, Value] | None:
         """What holds the value at `path`, made where it is missing; None where a single value stands in the way."""
-        here: Any = self.values
+        here: Value = cast("Value", self.values)
         for depth, part in enumerate(path[:-1], start=1):
-            empty: Any = [] if item_of(annotation_at(path[:depth])) is not None else {}
+            is_list = item_of(annotation_at(path[:depth])) is not None
+            empty: Value = list[Value]() if is_list else dict[str, Value]()
             if isinstance(here, dict):
-                here = cast("dict[str, Any]", here).setdefault(str(part), empty)
-            elif isinstance(here, list) and isinstance(part, int) and part <= len(cast("list[Any]", here)):
-                if part == len(cast("list[Any]", here)):
-                    here.append(empty)
-                here = here[part]
+                here = cast("dict[str, Value]", here).setdefault(str(part), empty)
+            elif isinstance(here, list) and isinstance(part, int):
+                items = cast("list[Value]", here)
+                if part > len(items):
+                    return None
+                if part == len(items):
+                    items.append(empty)
+                here = items[part]
             else:
                 return None
         return cast("list[Value] | dict[str, Value]", here) if isinstance(here, list | dict) else None
@@ -124,12 +130,11 @@ class Layers:
         section = section_of(item_of(annotation))
         if section is None:
             return value
-        if isinstance(value, str | dict):
-            value = [value]
-        if not isinstance(value, list):
-            return value
+        entries: Value = [cast("Value", value)] if isinstance(value, str | dict) else value
+        if not isinstance(entries, list):
+            return entries
         items: list[Value] = []
-        for index, item in enumerate(cast("list[Value]", value)):
+        for index, item in enumerate(cast("list[Value]", entries)):
             known: Value = {"path": item} if isinstance(item, str) else item
             if isinstance(known, dict):
                 known = dict(cast("dict[str, Value]", known))

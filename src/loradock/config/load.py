@@ -223,6 +223,6 @@ def _label(layers: Layers, key: str) -> str:
 
 def _error(problems: Sequence[Problem], path: Path | None) -> ConfigError:
     file = str(path) if path else None
-    ordered = sorted(problems, key=lambda problem: (problem.file != file, problem.line or 0))
+    ordered = sorted(problems, key=lambda problem: (problem.file is None, problem.file != file, problem.line or 0))
     count = "a problem" if len(ordered) == 1 else f"{len(ordered)} problems"
     return ConfigError(f"the configuration has {count}", problems=ordered)

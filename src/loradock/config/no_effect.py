@@ -15,44 +15,44 @@ HEX_DIGITS = frozenset("0123456789abcdef")
 SHORTEST_COMMIT = 7
 
 
-def epochs(config: RunConfig) -> Iterator[Finding]:
+def _epochs(config: RunConfig) -> Iterator[Finding]:
     if config.train.max_steps is not None:
         yield _idle("train.epochs", f"train.max_steps {config.train.max_steps} decides")
 
 
-def double_quant(config: RunConfig) -> Iterator[Finding]:
+def _double_quant(config: RunConfig) -> Iterator[Finding]:
     if config.model.quantization != "nf4":
         yield _idle("model.double_quant", f"only nf4 has scales to quantise, not {config.model.quantization}")
 
 
-def evaluation_cadence(config: RunConfig) -> Iterator[Finding]:
+def _evaluation_cadence(config: RunConfig) -> Iterator[Finding]:
     if not has_validation(config):
         yield _idle("evaluation.every", "nothing is held out (data.validation)")
 
 
-def split_seed(config: RunConfig) -> Iterator[Finding]:
+def _split_seed(config: RunConfig) -> Iterator[Finding]:
     if not has_validation(config):
         yield _idle("data.seed", "nothing is held out (data.validation)")
     elif isinstance(config.data.validation, str):
         yield _idle("data.seed", "the validation rows come from their own file")
 
 
-def tracker_project(config: RunConfig) -> Iterator[Finding]:
+def _tracker_project(config: RunConfig) -> Iterator[Finding]:
     if not config.logging.trackers:
         yield _idle("logging.project", "logging.trackers names no tracker")
 
 
-def deterministic(config: RunConfig) -> Iterator[Finding]:
+def _deterministic(config: RunConfig) -> Iterator[Finding]:
     if config.device == "cpu" and config.deterministic:
         yield _idle("deterministic", "on the CPU reruns are identical anyway")
 
 
-def tf32(config: RunConfig) -> Iterator[Finding]:
+def _tf32(config: RunConfig) -> Iterator[Finding]:
     if config.device == "cpu" and config.train.tf32 is True:
         yield _idle("train.tf32", "TF32 is a format of GPUs, and device is cpu")
 
 
-def model_revision(config: RunConfig) -> Iterator[Finding]:
+def _model_revision(config: RunConfig) -> Iterator[Finding]:
     name, revision = config.model.name, config.model.revision
     if name and revision and not is_hub_model(name):
         yield _idle("model.revision", f"{name} is no hub id")
@@ -61,7 +61,7 @@ def model_revision(config: RunConfig) -> Iterator[Finding]:
         yield Finding(keys=("model.revision",), what=what)
 
 
-def source_keys(config: RunConfig) -> Iterator[Finding]:
+def _source_keys(config: RunConfig) -> Iterator[Finding]:
     for index, source in enumerate(config.data.sources):
         key = f"data.sources.{index}"
         if not source.path.startswith(HUB_PREFIX):
@@ -72,7 +72,7 @@ def source_keys(config: RunConfig) -> Iterator[Finding]:
             yield Finding(keys=(f"{key}.revision",), what=what)
 
 
-def long_warmup(config: RunConfig) -> Iterator[Finding]:
+def _long_warmup(config: RunConfig) -> Iterator[Finding]:
     warmup, steps = config.train.warmup, config.train.max_steps
     if steps is not None and warmup >= steps and warmup >= 1:
         what = f"train.warmup {warmup:g} is not over before the last of {steps} steps: the peak rate is never reached"
@@ -80,13 +80,13 @@ def long_warmup(config: RunConfig) -> Iterator[Finding]:
         yield _idle("train.schedule", f"train.warmup lasts all of the {steps} steps")
 
 
-def early_stopping(config: RunConfig) -> Iterator[Finding]:
+def _early_stopping(config: RunConfig) -> Iterator[Finding]:
     patience, every, steps = config.train.early_stopping, config.evaluation.every, config.train.max_steps
     if patience and steps and every != "auto" and patience * every >= steps:
         yield _idle("train.early_stopping", f"{patience} evaluations, one each {every} steps, outlast {steps} steps")
 
 
-def unused_mapping(config: RunConfig) -> Iterator[Finding]:
+def _unused_mapping(config: RunConfig) -> Iterator[Finding]:
     for index, source in enumerate(config.data.sources):
         if source.fields and all(name == column for name, column in source.fields.items()):
             yield _idle(f"data.sources.{index}.fields", "each field is mapped to itself")
@@ -101,16 +101,16 @@ def _is_commit(revision: str) -> bool:
 
 
 WARNINGS: tuple[Rule, ...] = (
-    epochs,
-    double_quant,
-    evaluation_cadence,
-    split_seed,
-    tracker_project,
-    deterministic,
-    tf32,
-    model_revision,
-    source_keys,
-    long_warmup,
-    early_stopping,
-    unused_mapping,
+    _epochs,
+    _double_quant,
+    _evaluation_cadence,
+    _split_seed,
+    _tracker_project,
+    _deterministic,
+    _tf32,
+    _model_revision,
+    _source_keys,
+    _long_warmup,
+    _early_stopping,
+    _unused_mapping,
 )

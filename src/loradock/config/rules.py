@@ -36,12 +36,12 @@ def has_validation(config: RunConfig) -> bool:
     return bool(config.data.validation)
 
 
-def model_is_given(config: RunConfig) -> Iterator[Finding]:
+def _model_is_given(config: RunConfig) -> Iterator[Finding]:
     if not config.model.name:
         yield Finding(keys=("model.name",), what="no model", hint="give --model DIR or model.name")
 
 
-def data_are_given(config: RunConfig) -> Iterator[Finding]:
+def _data_are_given(config: RunConfig) -> Iterator[Finding]:
     if not config.data.sources:
         yield Finding(keys=("data.sources",), what="no data", hint="give --data FILE or data.sources")
     for index, source in enumerate(config.data.sources):
@@ -50,7 +50,7 @@ def data_are_given(config: RunConfig) -> Iterator[Finding]:
             yield Finding(keys=(f"data.sources.{index}.path",), what=what, hint="write hub:OWNER/NAME")
 
 
-def hub_model_is_pinned(config: RunConfig) -> Iterator[Finding]:
+def _hub_model_is_pinned(config: RunConfig) -> Iterator[Finding]:
     name = config.model.name
     if is_hub_model(name) and not config.model.revision:
         what = f"model.name {name} is no local directory, and as a hub id it needs a commit"
@@ -58,7 +58,7 @@ def hub_model_is_pinned(config: RunConfig) -> Iterator[Finding]:
         yield Finding(keys=("model.name", "model.revision"), what=what, hint=hint)
 
 
-def hub_data_are_pinned(config: RunConfig) -> Iterator[Finding]:
+def _hub_data_are_pinned(config: RunConfig) -> Iterator[Finding]:
     for index, source in enumerate(config.data.sources):
         if source.path.startswith(HUB_PREFIX) and len(source.path) > len(HUB_PREFIX) and not source.revision:
             key = f"data.sources.{index}"
@@ -66,7 +66,7 @@ def hub_data_are_pinned(config: RunConfig) -> Iterator[Finding]:
             yield Finding(keys=(f"{key}.path", f"{key}.revision"), what=what, hint=f"--set {key}.revision=COMMIT")
 
 
-def sources_are_distinct(config: RunConfig) -> Iterator[Finding]:
+def _sources_are_distinct(config: RunConfig) -> Iterator[Finding]:
     seen: dict[object, int] = {}
     for index, source in enumerate(config.data.sources):
         first = seen.setdefault((source.path, source.split, source.revision, source.format), index)
@@ -76,7 +76,7 @@ def sources_are_distinct(config: RunConfig) -> Iterator[Finding]:
             yield Finding(keys=(f"data.sources.{index}.path",), what=what, hint=hint)
 
 
-def remote_code_names_the_model(config: RunConfig) -> Iterator[Finding]:
+def _remote_code_names_the_model(config: RunConfig) -> Iterator[Finding]:
     trusted = config.model.trust_remote_code
     if trusted is not None and trusted != config.model.name:
         what = f'model.trust_remote_code "{trusted}" does not repeat model.name "{config.model.name}"'
@@ -84,20 +84,20 @@ def remote_code_names_the_model(config: RunConfig) -> Iterator[Finding]:
         yield Finding(keys=("model.trust_remote_code", "model.name"), what=what, hint=hint)
 
 
-def base_can_change(config: RunConfig) -> Iterator[Finding]:
+def _base_can_change(config: RunConfig) -> Iterator[Finding]:
     if config.lora.init in ("pissa", "olora") and config.model.quantization != "none":
         what = f"lora.init {config.lora.init} changes the base weights, and {config.model.quantization} ones are fixed"
         hint = "--set model.quantization=none, or --set lora.init=default"
         yield Finding(keys=("lora.init", "model.quantization"), what=what, hint=hint)
 
 
-def orthogonal_rank_is_even(config: RunConfig) -> Iterator[Finding]:
+def _orthogonal_rank_is_even(config: RunConfig) -> Iterator[Finding]:
     if config.lora.init == "orthogonal" and config.lora.rank % 2:
         what = f"lora.init orthogonal needs an even lora.rank, not {config.lora.rank}"
         yield Finding(keys=("lora.rank", "lora.init"), what=what, hint=f"--set lora.rank={config.lora.rank + 1}")
 
 
-def targets_are_named(config: RunConfig) -> Iterator[Finding]:
+def _targets_are_named(config: RunConfig) -> Iterator[Finding]:
     targets = config.lora.targets
     if isinstance(targets, str):
         return
@@ -110,11 +110,11 @@ def targets_are_named(config: RunConfig) -> Iterator[Finding]:
         yield Finding(keys=("lora.modules_to_save", "lora.targets"), what=what, hint="delete it from one of them")
 
 
-def trackers_are_distinct(config: RunConfig) -> Iterator[Finding]:
+def _trackers_are_distinct(config: RunConfig) -> Iterator[Finding]:
     yield from _repeated("logging.trackers", config.logging.trackers)
 
 
-def best_needs_validation(config: RunConfig) -> Iterator[Finding]:
+def _best_needs_validation(config: RunConfig) -> Iterator[Finding]:
     asked = {"train.early_stopping": config.train.early_stopping, "checkpoints.keep_best": config.checkpoints.keep_best}
     for key, value in asked.items():
         if value and not has_validation(config):
@@ -122,7 +122,7 @@ def best_needs_validation(config: RunConfig) -> Iterator[Finding]:
             yield Finding(keys=(key, "data.validation"), what=what, hint="--set data.validation=0.1")
 
 
-def validation_is_a_part(config: RunConfig) -> Iterator[Finding]:
+def _validation_is_a_part(config: RunConfig) -> Iterator[Finding]:
     validation = config.data.validation
     key = ("data.validation",)
     if isinstance(validation, str):
@@ -137,14 +137,14 @@ def validation_is_a_part(config: RunConfig) -> Iterator[Finding]:
         yield Finding(keys=key, what=what, hint=f"--set data.validation={round(validation)}")
 
 
-def warmup_is_a_part(config: RunConfig) -> Iterator[Finding]:
+def _warmup_is_a_part(config: RunConfig) -> Iterator[Finding]:
     warmup = config.train.warmup
     if warmup >= 1 and not float(warmup).is_integer():
         what = f"train.warmup must be a share below 1 or a whole number of steps, not {warmup}"
         yield Finding(keys=("train.warmup",), what=what, hint=f"--set train.warmup={round(warmup)}")
 
 
-def micro_batch_fits(config: RunConfig) -> Iterator[Finding]:
+def _micro_batch_fits(config: RunConfig) -> Iterator[Finding]:
     micro, whole = config.train.micro_batch, config.train.global_batch
     if micro != "auto" and micro > whole:
         what = f"train.micro_batch {micro} is larger than train.global_batch {whole}, the samples of a whole step"
@@ -152,7 +152,7 @@ def micro_batch_fits(config: RunConfig) -> Iterator[Finding]:
         yield Finding(keys=("train.micro_batch", "train.global_batch"), what=what, hint=hint)
 
 
-def flash_attention_can_run(config: RunConfig) -> Iterator[Finding]:
+def _flash_attention_can_run(config: RunConfig) -> Iterator[Finding]:
     if config.model.attention != "flash_attention_2":
         return
     if config.device == "cpu":
@@ -168,20 +168,20 @@ def _repeated(key: str, names: tuple[str, ...]) -> Iterator[Finding]:
         yield Finding(keys=(key,), what=f"{key} names {name} twice", hint="delete one")
 
 
-INPUTS: tuple[Rule, ...] = (model_is_given, data_are_given)
+INPUTS: tuple[Rule, ...] = (_model_is_given, _data_are_given)
 
 RULES: tuple[Rule, ...] = (
-    hub_model_is_pinned,
-    hub_data_are_pinned,
-    sources_are_distinct,
-    remote_code_names_the_model,
-    base_can_change,
-    orthogonal_rank_is_even,
-    targets_are_named,
-    trackers_are_distinct,
-    best_needs_validation,
-    validation_is_a_part,
-    warmup_is_a_part,
-    micro_batch_fits,
-    flash_attention_can_run,
+    _hub_model_is_pinned,
+    _hub_data_are_pinned,
+    _sources_are_distinct,
+    _remote_code_names_the_model,
+    _base_can_change,
+    _orthogonal_rank_is_even,
+    _targets_are_named,
+    _trackers_are_distinct,
+    _best_needs_validation,
+    _validation_is_a_part,
+    _warmup_is_a_part,
+    _micro_batch_fits,
+    _flash_attention_can_run,
 )

@@ -8,8 +8,11 @@ keys, merge keys, tags, several documents, a top level that is no mapping, and a
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import yaml
 
@@ -21,9 +24,16 @@ MAX_DEPTH = 32
 
 KeyPath = tuple[str | int, ...]
 
+# The stubs leave PyYAML's stream argument untyped; these two take a text.
+_events = cast("Callable[[str], Iterator[yaml.Event]]", partial(yaml.parse, Loader=yaml.BaseLoader))  # pyright: ignore[reportUnknownMemberType]
+_nodes = cast("Callable[[str], yaml.Node | None]", partial(yaml.compose, Loader=yaml.BaseLoader))  # pyright: ignore[reportUnknownMemberType]
+
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
 _BASED_INT = re.compile(r"0o[0-7]{1,20}|0x[0-9a-fA-F]{1,15}")
-_FLOAT = re.compile(r"[-+]?(0|[1-9][0-9]{0,39})?(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?")
+_FLOAT = re.compile(
+    r"[-+]?((0|[1-9][0-9]{0,39})(\.[0-9]{0,99})?([eE][-+]?[0-9]{1,3})|(0|[1-9][0-9]{0,39})\.[0-9]{0,99}"
+    r"|\.[0-9]{1,99}([eE][-+]?[0-9]{1,3})?)"
+)
 _WORDS: dict[str, object] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -61,7 +71,7 @@ def scalar(text: str) -> object:
         return int(text)
     if _BASED_INT.fullmatch(text):
         return int(text, 0)
-    if any(character.isdigit() for character in text) and _FLOAT.fullmatch(text) and text[0] not in "eE":
+    if _FLOAT.fullmatch(text):
         return float(text)
     return text
 
@@ -140,7 +150,7 @@ def _compose(text: str, *, file: str) -> yaml.Node | None:
     """The node tree; the events are read first, so that depth and size are bounded before anything recurses."""
     try:
         _check_events(text, file=file)
-        return yaml.compose(text, Loader=yaml.BaseLoader)
+        return _nodes(text)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise _bad(file, line, "a control character that YAML does not allow", "delete it") from error
@@ -150,14 +160,14 @@ def _compose(text: str, *, file: str) -> yaml.Node | None:
 
 def _check_events(text: str, *, file: str) -> None:
     depth = nodes = documents = 0
-    for event in yaml.parse(text, Loader=yaml.BaseLoader):
+    for event in _events(text):
         line = event.start_mark.line + 1
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
             if documents > 1:
                 raise _bad(file, line, "a second document begins here", "keep one and delete the line ---")
-        tag = getattr(event, "tag", None)
-        if tag is not None:
+        tag: object = getattr(event, "tag", None)
+        if isinstance(tag, str):
             shown = tag.replace("tag:yaml.org,2002:", "!!")
             raise _bad(file, line, f"tags ({shown}) are not read", "write the value without the tag")
         nodes += isinstance(event, yaml.NodeEvent)
@@ -169,16 +179,17 @@ def _check_events(text: str, *, file: str) -> None:
 
 
 def _syntax(error: yaml.MarkedYAMLError, text: str, *, file: str) -> ConfigError:
-    mark = error.problem_mark or error.context_mark
-    line = mark.line + 1 if mark else None
     problem = error.problem or error.context or "it cannot be parsed"
+    lacks_colon = "could not find expected ':'" in problem
+    mark = error.context_mark if lacks_colon else error.problem_mark or error.context_mark
+    line = mark.line + 1 if mark else None
     if "'\\t'" in problem:
         return _bad(file, line, "a tab: YAML indents with spaces", f"expand -t 2 {file}")
     hint = None
-    if "could not find expected ':'" in problem:
+    if lacks_colon:
         hint = "write `key: value` with a space after the colon"
     elif "mapping values are not allowed" in problem:
-        hint = "check the indentation, and put quotes around a text that holds a colon"
+        hint = "put a space after each colon, indent evenly, and quote a text that holds a colon"
     elif mark and mark.index >= len(text.rstrip()):
         hint = "a bracket or a quote is never closed"
     return _bad(file, line, f"not valid YAML: {problem}", hint)

@@ -92,22 +92,7 @@ def _value_at(path: KeyPath, values: Mapping[str, object]) -> object:
 
 def _hints(value: object, annotation: Any) -> Iterator[str]:
     if isinstance(value, str):
-        if accepts(annotation, bool) and value.lower() in _TRUTHS:
-            yield f"write {_TRUTHS[value.lower()]}"
-        near = difflib.get_close_matches(value.lower(), choices(annotation), n=1, cutoff=0.5)
-        if near:
-            yield f"did you mean {near[0]}?"
-        item = item_of(annotation)
-        if item is not None and section_of(item) is None:
-            yield f"write a list: [{', '.join(value.replace(',', ' ').split())}]"
-        plain = scalar(value)
-        if isinstance(plain, bool | int | float):
-            yield f"write {value} without quotes"
-        without_zeros = value.lstrip("0")
-        if without_zeros != value and without_zeros.isdigit():
-            yield f"write {without_zeros} without leading zeros"
-        if value.replace("_", "").replace(",", "").isdigit():
-            yield f"write {value.replace('_', '').replace(',', '')}"
+        yield from _text_hints(value, annotation)
     elif value is None:
         yield "leave the key out to take its default"
     elif accepts(annotation, str) and not isinstance(value, dict | list):
@@ -116,7 +101,20 @@ def _hints(value: object, annotation: Any) -> Iterator[str]:
         yield f"write one of them: {', '.join(choices(annotation))}"
 
 
-_TRUTHS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"} | {
-    "'true'": "true",
-    "'false'": "false",
-}
+def _text_hints(value: str, annotation: Any) -> Iterator[str]:
+    if accepts(annotation, bool) and value.lower() in _TRUTHS:
+        yield f"write {_TRUTHS[value.lower()]}"
+    near = difflib.get_close_matches(value.lower(), choices(annotation), n=1, cutoff=0.5)
+    if near:
+        yield f"did you mean {near[0]}?"
+    item = item_of(annotation)
+    if item is not None and section_of(item) is None:
+        yield f"write a list: [{', '.join(value.replace(',', ' ').split())}]"
+    if isinstance(scalar(value), bool | int | float):
+        yield f"write {value} without quotes"
+    digits = value.replace("_", "").replace(",", "")
+    if digits.isdecimal() and digits.isascii():
+        yield f"write {digits.lstrip('0') or 0}"
+
+
+_TRUTHS = dict.fromkeys(("yes", "on", "y", "true"), "true") | dict.fromkeys(("no", "off", "n", "false"), "false")

@@ -1,0 +1,109 @@
+"""`loradock config`: what it prints where, the schema for editors, and the reference page."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from loradock.cli import cli
+from loradock.config.reference import json_schema, markdown
+
+ROOT = Path(__file__).parents[2]
+INPUTS = ("--model", "./model", "--data", "rows.json")
+
+
+def output(*args: str) -> tuple[str, str]:
+    """Standard output and standard error of a `loradock config` that succeeds."""
+    result = CliRunner().invoke(cli, ["config", *args])
+    assert result.exit_code == 0, result.exception
+    return result.stdout, result.stderr
+
+
+def test_show_prints_yaml_with_the_origin_of_each_value(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("lora:\n  rank: 8\n")
+    stdout, stderr = output("show", str(file), "--preset", "mistral-a10", "--lr", "1e-5", *INPUTS)
+    lines = [" ".join(line.split()) for line in stdout.splitlines()]
+    assert f"rank: 8 # {file}:2" in lines
+    assert "dropout: 0.05 # preset mistral-a10" in lines
+    assert "learning_rate: 1e-05 # --lr" in lines
+    assert "- path: rows.json # --data" in lines
+    assert "seed: 0 # default" in lines
+    assert yaml.safe_load(stdout)["lora"]["targets"] == ["q_proj", "k_proj", "v_proj", "o_proj"]
+    assert stderr == ""
+
+
+def test_show_needs_neither_a_model_nor_data() -> None:
+    stdout, _ = output("show", "--preset", "phi3-commonsense")
+    assert "max_length: 2048" in stdout
+
+
+def test_show_as_json_is_for_programs() -> None:
+    content = json.loads(output("show", "--json", "--set", "train.epochs=2", "--max-steps", "5", *INPUTS)[0])
+    assert content["config"]["train"]["max_steps"] == 5
+    assert content["origins"]["train.max_steps"] == "--max-steps"
+    assert content["warnings"] == ["--set: train.epochs has no effect: train.max_steps 5 decides"]
+
+
+def test_validate_says_ok_on_stdout_and_warns_on_stderr(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("logging:\n  project: mine\n")
+    stdout, stderr = output("validate", str(file), *INPUTS)
+    assert stdout == f"ok: {file}\n"
+    assert stderr == f"warning: {file}:2: logging.project has no effect: logging.trackers names no tracker\n"
+
+
+def test_presets_are_listed_with_what_each_is_for() -> None:
+    stdout, _ = output("presets")
+    names = {"phi3-commonsense", "tinyllama-2080ti", "small-dataset-4090", "mistral-a10", "commonsense-adapters"}
+    assert {line.split()[0] for line in stdout.splitlines()} == names
+
+
+def test_the_schema_is_valid_and_takes_what_we_take(tmp_path: Path) -> None:
+    schema = json.loads(output("schema")[0])
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    for good in (
+        {},
+        {"data": {"sources": "a"}},
+        {"data": {"sources": ["a", {"path": "b"}]}},
+        {"train": {"tf32": True}},
+    ):
+        validator.validate(good)
+    for preset in (ROOT / "src" / "loradock" / "config" / "presets").glob("*.yaml"):
+        content = {
+            key: value for key, value in yaml.safe_load(preset.read_text(encoding="utf-8")).items() if key != "train"
+        }
+        validator.validate(content)
+    for bad in ({"modle": {}}, {"lora": {"rank": 0}}, {"train": {"compile": "yes"}}, {"data": {"sources": [{}]}}):
+        with pytest.raises(jsonschema.ValidationError):
+            validator.validate(bad)
+
+
+def test_the_schema_describes_every_key() -> None:
+    for section in [json_schema(), *json_schema()["$defs"].values()]:
+        for name, field in section["properties"].items():
+            assert field.get("description") or "$ref" in field, name
+
+
+def test_the_reference_page_is_the_one_made_from_the_schema() -> None:
+    page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
+    assert page == markdown(), "run: loradock config schema --markdown > docs/config.md"
+    assert page == output("schema", "--markdown")[0]
+
+
+def test_config_imports_neither_torch_nor_transformers() -> None:
+    code = (
+        "import sys; from loradock.config.load import load; import loradock.commands.config; "
+        "load(None, preset='mistral-a10', shortcuts={'--model': './m', '--data': ['x']}); "
+        "print({'torch', 'transformers', 'numpy', 'datasets'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "set()"
