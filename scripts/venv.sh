@@ -2,10 +2,11 @@
 # ensure_venv runtime|dev: afterwards "$venv/bin" holds the locked packages and loradock itself.
 # shellcheck shell=bash
 
-root=$(cd -- "${BASH_SOURCE[0]%/*}/.." && pwd -P)
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 venv=${LORADOCK_VENV:-$root/.venv}
 [[ $venv == /* ]] || venv=$PWD/$venv
 stamp=$venv/loradock.stamp
+suits='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))'
 
 say() { printf 'loradock: %s\n' "$*" >&2; }
 
@@ -31,21 +32,18 @@ fingerprint() {
 
 # The stamp is written last, so an interrupted installation has none. The dev lock holds all of the runtime lock.
 is_ready() {
-  local kind found
+  local kind
   [[ -r $stamp && -x $venv/bin/python && -x $venv/bin/loradock ]] || return 1
-  found=$(<"$stamp")
-  for kind in "$1" dev; do
-    [[ $found == "$(fingerprint "$kind")" ]] && return 0
-  done
-  return 1
+  read -r kind <"$stamp" || return 1
+  [[ $kind == "$1" || $kind == dev ]] && [[ $(<"$stamp") == "$(fingerprint "$kind")" ]]
 }
 
 # A Python 3.11 to 3.13 that runs (a version manager's shim may not) and can make an environment when $1 is "venv".
 find_python() {
-  local name modules=sys
-  [[ ${1:-} == venv ]] && modules=ensurepip,venv
+  local name needs=
+  if [[ ${1:-} == venv ]]; then needs='import ensurepip, venv; '; fi
   for name in python3 python3.12 python3.13 python3.11; do
-    if "$name" -c "import sys, $modules; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))" 2>/dev/null; then
+    if "$name" -c "$needs$suits" 2>/dev/null; then
       command -v "$name"
       return
     fi
@@ -68,7 +66,7 @@ check_machine() {
   local free_kib folder=$venv
   [[ $(uname -s) == Linux ]] || die "the locked packages are for Linux; this is $(uname -s)" \
     "use the container image, or a Linux machine"
-  while [[ ! -d $folder ]]; do folder=${folder%/*}/; folder=${folder%/}; folder=${folder:-/}; done
+  while [[ ! -d $folder ]]; do folder=$(dirname -- "$folder"); done
   free_kib=$(df -Pk "$folder" | awk 'NR == 2 { print $4 }')
   if [[ ! -d $venv ]] && ((free_kib < 10 * 1024 * 1024)); then
     die "the environment needs about 10 GiB under $folder, which has $((free_kib / 1024 / 1024)) GiB free" \
@@ -79,18 +77,23 @@ check_machine() {
 # Makes the empty environment with the Python of the machine; uv can fetch one where there is none.
 create_venv() {
   local uv=$1 python
+  if [[ -n $(ls -A "$venv" 2>/dev/null) && ! -e $venv/pyvenv.cfg ]]; then
+    die "$venv holds files that are no virtual environment" "LORADOCK_VENV=/an/empty/folder ${0##*/}"
+  fi
   if [[ -n $uv ]]; then
     python=$(find_python) || python=3.12
-    "$uv" venv --quiet --allow-existing --no-project --python "$python" "$venv"
+    "$uv" venv --quiet --clear --no-project --python "$python" "$venv"
     return
   fi
   if ! python=$(find_python venv); then
-    find_python >/dev/null && die "this Python cannot make virtual environments (ensurepip or venv is missing)" \
-      "apt-get install python3-venv"
+    if find_python >/dev/null; then
+      die "this Python cannot make virtual environments (ensurepip or venv is missing)" \
+        "apt-get install python3-venv"
+    fi
     die "no working Python 3.11, 3.12 or 3.13 found" \
       "apt-get install python3 python3-venv, or install uv, which brings its own"
   fi
-  "$python" -m venv "$venv"
+  "$python" -m venv --clear "$venv"
 }
 
 install() {
@@ -98,8 +101,10 @@ install() {
   lock=$(lock_file "$kind")
   rm -f "$stamp"
   uv=$(find_uv) || uv=
-  if ! "$venv/bin/python" -c '' 2>/dev/null || [[ -z $uv && ! -x $venv/bin/pip ]]; then
+  if ! "$venv/bin/python" -c "$suits" 2>/dev/null; then
     create_venv "$uv"
+  elif [[ -z $uv && ! -x $venv/bin/pip ]]; then
+    "$venv/bin/python" -m ensurepip >&2
   fi
   if [[ -n $uv ]]; then
     installer=("$uv" pip install --python "$venv/bin/python")
@@ -117,11 +122,9 @@ install() {
 
 # The kind that this environment should have: one that was made for development stays so.
 wanted_kind() {
-  if [[ $1 == dev || ( -r $stamp && $(head -n 1 "$stamp") == dev ) ]]; then
-    printf dev
-  else
-    printf runtime
-  fi
+  local made=
+  if [[ -r $stamp ]]; then read -r made <"$stamp" || made=; fi
+  if [[ $made == dev ]]; then printf dev; else printf '%s' "$1"; fi
 }
 
 ensure_venv() {

@@ -1,0 +1,115 @@
+"""The repository keeps its own promises: locks, pins, contracts, and nothing of one machine in it."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCKS = ("requirements.lock", "requirements-dev.lock")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+OURS = (
+    *("Dockerfile", "entrypoint", "pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    *("src/**/*", "tests/**/*", "scripts/*", "docker/*", "docs/**/*", "bench/**/*", ".ci/*"),
+)
+
+
+def entries(lock: str) -> dict[str, frozenset[str]]:
+    """`name==version ; marker` -> its hashes, for every package of a lock."""
+    text = (ROOT / "docker" / lock).read_text(encoding="utf-8").replace("\\\n", " ")
+    packages: dict[str, frozenset[str]] = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            requirement, *hashes = re.split(r"\s+--hash=", line.strip())
+            packages[requirement] = frozenset(hashes)
+    return packages
+
+
+def pins() -> dict[str, dict[str, str]]:
+    return json.loads((ROOT / "docker" / "versions.json").read_text(encoding="utf-8"))["python"]
+
+
+def text_files() -> list[Path]:
+    found = {path for pattern in OURS for path in ROOT.glob(pattern) if path.is_file()}
+    return sorted(path for path in found if path.suffix in {".py", ".sh", ".md", ".yaml", ".toml", ".lock", ""})
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_locked_package_has_an_exact_version_and_a_sha256(lock: str) -> None:
+    packages = entries(lock)
+    assert len(packages) > 100
+    for requirement, hashes in packages.items():
+        assert re.match(r"[a-z0-9-]+==\S+", requirement), requirement
+        assert hashes, requirement
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest) for digest in hashes), requirement
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_holds_no_address(lock: str) -> None:
+    text = (ROOT / "docker" / lock).read_text(encoding="utf-8")
+    assert "://" not in text
+    assert "--index" not in text
+    assert "--find-links" not in text
+
+
+def test_the_runtime_lock_is_part_of_the_development_lock() -> None:
+    assert entries(LOCKS[0]).items() <= entries(LOCKS[1]).items()
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_pin_is_what_the_locks_hold(lock: str) -> None:
+    locked = {requirement.split(" ")[0] for requirement in entries(lock)}
+    assert {f"{name}=={pin['version']}" for name, pin in pins().items()} <= locked
+
+
+def test_every_pin_states_its_reason() -> None:
+    assert all(len(pin["reason"]) > 20 for pin in pins().values())
+
+
+def test_the_build_backend_is_locked_so_that_an_editable_install_needs_no_network() -> None:
+    assert PROJECT["build-system"]["build-backend"] == "setuptools.build_meta"
+    assert any(requirement.startswith("setuptools==") for requirement in entries(LOCKS[0]))
+
+
+def test_the_layers_contract_covers_every_room() -> None:
+    layers = next(c for c in PROJECT["tool"]["importlinter"]["contracts"] if c["id"] == "layers")
+    assert layers["exhaustive"]
+    placed = {room.strip() for layer in layers["layers"] for room in layer.split("|")}
+    package = ROOT / "src" / "loradock"
+    rooms = {path.stem for path in package.glob("*.py")} | {path.parent.name for path in package.glob("*/__init__.py")}
+    assert placed == rooms - {"__init__"}
+
+
+def test_the_version_is_stated_once_in_the_package_and_once_in_the_metadata() -> None:
+    from loradock import __version__
+
+    assert PROJECT["project"]["version"] == __version__
+
+
+def test_no_file_names_a_path_of_one_machine() -> None:
+    # Spelt in parts, so that this file does not find itself.
+    places = ["/" + "work/", "/" + "root/", "/" + "home/", "/" + "tmp/brief"]
+    found = [
+        f"{path.relative_to(ROOT)}: {place}"
+        for path in text_files()
+        for place in places
+        if re.search(rf"(?<![\w.$}}]){place}", path.read_text(encoding="utf-8", errors="replace"))
+    ]
+    assert found == []
+
+
+def test_no_source_file_is_unfinished() -> None:
+    words = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + r")\b")
+    found = [str(path) for path in text_files() if words.search(path.read_text(encoding="utf-8", errors="replace"))]
+    assert found == []
+
+
+def test_the_licence_is_the_whole_apache_licence() -> None:
+    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert "Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text
+    assert PROJECT["project"]["license"] == "Apache-2.0"
