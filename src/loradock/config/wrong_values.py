@@ -117,4 +117,6 @@ def _text_hints(value: str, annotation: Any) -> Iterator[str]:
         yield f"write {digits.lstrip('0') or 0}"
 
 
-_TRUTHS = dict.fromkeys(("yes", "on", "y", "true"), "true") | dict.fromkeys(("no", "off", "n", "false"), "false")
+_TRUTHS: dict[str, str] = dict.fromkeys(("yes", "on", "y", "true"), "true") | dict.fromkeys(
+    ("no", "off", "n", "false"), "false"
+)
