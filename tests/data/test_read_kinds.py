@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,7 @@ def test_parquet_and_every_arrow_layout_give_the_same_samples(tmp_path: Path, ex
         writer.write_table(table)
     saved = datasets.Dataset(table)
     saved.save_to_disk(str(tmp_path / "saved"), num_shards=3)
-    datasets.DatasetDict(train=saved.select(range(5)), test=saved).save_to_disk(str(tmp_path / "splits"))
+    datasets.DatasetDict({"train": saved.select(range(5)), "test": saved}).save_to_disk(str(tmp_path / "splits"))
     assert loaded(tmp_path / "rows.parquet") == expected
     assert loaded(tmp_path / "rows.arrow") == expected
     assert loaded(tmp_path / "saved") == expected
@@ -130,7 +131,7 @@ def test_parquet_and_every_arrow_layout_give_the_same_samples(tmp_path: Path, ex
         loaded(tmp_path / "saved")
 
 
-@pytest.mark.parametrize("name", ["compact.json", "indented.json", "rows.csv"])
+@pytest.mark.parametrize("name", ["compact.json", "indented.json", "rows.csv", "crlf.jsonl"])
 def test_a_record_carries_the_line_on_which_it_starts(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(KINDS[name])
@@ -140,6 +141,8 @@ def test_a_record_carries_the_line_on_which_it_starts(name: str, tmp_path: Path)
         assert set(numbers) == {1}
     elif name == "indented.json":
         assert numbers == [number for number, line in enumerate(text.split("\n"), 1) if line.strip() == "{"]
+    elif name == "crlf.jsonl":
+        assert numbers == list(range(1, 2 * len(ROWS), 2))
     else:
         starts = [number for number, line in enumerate(text.split("\n"), 1) if line.startswith(("Add.", '"Say', "Tab"))]
         assert numbers == starts
@@ -162,6 +165,17 @@ def test_a_row_may_end_anywhere_relative_to_the_window(tmp_path: Path) -> None:
             {"a": 12, "b": True, "c": "\u00e9"},
             {"a": None},
         ]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_reading_that_stops_early_leaves_no_file_open(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(KINDS[name])
+    before = len(os.listdir("/proc/self/fd"))
+    records = read(SourceConfig(path=str(path)))
+    next(records)
+    del records
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_mapped_fields_read_the_named_columns(tmp_path: Path, expected: list[Sample]) -> None:

@@ -78,9 +78,10 @@ def _file_records(path: Path, shown: str) -> Iterator[Record]:
     reader, compression = _reader(path, shown)
     line = 0
     file = _open(path, shown)
-    with closing(decompressed(file, compression) if compression else file) as plain:
+    plain = decompressed(file, compression) if compression else file
+    with closing(plain), closing(reader.records(plain)) as records:
         try:
-            for record in reader.records(plain):
+            for record in records:
                 line = record.line or line
                 yield record
         except Damaged as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -124,11 +124,28 @@ def check_filled(value: str, where: str) -> str:
     return value
 
 
+def is_list(value: object) -> TypeGuard[list[Any]]:
+    """True for a list."""
+    return type(value) is list
+
+
+def is_object(value: object) -> TypeGuard[dict[str, Any]]:
+    """True for an object of named fields."""
+    return type(value) is dict
+
+
 def type_of(value: object) -> str:
     """A value's type in the words of a data file, with its article."""
     if value is None:
         return "null"
-    names = {str: "text", bool: "a boolean", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    names: dict[type, str] = {
+        str: "text",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+        list: "a list",
+        dict: "an object",
+    }
     return names.get(type(value), f"of type {type(value).__name__}")
 
 

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from loradock.formats.base import Completion, Format, Row, RowError, Sample, check_filled, text_of, type_of, value_of
+from loradock.formats.base import (
+    Completion,
+    Format,
+    Row,
+    RowError,
+    Sample,
+    check_filled,
+    is_list,
+    text_of,
+    type_of,
+    value_of,
+)
 from loradock.formats.turns import conversation, messages_of
 
 
 def _convert(row: Row) -> Sample:
     prompt, completion = value_of(row, "prompt"), value_of(row, "completion")
-    if type(prompt) is list and type(completion) is list:
-        turns = messages_of(prompt, "prompt") + _learned(completion)
+    if is_list(prompt) and is_list(completion):
+        if not completion:
+            raise RowError("completion is empty: there is nothing to learn")
+        turns = messages_of(prompt, "prompt") + messages_of(completion, "completion")
         return conversation(turns, "prompt + completion")
-    if type(prompt) is list or type(completion) is list:
+    if is_list(prompt) or is_list(completion):
         raise RowError(
             f"prompt is {type_of(prompt)} and completion is {type_of(completion)}: both must be text, or both lists"
         )
     return Completion(text_of(row, "prompt"), check_filled(text_of(row, "completion"), "completion"))
-
-
-def _learned(completion: list[object]) -> tuple:
-    if not completion:
-        raise RowError("completion is empty: there is nothing to learn")
-    return messages_of(completion, "completion")
 
 
 FORMAT = Format(

@@ -12,6 +12,7 @@ from loradock.formats.base import (
     Sample,
     check_filled,
     check_text,
+    is_list,
     text_of,
     type_of,
     value_of,
@@ -20,7 +21,7 @@ from loradock.formats.base import (
 
 def _convert(row: Row) -> Sample:
     value = value_of(row, "text")
-    if type(value) is list:
+    if is_list(value):
         return _pair(value)
     return Completion("", check_filled(text_of(row, "text"), "text"))
 

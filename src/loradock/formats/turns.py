@@ -5,7 +5,17 @@ from __future__ import annotations
 import difflib
 from typing import Any
 
-from loradock.formats.base import Conversation, Message, Role, RowError, check_filled, check_text, type_of
+from loradock.formats.base import (
+    Conversation,
+    Message,
+    Role,
+    RowError,
+    check_filled,
+    check_text,
+    is_list,
+    is_object,
+    type_of,
+)
 
 ROLES: dict[str, Role] = {
     "system": "system",
@@ -28,7 +38,7 @@ def messages_of(value: Any, where: str) -> tuple[Message, ...]:
 
     Raises RowError where a turn is not of that shape, its role is unknown, or it holds what is not text.
     """
-    if type(value) is not list:
+    if not is_list(value):
         raise RowError(f"{where} is {type_of(value)}, not a list of turns")
     return tuple([_message(turn, f"{where}[{number}]") for number, turn in enumerate(value)])
 
@@ -51,7 +61,7 @@ def conversation(messages: tuple[Message, ...], where: str) -> Conversation:
 
 
 def _message(turn: Any, where: str) -> Message:
-    if type(turn) is not dict:
+    if not is_object(turn):
         raise RowError(f"{where} is {type_of(turn)}, not an object with role and content")
     role_key, content_key = ("from", "value") if "from" in turn and "role" not in turn else ("role", "content")
     for key in (role_key, content_key):
@@ -79,7 +89,7 @@ def _role(name: Any, where: str) -> Role:
 
 
 def _content(content: Any, where: str) -> str:
-    if type(content) is list:
+    if is_list(content):
         content = "".join([_part(part, where) for part in content])
     if type(content) is not str:
         raise RowError(f"{where}: the content is {type_of(content)}, not text")
@@ -88,8 +98,9 @@ def _content(content: Any, where: str) -> str:
 
 
 def _part(part: Any, where: str) -> str:
-    if type(part) is dict and part.get("type") == "text" and type(part.get("text")) is str:
-        return part["text"]
-    kind = part.get("type") if type(part) is dict else None
+    keys = part if is_object(part) else {}
+    kind, text = keys.get("type"), keys.get("text")
+    if kind == "text" and type(text) is str:
+        return text
     found = f"a part of type {kind!r}" if type(kind) is str and kind != "text" else "a part without text"
     raise RowError(f"{where} holds {found}; only text can be trained on")

@@ -7,7 +7,7 @@ wherever the kind of file lets it find the next record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
 
@@ -43,7 +43,7 @@ class Reader:
 
     name: str
     suffixes: tuple[str, ...]
-    records: Callable[[BinaryIO], Iterator[Record]]
+    records: Callable[[BinaryIO], Generator[Record, None, None]]
     is_text: bool
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any, BinaryIO
 
 from loradock.data.readers.base import CHUNK_BYTES, Reader, Record
@@ -10,7 +10,7 @@ from loradock.data.readers.base import CHUNK_BYTES, Reader, Record
 BATCH_ROWS = 512
 
 
-def _parquet(stream: BinaryIO) -> Iterator[Record]:
+def _parquet(stream: BinaryIO) -> Generator[Record, None, None]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -21,7 +21,7 @@ def _parquet(stream: BinaryIO) -> Iterator[Record]:
         yield Record(None, None, f"not a readable Parquet file: {_first_line(error)}")
 
 
-def _arrow(stream: BinaryIO) -> Iterator[Record]:
+def _arrow(stream: BinaryIO) -> Generator[Record, None, None]:
     import pyarrow as pa
 
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from typing import BinaryIO
 
@@ -25,9 +25,16 @@ def _lines(text: io.TextIOWrapper) -> Iterator[str]:
         yield line
 
 
-def _records(stream: BinaryIO, *, delimiter: str) -> Iterator[Record]:
-    csv.field_size_limit(MAX_ROW_BYTES)
+def _records(stream: BinaryIO, *, delimiter: str) -> Generator[Record, None, None]:
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    try:
+        yield from _text_records(text, delimiter)
+    finally:
+        text.detach()
+
+
+def _text_records(text: io.TextIOWrapper, delimiter: str) -> Iterator[Record]:
+    csv.field_size_limit(MAX_ROW_BYTES)
     rows = csv.reader(_lines(text), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     line = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, BinaryIO
 
 from loradock.data.readers.base import CHUNK_BYTES, MAX_ROW_BYTES, Reader, Record, not_utf8
@@ -73,7 +73,7 @@ class _Window:
         return _Syntax(line, reason)
 
 
-def _records(stream: BinaryIO) -> Iterator[Record]:
+def _records(stream: BinaryIO) -> Generator[Record, None, None]:
     window = _Window(stream)
     try:
         first = window.peek()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import BinaryIO
 
 from loradock.data.readers.base import MAX_ROW_BYTES, Reader, Record, not_utf8
 from loradock.data.readers.strict_json import StrictDecoder, not_an_object
 
 
-def _records(stream: BinaryIO) -> Iterator[Record]:
+def _records(stream: BinaryIO) -> Generator[Record, None, None]:
     decoder = StrictDecoder()
     decode, flaws, readline = decoder.decode, decoder.flaws, stream.readline
     line, is_first = 0, True
@@ -37,12 +37,10 @@ def _records(stream: BinaryIO) -> Iterator[Record]:
             if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
                 return
             continue
-        if flaws:
-            yield Record(line, None, decoder.take_flaws())
-        elif type(row) is dict:
+        if type(row) is dict and not flaws:
             yield Record(line, row)
         else:
-            yield Record(line, None, not_an_object(row))
+            yield Record(line, None, decoder.take_flaws() or not_an_object(row))
 
 
 def _too_long(stream: BinaryIO, line: int, raw: bytes) -> Record:
