@@ -51,6 +51,11 @@ class Prepared:
         return self._map("learned")
 
     @cached_property
+    def lines(self) -> Array:
+        """int64 [rows]: the line of the source that each row came from, -1 where it has none."""
+        return self._map("lines")
+
+    @cached_property
     def _tokens(self) -> Array:
         return self._map("tokens")
 
@@ -72,5 +77,5 @@ class Prepared:
     def place(self, index: int) -> str:
         """Where a row came from: `file:line`, or the file where it has no lines."""
         source = next(source for source in self.sources if source.start <= index < source.stop)
-        line = int(self._map("lines")[index])
+        line = int(self.lines[index])
         return source.path if line < 0 else f"{source.path}:{line}"
