@@ -16,11 +16,16 @@ INPUTS: dict[str, object] = {"--model": "./model", "--data": ["rows.json"]}
 
 def loaded(text: str, tmp_path: Path, *overrides: str, preset: str | None = None, **shortcuts: object) -> Loaded:
     """A configuration of this YAML text, with a model and data unless the text or the options give them."""
-    file = tmp_path / "run.yaml"
-    file.write_text(text, encoding="utf-8")
+    file = _file(text, tmp_path)
     own = {flag: value for flag, value in INPUTS.items() if {"--model": "model:", "--data": "data:"}[flag] not in text}
     given = {f"--{name.replace('_', '-')}": value for name, value in shortcuts.items()}
     return load(file, preset=preset, overrides=overrides, shortcuts=own | given)
+
+
+def _file(text: str, tmp_path: Path) -> Path:
+    file = tmp_path / "run.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
 
 
 def test_each_layer_wins_over_the_one_before(tmp_path: Path) -> None:
@@ -57,6 +62,13 @@ def test_every_value_says_where_it_came_from(tmp_path: Path) -> None:
     assert result.origins["data.sources.0.weight"] == "default"
     assert result.origins["train.seed"] == "default"
     assert set(result.origins) == set(leaves(result.config))
+
+
+def test_a_list_that_is_replaced_leaves_no_origin_behind(tmp_path: Path) -> None:
+    text = "data:\n  sources:\n    - path: a.json\n      weight: 2\n"
+    result = load(_file(text, tmp_path), shortcuts=INPUTS)
+    assert result.config.data.sources[0].weight == 1
+    assert result.origins["data.sources.0.weight"] == "default"
 
 
 def test_sources_may_be_a_path_a_list_of_paths_or_entries(tmp_path: Path) -> None:
@@ -203,3 +215,13 @@ def test_a_rule_is_silent_about_a_key_that_could_not_be_read(tmp_path: Path) -> 
         load(None, overrides=["base_model=./m", "data.path=x"])
     assert caught.value.problems[0].hint == "did you mean model.name?"
     assert not any(problem.what == "no model" for problem in caught.value.problems)
+
+
+def test_a_key_below_a_value_or_without_a_position_says_what_belongs_there() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, overrides=["train.epochs.x=1", "data.sources.x=1", ".=1", "=1"], shortcuts=INPUTS)
+    hints = [str(problem.hint) for problem in caught.value.problems]
+    assert hints[0] == "train.epochs takes a number above 0"
+    assert hints[1] == "entries go by their position: data.sources.0"
+    assert hints[2].startswith("known here: name, output")
+    assert hints[3] == "such as --set train.learning_rate=1e-4"

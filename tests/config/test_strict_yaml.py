@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loradock.config.strict_yaml import Mark, parse_document, parse_value, read_document, scalar
+from loradock.config.scalars import scalar
+from loradock.config.strict_yaml import Mark, parse_document, parse_value, read_document
 from loradock.errors import ConfigError
 
 SCALARS = {

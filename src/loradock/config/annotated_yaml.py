@@ -13,7 +13,8 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from loradock.config.load import Loaded
-from loradock.config.strict_yaml import KeyPath, scalar
+from loradock.config.scalars import scalar
+from loradock.config.strict_yaml import KeyPath
 from loradock.config.suggest import dotted
 
 COMMENT_COLUMN = 44

@@ -82,7 +82,7 @@ class Layers:
                 self.put((*path, key), inner, places=places)
         elif value is not None:
             hint = f"write {_EXAMPLES.get(dotted(path), 'key: value')} below it, indented"
-            self.refuse(path, places(path), f"{dotted(path)} is a section, not a single value", hint=hint)
+            self.refuse(path, places(path), f"{dotted(path)} is a section with keys of its own", hint=hint)
 
     def _put_value(self, path: KeyPath, value: Value, *, places: Places) -> None:
         wrong = next(_unprintable(value), None)

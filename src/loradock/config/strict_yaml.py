@@ -7,7 +7,6 @@ keys, merge keys, tags, several documents, a top level that is no mapping, and a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +15,7 @@ from typing import cast
 
 import yaml
 
+from loradock.config.scalars import scalar
 from loradock.errors import ConfigError, InputMissing, Problem
 
 MAX_BYTES = 1_000_000
@@ -27,20 +27,6 @@ KeyPath = tuple[str | int, ...]
 # The stubs leave PyYAML's stream argument untyped; these two take a text.
 _events = cast("Callable[[str], Iterator[yaml.Event]]", partial(yaml.parse, Loader=yaml.BaseLoader))  # pyright: ignore[reportUnknownMemberType]
 _nodes = cast("Callable[[str], yaml.Node | None]", partial(yaml.compose, Loader=yaml.BaseLoader))  # pyright: ignore[reportUnknownMemberType]
-
-_INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,17})")
-_BASED_INT = re.compile(r"0o[0-7]{1,20}|0x[0-9a-fA-F]{1,15}")
-_FLOAT = re.compile(
-    r"[-+]?((0|[1-9][0-9]{0,39})(\.[0-9]{0,99})?([eE][-+]?[0-9]{1,3})|(0|[1-9][0-9]{0,39})\.[0-9]{0,99}"
-    r"|\.[0-9]{1,99}([eE][-+]?[0-9]{1,3})?)"
-)
-_WORDS: dict[str, object] = {
-    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
-    **dict.fromkeys(("true", "True", "TRUE"), True),
-    **dict.fromkeys(("false", "False", "FALSE"), False),
-    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
-    **{sign + word: float(f"{sign}inf") for sign in ("", "+", "-") for word in (".inf", ".Inf", ".INF")},
-}
 
 
 @dataclass(frozen=True)
@@ -58,22 +44,6 @@ class Document:
     values: dict[str, object]
     marks: dict[KeyPath, Mark]
     problems: tuple[Problem, ...]
-
-
-def scalar(text: str) -> object:
-    """The value of a plain (unquoted) scalar after YAML 1.2's core schema; what is no number, bool or null is text.
-
-    Whole numbers with a leading zero or more than 18 digits stay text: a commit hash or a postcode, not a quantity.
-    """
-    if text in _WORDS:
-        return _WORDS[text]
-    if _INT.fullmatch(text):
-        return int(text)
-    if _BASED_INT.fullmatch(text):
-        return int(text, 0)
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    return text
 
 
 def read_document(path: Path) -> Document:

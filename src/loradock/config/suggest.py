@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 
-from loradock.config.fields import annotation_at, item_of, keys, section_of
+from loradock.config.fields import annotation_at, item_of, keys, section_of, takes
 from loradock.config.strict_yaml import KeyPath
 
 # The names that axolotl, LLaMA-Factory, TRL, transformers, peft and bitsandbytes give to our keys.
@@ -137,7 +137,7 @@ def unknown_key(path: KeyPath) -> Unknown:
     )
     if found:
         return _did_you_mean(what, found)
-    return Unknown(what=what, hint=f"known here: {', '.join(siblings)}")
+    return Unknown(what=what, hint=_known(path[:-1], siblings))
 
 
 def dotted(path: KeyPath) -> str:
@@ -153,6 +153,15 @@ def _did_you_mean(what: str, found: list[str]) -> Unknown:
 def _near_anywhere(name: str, everywhere: list[str]) -> list[str]:
     by_leaf = {key.rpartition(".")[2]: key for key in everywhere}
     return [by_leaf[near] for near in difflib.get_close_matches(name, list(by_leaf), n=1, cutoff=0.75)]
+
+
+def _known(parent: KeyPath, siblings: list[str]) -> str:
+    annotation = annotation_at(parent)
+    if section_of(item_of(annotation)) is not None:
+        return f"entries go by their position: {dotted(parent)}.0"
+    if annotation is None or siblings:
+        return f"known here: {', '.join(siblings or _siblings(()))}"
+    return f"{dotted(parent)} takes {takes(annotation)}"
 
 
 def _siblings(parent: KeyPath) -> list[str]:

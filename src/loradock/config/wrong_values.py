@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from loradock.config.fields import accepts, annotation_at, choices, item_of, section_of, takes
 from loradock.config.schema import RunConfig
-from loradock.config.strict_yaml import KeyPath, scalar
+from loradock.config.scalars import scalar
+from loradock.config.strict_yaml import KeyPath
 from loradock.config.suggest import dotted
 
 SHOWN_CHARACTERS = 60
@@ -117,6 +118,9 @@ def _text_hints(value: str, annotation: Any) -> Iterator[str]:
         yield f"write {digits.lstrip('0') or 0}"
 
 
-_TRUTHS: dict[str, str] = dict.fromkeys(("yes", "on", "y", "true"), "true") | dict.fromkeys(
-    ("no", "off", "n", "false"), "false"
-)
+_TRUTHS: dict[str, str] = {"yes": "true", "on": "true", "y": "true", "true": "true"} | {
+    "no": "false",
+    "off": "false",
+    "n": "false",
+    "false": "false",
+}
