@@ -34,6 +34,7 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
         use_dora=lora.dora,
         init_lora_weights=INITIALISATIONS[lora.init],
         modules_to_save=list(lora.modules_to_save) or None,
+        ensure_weight_tying=bool(lora.modules_to_save) and bool(base.config.get_text_config().tie_word_embeddings),
         base_model_name_or_path=str(base.directory),
         bias="none",
         task_type="CAUSAL_LM",

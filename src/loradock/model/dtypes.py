@@ -11,7 +11,7 @@ from loradock.plan import Plan
 
 
 def parts(model: Any, optimizer: Any) -> dict[str, str]:
-    """Part -> dtype: base (storage of the inner weights), compute, adapters, optimiser state.
+    """Part -> dtype: base (storage of the inner weights), compute, adapters, optimiser state, logits.
 
     A part of several dtypes lists them all, the most frequent first.
     """
@@ -36,7 +36,25 @@ def parts(model: Any, optimizer: Any) -> dict[str, str]:
         "compute": listed(compute or whole),
         "adapters": listed(Counter(short(p.dtype) for p in trainable(model))),
         "optimiser state": listed(state),
+        "logits": short(head_dtype(model)),
     }
+
+
+def head_dtype(model: Any) -> Any:
+    """The dtype in which the output head computes, seen at a forward of one token (no gradient, no random number)."""
+    import torch
+
+    seen: list[Any] = []
+    hook = model.get_output_embeddings().register_forward_hook(lambda _, __, out: seen.append(out.dtype))
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=next(model.parameters()).device), use_cache=False)
+    finally:
+        hook.remove()
+        model.train(was_training)
+    return seen[0]
 
 
 def short(dtype: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,10 @@ def export(
     shutil.rmtree(staged, ignore_errors=True)
     extra = {"path_initial_model_for_weight_conversion": str(initial)} if initial else {}
     expected = None if initial else adapter_state(model)
-    model.save_pretrained(staged, save_embedding_layers=False, **extra)
+    with warnings.catch_warnings():
+        # peft loads the initial adapter beside the trained one to subtract it, and warns of its own doing.
+        warnings.filterwarnings("ignore", message=".*changes the base weights of the model", category=UserWarning)
+        model.save_pretrained(staged, save_embedding_layers=False, **extra)
     if template is not None:
         tokenizer.chat_template = template
     tokenizer.save_pretrained(staged)

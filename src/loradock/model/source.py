@@ -118,7 +118,7 @@ def weight_files(directory: Path, problems: list[Problem]) -> tuple[Path, ...]:
     if index.is_file():
         try:
             names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             problems.append(Problem(what="not a weight index", file=str(index)))
             return ()
         problems += [

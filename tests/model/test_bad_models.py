@@ -1,0 +1,154 @@
+"""Bad models: each is refused before its weights are read, with the file, what is wrong and a remedy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny import copy_tree
+
+from loradock.config.schema import LoraConfig, ModelConfig, RunConfig
+from loradock.errors import HubError, InputMissing, LoradockError, ModelError
+from loradock.model import shape, source, tokenizer
+
+
+def edit(file: Path, **changes: object) -> None:
+    """Change keys of a JSON file; None removes one."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    for key, value in changes.items():
+        content.pop(key, None)
+        if value is not None:
+            content[key] = value
+    file.write_text(json.dumps(content), encoding="utf-8")
+
+
+def cut(file: Path, keep_bytes: int) -> None:
+    file.write_bytes(file.read_bytes()[:keep_bytes])
+
+
+Spoil = Callable[[Path], object]
+CASES: dict[str, tuple[Spoil, type[LoradockError], str]] = {
+    "no config": (lambda d: (d / "config.json").unlink(), ModelError, "config.json is missing"),
+    "config is not JSON": (lambda d: (d / "config.json").write_text("{"), ModelError, "config.json:1"),
+    "config is a list": (lambda d: (d / "config.json").write_text("[]"), ModelError, "config.json"),
+    "no model type": (lambda d: edit(d / "config.json", model_type=None), ModelError, "config.json"),
+    "unknown model type": (lambda d: edit(d / "config.json", model_type="llamma"), ModelError, "llamma"),
+    "no weights": (lambda d: (d / "model.safetensors").unlink(), ModelError, "no weights"),
+    "weights cut short": (lambda d: cut(d / "model.safetensors", 9000), ModelError, "is truncated: 9000 of"),
+    "weights are empty": (lambda d: cut(d / "model.safetensors", 0), ModelError, "truncated"),
+    "weights are a web page": (
+        lambda d: (d / "model.safetensors").write_text("<html>not found</html>"),
+        ModelError,
+        "not a safetensors file",
+    ),
+    "a shard is missing": (
+        lambda d: (d / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00001.safetensors"}}'),
+        ModelError,
+        "shard model-00001.safetensors is missing",
+    ),
+    "the index is no index": (
+        lambda d: (d / "model.safetensors.index.json").write_text("[]"),
+        ModelError,
+        "not a weight index",
+    ),
+    "no tokenizer": (
+        lambda d: [(d / name).unlink() for name in ("tokenizer.json", "tokenizer_config.json")],
+        ModelError,
+        "no tokenizer",
+    ),
+    "the tokenizer is broken": (lambda d: (d / "tokenizer.json").write_text("{}"), ModelError, "tokenizer"),
+    "no EOS": (lambda d: edit(d / "tokenizer_config.json", eos_token=None), ModelError, "end-of-sequence"),
+    "fewer embeddings than tokens": (
+        lambda d: edit(d / "config.json", vocab_size=100),
+        ModelError,
+        "ids, the model 100 embeddings",
+    ),
+    "an encoder": (
+        lambda d: (d / "config.json").write_text('{"model_type": "t5", "d_model": 64}'),
+        ModelError,
+        "not a causal language model",
+    ),
+    "already quantised": (
+        lambda d: edit(d / "config.json", quantization_config={"quant_method": "gptq", "bits": 4}),
+        ModelError,
+        "already quantised",
+    ),
+    "code that is not trusted": (
+        lambda d: edit(d / "config.json", model_type="mine", auto_map={"AutoConfig": "mine.Config"}),
+        ModelError,
+        "trust_remote_code",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_spoilt_model_directory_is_refused(case: str, tmp_path: Path, llama: Path) -> None:
+    spoil, error, words = CASES[case]
+    directory = copy_tree(llama, tmp_path / "model")
+    spoil(directory)
+    with pytest.raises(error) as caught:
+        shape.inspect(opened(directory), RunConfig())
+    assert words in str(caught.value)
+    assert "hint: " in str(caught.value)
+
+
+def opened(directory: Path) -> source.BaseModel:
+    base = source.find(ModelConfig(name=str(directory)))
+    tokenizer.open_tokenizer(base)
+    return base
+
+
+def test_everything_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError) as caught:
+        source.find(ModelConfig(name=str(tmp_path / "empty")))
+    assert len(caught.value.problems) == 3
+
+
+def test_a_directory_that_does_not_exist_is_named_with_its_neighbour(tmp_path: Path, llama: Path) -> None:
+    copy_tree(llama, tmp_path / "mistral-7b")
+    with pytest.raises(InputMissing, match="did you mean .*mistral-7b"):
+        source.find(ModelConfig(name=str(tmp_path / "mistral-7")))
+
+
+def test_a_file_is_no_model(llama: Path) -> None:
+    with pytest.raises(InputMissing, match="is a file"):
+        source.find(ModelConfig(name=str(llama / "model.safetensors")))
+
+
+def test_a_hub_model_without_a_network_says_so() -> None:
+    with pytest.raises(HubError, match="cannot be reached"):
+        source.find(ModelConfig(name="someone/something", revision="0" * 40))
+
+
+def test_a_target_that_matches_nothing_is_refused_with_the_nearest_name(llama: Path) -> None:
+    config = RunConfig(lora=LoraConfig(targets=("q_porj", "v_proj", "w1")))
+    with pytest.raises(ModelError) as caught:
+        shape.inspect(opened(llama), config)
+    assert [problem.what for problem in caught.value.problems] == [
+        "target 'q_porj' matches no linear layer",
+        "target 'w1' matches no linear layer",
+    ]
+    assert caught.value.problems[0].hint == "did you mean q_proj?"
+
+
+def test_a_module_to_save_that_does_not_exist_is_refused(llama: Path) -> None:
+    with pytest.raises(ModelError, match="lora.modules_to_save"):
+        shape.inspect(opened(llama), RunConfig(lora=LoraConfig(modules_to_save=("lm_heat",))))
+
+
+def test_a_length_beyond_the_positions_is_refused(llama: Path) -> None:
+    config = RunConfig.model_validate({"data": {"max_length": 4096}})
+    with pytest.raises(ModelError, match="the model has 512 positions"):
+        shape.with_length(config, shape.inspect(opened(llama), config))
+
+
+def test_experts_that_quantisation_cannot_reach_are_refused_before_loading(tmp_path: Path, llama: Path) -> None:
+    directory = copy_tree(llama, tmp_path / "moe")
+    text = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    text |= {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 4}
+    (directory / "config.json").write_text(json.dumps(text), encoding="utf-8")
+    with pytest.raises(ModelError, match=r"nf4 would cover only \d+ % of the inner weights|would cover only"):
+        shape.inspect(opened(directory), RunConfig())
