@@ -11,8 +11,8 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from loradock.config.fields import accepts, annotation_at, choices, item_of, section_of, takes
-from loradock.config.schema import RunConfig
 from loradock.config.scalars import scalar
+from loradock.config.schema import RunConfig
 from loradock.config.strict_yaml import KeyPath
 from loradock.config.suggest import dotted
 
