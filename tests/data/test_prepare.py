@@ -102,7 +102,9 @@ def test_a_damaged_entry_is_rebuilt(data: DataConfig, spec: TokenizerSpec, tmp_p
         manifest.write_text(manifest.read_text().replace('"learned_tokens": ', '"learned_tokens": 9'))
     else:
         (manifest if fault == "no manifest" else tokens).unlink()
-    assert contents(prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")) == sound
+    again = prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")
+    assert again == prepared
+    assert contents(again) == sound
 
 
 def test_all_problems_of_all_files_come_in_one_error_and_leave_no_entry(spec: TokenizerSpec, tmp_path: Path) -> None:

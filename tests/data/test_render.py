@@ -54,6 +54,11 @@ def test_a_template_that_ends_no_turn_gets_eos_and_never_learns_the_next_header(
     assert learned(template) == ["first answer", "first answer</s>"]
 
 
+def test_a_special_token_that_opens_the_next_turn_is_not_taken_for_an_end() -> None:
+    template = "{% for m in messages %}<|user|>{{ m.role }}: {{ m.content }}{% endfor %}<|end|>"
+    assert learned(template) == ["first answer", "first answer<|end|>"]
+
+
 def test_an_end_marker_that_is_plain_text_is_learned_up_to_eos() -> None:
     template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}[/end]\n{% endfor %}"
     assert learned(template) == ["first answer[/end]\n", "first answer[/end]\n</s>"]
