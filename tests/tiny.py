@@ -19,7 +19,7 @@ from loradock.data.collate import MicroBatch
 from loradock.engine.base import Event
 from loradock.host import Host
 from loradock.plan import Plan
-from loradock.run import Result, execute
+from loradock.run import Exam, Result, execute
 
 BASE = Path(demo.__file__).parent / "base"
 WORDS = "river apple stone cloud lamp table horse green seven window paper salt winter bridge".split()
@@ -78,13 +78,23 @@ class Silent:
         self.events.append(event)
 
 
-def train(directory: Path, *settings: str, model: Path, data: Path, resume: bool = False, view: Any = None) -> Result:
+def train(
+    directory: Path,
+    *settings: str,
+    model: Path,
+    data: Path,
+    preset: str | None = None,
+    resume: bool = False,
+    exam: Exam | None = None,
+    view: Silent | None = None,
+) -> Result:
     """One whole run in this process: `settings` are --set texts; the cache lies beside the run directory."""
     overrides = [f"data.cache={directory.parent / 'cache'}", "logging.every=1", *settings]
-    loaded = load(None, overrides=overrides, shortcuts={"--model": str(model), "--data": [str(data)]})
+    shortcuts = {"--model": str(model), "--data": [str(data)]}
+    loaded = load(None, preset=preset, overrides=overrides, shortcuts=shortcuts)
     directory.mkdir(exist_ok=True)
     facts = probe.gather(Host())
-    return execute(loaded, facts=facts, directory=directory, resume=resume, view=view or Silent())
+    return execute(loaded, facts=facts, directory=directory, resume=resume, view=view or Silent(), exam=exam)
 
 
 def losses(result: Result) -> list[float]:

@@ -1,4 +1,4 @@
-"""MLflow; without MLFLOW_TRACKING_URI a SQLite store in the run directory."""
+"""MLflow; without MLFLOW_TRACKING_URI a file store in the run directory, which `mlflow migrate-filestore` reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ class MLflow:
     def __init__(self, directory: Path, project: str, name: str, config: Mapping[str, Any]) -> None:
         import mlflow
 
-        self.client = mlflow.MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or (directory / "mlruns").as_uri())
+        server = os.environ.get("MLFLOW_TRACKING_URI")
+        if not server:
+            os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
+        self.client = mlflow.MlflowClient(server or (directory / "mlruns").resolve().as_uri())
         found = self.client.get_experiment_by_name(project)
         experiment = found.experiment_id if found else self.client.create_experiment(project)
         self.run = self.client.create_run(experiment, run_name=name).info.run_id

@@ -1,0 +1,117 @@
+"""How runs end: best checkpoint, early stop, divergence, failure; and what the record says of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import copy_tree, losses, train, write_rows
+
+from loradock.errors import DataError, Diverged
+
+RUN = ("train.global_batch=8", "lora.rank=4", "data.validation=8")
+
+
+def record_of(directory: Path) -> dict[str, object]:
+    return json.loads((directory / "run.json").read_text(encoding="utf-8"))
+
+
+def test_the_best_checkpoint_is_kept_and_exported(tmp_path: Path, llama: Path, rows: Path) -> None:
+    """The learning rate is so high that the loss gets worse again."""
+    settings = (*RUN, "train.max_steps=12", "evaluation.every=2", "checkpoints.keep_best=true", "checkpoints.keep=1")
+    spoilt = (*settings, "train.learning_rate=0.3", "train.warmup=8", "train.schedule=constant")
+    result = train(tmp_path / "run", *spoilt, model=llama, data=rows)
+    by_step = {line["step"]: line["loss"] for line in result.evaluations}
+    best = min(by_step, key=lambda step: by_step[step])
+    assert best != 12, "the case is useless unless an earlier evaluation is the best"
+    assert result.outcome.best_step == best
+    kept = load_file(tmp_path / "run" / "checkpoints" / f"checkpoint-{best}" / "adapter_model.safetensors")
+    exported = load_file(result.adapter / "adapter_model.safetensors")
+    assert all(torch.equal(kept[name], exported[name]) for name in exported)
+
+
+def test_training_stops_early_when_nothing_improves(tmp_path: Path, llama: Path, rows: Path) -> None:
+    settings = (*RUN, "train.max_steps=40", "evaluation.every=2", "train.early_stopping=2", "train.learning_rate=1e-30")
+    result = train(tmp_path / "run", *settings, model=llama, data=rows)
+    assert result.outcome.ended == "early stop"
+    assert result.outcome.steps == 6
+    assert (tmp_path / "run" / "checkpoints" / "checkpoint-6").is_dir()
+
+
+def test_a_non_finite_loss_ends_the_run_and_nothing_is_committed(tmp_path: Path, llama: Path, rows: Path) -> None:
+    model = copy_tree(llama, tmp_path / "model")
+    weights = load_file(model / "model.safetensors")
+    weights["model.norm.weight"][3] = float("nan")
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(Diverged, match="step 1"):
+        train(tmp_path / "run", *RUN, "train.max_steps=4", "checkpoints.every=1", model=model, data=rows)
+    assert not list((tmp_path / "run").glob("checkpoints/*"))
+    assert not (tmp_path / "run" / "adapter").exists()
+    assert (record_of(tmp_path / "run")["status"], record_of(tmp_path / "run")["exit_code"]) == ("failed", 79)
+
+
+def test_a_failed_run_keeps_its_record(tmp_path: Path, llama: Path) -> None:
+    data = tmp_path / "bad.jsonl"
+    data.write_text('{"instruction": "a", "output": "b"}\n{"instruction": 7, "output": "b"}\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"bad.jsonl:2"):
+        train(tmp_path / "run", "train.max_steps=1", model=llama, data=data)
+    record = record_of(tmp_path / "run")
+    assert (record["status"], record["exit_code"]) == ("failed", 65)
+    assert "bad.jsonl:2" in str(record["error"])
+
+
+def test_over_long_rows_are_counted_in_the_record(tmp_path: Path, llama: Path) -> None:
+    data = write_rows(tmp_path / "rows.jsonl", rows=12, longest=40)
+    settings = ("train.max_steps=1", "data.max_length=40", "lora.rank=4")
+    cut = train(tmp_path / "cut", *settings, model=llama, data=data).record["data"]
+    dropped = train(tmp_path / "drop", *settings, "data.long_rows=drop", model=llama, data=data).record["data"]
+    assert cut["over_long_rows"] == dropped["over_long_rows"] > 0
+    assert dropped["dropped_rows"] == dropped["over_long_rows"]
+    assert 0 < cut["lost_tokens"] < dropped["lost_tokens"]
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "wandb", "mlflow"])
+def test_a_tracker_gets_every_loss(
+    tracker: str, tmp_path: Path, llama: Path, rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    settings = (*RUN, "train.max_steps=3", f"logging.trackers=[{tracker}]")
+    result = train(tmp_path / "run", *settings, model=llama, data=rows)
+    found = TRACKED[tracker](tmp_path / "run")
+    assert found == pytest.approx(losses(result), rel=1e-5)
+
+
+def from_tensorboard(run: Path) -> list[float]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run / "tensorboard")).Reload()
+    return [event.value for event in events.Scalars("train/loss")]
+
+
+def from_wandb(run: Path) -> list[float]:
+    """From the offline file: LevelDB's log format with protocol buffers inside, all of it in the first block here."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    content = next(run.glob("wandb/offline-run-*/*.wandb")).read_bytes()
+    values: list[float] = []
+    at = 7  # the file's own header
+    while at + 7 <= len(content):
+        length = int.from_bytes(content[at + 4 : at + 6], "little")
+        record = Record()
+        record.ParseFromString(content[at + 7 : at + 7 + length])
+        names = [(item.key or "/".join(item.nested_key), item.value_json) for item in record.history.item]
+        values += [float(value) for name, value in names if name == "train/loss"]
+        at += 7 + length
+    return values
+
+
+def from_mlflow(run: Path) -> list[float]:
+    file = next((run / "mlruns").glob("*/*/metrics/train/loss"))
+    return [float(line.split()[1]) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+TRACKED = {"tensorboard": from_tensorboard, "wandb": from_wandb, "mlflow": from_mlflow}
