@@ -187,7 +187,7 @@ def test_a_split_is_seeded_proportional_and_never_empty(prepared: Prepared) -> N
 def test_over_long_rows_are_counted_and_cut_or_dropped(prepared: Prepared) -> None:
     rows = np.arange(prepared.rows)
     full = np.diff(prepared.offsets)
-    masks = [prepared.row(row)[1] for row in rows]
+    masks = [prepared.row(int(row))[1] for row in rows]
     limit = int(np.median(full))
     cut = fit(prepared, rows=rows, max_length=limit)
     kept = [row for row in rows if masks[row][:limit].any()]

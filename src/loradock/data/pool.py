@@ -115,15 +115,13 @@ def _over_processes(executor: ProcessPoolExecutor, chunks: Iterable[list[Row]], 
         ) from error
 
 
-_preparer: ChunkPreparer | None = None
+_of_this_process: list[ChunkPreparer] = []
 
 
 def _start(task: Task) -> None:
-    global _preparer
-    _preparer = ChunkPreparer(task)
+    _of_this_process.append(ChunkPreparer(task))
 
 
 def _work(rows: list[Row]) -> Result:
-    if _preparer is None:
-        raise RuntimeError("a worker got rows before its task")
-    return _preparer(rows)
+    (preparer,) = _of_this_process
+    return preparer(rows)

@@ -44,7 +44,7 @@ class TokenizerSpec:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> TokenizerSpec:
-        """The spec of a loaded tokenizer. ModelError where it is slow-only, has no EOS, or adds tokens unpredictably."""
+        """The spec of a loaded tokenizer; ModelError where it is slow-only, has no EOS, or differs from its JSON."""
         name = tokenizer.name_or_path or type(tokenizer).__name__
         if not tokenizer.is_fast:
             raise ModelError(
@@ -184,8 +184,7 @@ def _covering_by_offsets(encoding: Encoding, span: Span) -> Span:
 def _disjoint(ranges: Sequence[Span]) -> list[Span]:
     reached, kept = 1, []
     for first, last in ranges:
-        first = max(first, reached)
-        if first < last:
-            kept.append((first, last))
+        if max(first, reached) < last:
+            kept.append((max(first, reached), last))
             reached = last
     return kept
