@@ -15,19 +15,13 @@ die() {
   exit 71
 }
 
-lock_file() {
-  case $1 in
-    runtime) printf '%s' "$root/docker/requirements.lock" ;;
-    dev) printf '%s' "$root/docker/requirements-dev.lock" ;;
-  esac
-}
+declare -A locks=([runtime]=$root/docker/requirements.lock [dev]=$root/docker/requirements-dev.lock)
 
-# What the environment of kind $1 is made from: where, which packages, which metadata of ours.
+# What the environment of kind $1 is made from: where, which metadata of ours, which packages.
 fingerprint() {
-  local metadata
-  metadata=$(awk '/^\[/ { keep = !/^\[tool\./ || /^\[tool\.setuptools/ } keep' "$root/pyproject.toml")
   printf '%s\n%s\n%s\n' "$1" "$root" "$venv"
-  printf '%s\n' "$metadata" | cat - "$(lock_file "$1")" | sha256sum
+  awk 'FNR == 1 { file++ } file == 1 && /^\[/ { drop = /^\[tool\./ && !/^\[tool\.setuptools/ } file == 2 || !drop' \
+    "$root/pyproject.toml" "${locks[$1]}" | sha256sum
 }
 
 # The stamp is written last, so an interrupted installation has none. The dev lock holds all of the runtime lock.
@@ -97,8 +91,7 @@ create_venv() {
 }
 
 install() {
-  local kind=$1 lock uv installer
-  lock=$(lock_file "$kind")
+  local kind=$1 lock=${locks[$1]} uv installer
   rm -f "$stamp"
   uv=$(find_uv) || uv=
   if ! "$venv/bin/python" -c "$suits" 2>/dev/null; then

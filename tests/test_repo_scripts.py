@@ -42,7 +42,7 @@ def bare_path(tmp_path: Path) -> Path:
     """A PATH folder with the basic tools, but no Python and no uv."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for tool in ("awk", "bash", "cat", "df", "dirname", "flock", "grep", "ls", "mkdir", "rm", "sed", "sha256sum", "uname"):
+    for tool in "awk bash cat df dirname flock grep ls mkdir rm sed sha256sum uname".split():
         found = shutil.which(tool)
         assert found, tool
         (folder / tool).symlink_to(found)
@@ -186,7 +186,8 @@ def test_tests_marked_full_run_only_when_asked(tmp_path: Path) -> None:
     for name in ("conftest.py", "skips.txt"):
         shutil.copy(ROOT / "tests" / name, tmp_path)
     (tmp_path / "test_some.py").write_text(
-        "import pytest\n\ndef test_quick():\n    pass\n\n@pytest.mark.full\ndef test_long():\n    pass\n", encoding="utf-8"
+        "import pytest\n\ndef test_quick():\n    pass\n\n@pytest.mark.full\ndef test_long():\n    pass\n",
+        encoding="utf-8",
     )
     pytest_command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path)
     assert "1 passed, 1 deselected" in run(*pytest_command, cwd=tmp_path).stdout
