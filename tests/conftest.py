@@ -33,10 +33,10 @@ def forbidden_skips(config: pytest.Config) -> list[str]:
         return []
     lines = ALLOWED_SKIPS.read_text(encoding="utf-8").splitlines()
     allowed = tuple(line for line in lines if line and not line.startswith("#"))
-    reporter = config.pluginmanager.getplugin("terminalreporter")
+    reporter: pytest.TerminalReporter | None = config.pluginmanager.get_plugin("terminalreporter")
     forbidden: list[str] = []
     for report in reporter.stats.get("skipped", []) if reporter else []:
-        reason = report.longrepr[2].removeprefix("Skipped: ")
+        reason = str(report.longrepr[2]).removeprefix("Skipped: ")
         if not reason.startswith(allowed):
             forbidden.append(f"{report.nodeid}: {reason}")
     return forbidden
