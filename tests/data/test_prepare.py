@@ -225,7 +225,7 @@ def test_workers_follow_data_cpus_and_memory() -> None:
 
 
 MEASURE = """
-import json, resource, sys
+import json, sys
 from pathlib import Path
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -238,7 +238,8 @@ peaks = []
 for path in sys.argv[2:]:
     data = DataConfig(sources=(SourceConfig(path=path),), template="chatml")
     prepare(data, tokenizer=tokenizer, cache_dir=Path(sys.argv[1]))
-    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
+    status = Path("/proc/self/status").read_text()
+    peaks.append(int(status.split("VmHWM:")[1].split()[0]) << 10)
 print(json.dumps(peaks))
 """
 
