@@ -76,7 +76,9 @@ def tokenizers() -> dict[str, PreTrainedTokenizerFast]:
 
 
 @pytest.fixture(scope="session", params=TOKENIZERS)
-def tokenizer(request: pytest.FixtureRequest, tokenizers: dict[str, PreTrainedTokenizerFast]) -> PreTrainedTokenizerFast:
+def tokenizer(
+    request: pytest.FixtureRequest, tokenizers: dict[str, PreTrainedTokenizerFast]
+) -> PreTrainedTokenizerFast:
     """One family after the other."""
     return tokenizers[request.param]
 
