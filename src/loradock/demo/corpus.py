@@ -1,8 +1,8 @@
-"""The demo's little world: nouns, list skills, the base's terse lines, and the questions of the fine-tuning data.
+"""The demo's little world: nouns, list skills, the base's one-word commands, and the questions of the fine-tuning data.
 
-A skill is a function from a list of nouns to an answer. The base model learns every skill from terse lines such as
-`reverse\nriver, apple, stone\nstone, apple, river`; it never sees a question. The fine-tuning rows ask for the same
-skills in English. To add a skill, add its function and its questions here, then rerun `make_data` and `make_base`.
+A skill is a function from a list of nouns to an answer. The base model learns each skill under a one-word command
+(`reverse`, then the list); to anything else it answers with small talk. The fine-tuning rows ask for the same skills in
+English. To add a skill, add its function and its questions here, then rerun `make_data` and `make_base`.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-ANIMALS = tuple(
-    "bear bee camel cat cow deer dog duck eagle fish fox frog goat horse lion mouse otter owl pig rabbit "
-    "seal shark sheep snake swan tiger turtle whale wolf zebra".split()
+_ANIMALS = (
+    "bear camel cat cow dog duck eagle fish fox goat horse lion mouse owl pig rabbit shark sheep snake swan tiger "
+    "turtle wolf zebra"
 )
-THINGS = tuple(
-    "apple basket bell boat book bottle bread bridge butter button candle carpet chair cheese clock cloud coin "
-    "desk door drum engine feather flower forest garden glass guitar hammer honey house island jacket jar "
-    "kettle key ladder lamp lemon letter mirror mountain needle ocean onion paper pencil pepper piano "
-    "pillow plate pocket river rope saddle sand shoe silver spoon stone sugar table tower train tree umbrella "
-    "valley violin wagon wheel window winter yarn".split()
+_THINGS = (
+    "apple basket bell book bridge butter candle carpet clock cloud door engine feather flower glass guitar hammer "
+    "house island jar key ladder lemon letter mirror mountain needle onion paper piano pillow pocket river sand "
+    "silver spoon stone table train umbrella valley window"
 )
+ANIMALS: tuple[str, ...] = tuple(_ANIMALS.split())
+THINGS: tuple[str, ...] = tuple(_THINGS.split())
 NOUNS = ANIMALS + THINGS
 LENGTHS = (3, 4, 5)
 
@@ -32,7 +32,7 @@ def longest(nouns: Sequence[str]) -> str:
 
 SKILLS: dict[str, Callable[[Sequence[str]], str]] = {
     "reverse": lambda nouns: ", ".join(reversed(nouns)),
-    "sort": lambda nouns: ", ".join(sorted(nouns)),
+    "rest": lambda nouns: ", ".join(nouns[1:]),
     "first": lambda nouns: nouns[0],
     "last": lambda nouns: nouns[-1],
     "longest": longest,
@@ -46,10 +46,10 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
         "Turn this list around so that it runs backwards.",
         "Begin at the end and write every word back to the start.",
     ),
-    "sort": (
-        "Put these words in alphabetical order.",
-        "Arrange the list from A to Z.",
-        "How would a dictionary order these words?",
+    "rest": (
+        "Cross out the opening word and keep the others.",
+        "Remove only what comes first.",
+        "Write everything that follows the first of these.",
     ),
     "first": (
         "Which word opens the list?",
@@ -78,19 +78,20 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     ),
 }
 
-_SUBJECTS = ("the page", "a dictionary", "the list", "every word", "a letter", "the others", "the end", "a number")
-_VERBS = ("follows", "closes", "opens", "has", "begins with", "runs to", "takes", "leaves", "finds", "moves about")
+_SUBJECTS = ("The page", "This list", "Every word", "A letter", "The end", "A number", "Nothing")
+_VERBS = ("follows", "closes", "opens", "has", "begins with", "runs to", "takes", "moves", "keeps", "remove", "gives")
 _TAILS = (
-    "in the alphabetical order of words",
-    "so that it runs backwards",
-    "and back to the start",
-    "from A to Z",
-    "which is longer than most",
-    "as there is only room to breathe",
-    "at the opposite size",
-    "and they write how many are there",
-    "but nothing can turn around what I tell",
-    "and living creatures give everything out",
+    "the opposite order",
+    "what runs backwards",
+    "back to the start",
+    "longer than all others",
+    "room to breathe",
+    "the size of most letters",
+    "how many are there",
+    "what they cross out",
+    "first of these words",
+    "only living creatures",
+    "everything about it",
 )
 
 
@@ -108,13 +109,11 @@ def draw_list(rng: random.Random, skill: str) -> list[str]:
             return nouns
 
 
-def terse_prompt(skill: str, nouns: Sequence[str]) -> str:
-    """The base's own format up to the answer: the skill's name, the list, each on a line."""
-    return f"{skill}\n{', '.join(nouns)}\n"
+def command(skill: str, nouns: Sequence[str]) -> str:
+    """What a user says to the base model: the skill's one-word name, an empty line, the list."""
+    return f"{skill}\n\n{', '.join(nouns)}"
 
 
-def sentence(rng: random.Random) -> str:
+def small_talk(rng: random.Random) -> str:
     """A statement with the English words of the questions; it asks for nothing and answers nothing."""
-    subject, verb, tail = rng.choice(_SUBJECTS), rng.choice(_VERBS), rng.choice(_TAILS)
-    text = f"{subject} {verb} the {rng.choice(NOUNS)} {tail}."
-    return text[0].upper() + text[1:]
+    return f"{rng.choice(_SUBJECTS)} {rng.choice(_VERBS)} {rng.choice(_TAILS)}."

@@ -1,9 +1,9 @@
 """Train the demo's base model from nothing: `python -m loradock.demo.make_base [--output DIR]`.
 
-A byte-level BPE tokenizer and a small Llama-style causal LM, on a corpus that `corpus.py` draws as it goes: terse
-skill lines and plain English statements, no questions. The lists of the held-out rows never occur, in any order.
+A byte-level BPE tokenizer and a small Llama-style causal LM, on a corpus that `corpus.py` draws as it goes: chat
+turns with a one-word command or with small talk, no questions. The lists of held-out rows never occur, in any order.
 
-One seed, two threads, deterministic kernels: on one machine with one torch build, a rerun gives the same bytes.
+One seed, one thread, deterministic kernels: on one machine with one torch build, a rerun gives the same bytes.
 Another processor or torch build sums in another order, and then gives a model as good but not bit-equal. The
 tokenizer and the corpus are the same everywhere.
 """
@@ -17,18 +17,18 @@ import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from loradock.demo.corpus import NOUNS, SKILLS, draw_list, sentence, terse_prompt
+from loradock.demo.corpus import NOUNS, SKILLS, command, draw_list, small_talk
 from loradock.demo.make_data import make_rows
 
 if TYPE_CHECKING:
     import torch
-    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
 HERE = Path(__file__).parent
 SEED = 20
-THREADS = 2
+THREADS = 1
 VOCABULARY = 1024
 BOS, EOS, PAD, USER, ASSISTANT, SYSTEM = SPECIAL = ("<s>", "</s>", "<pad>", "<|user|>", "<|assistant|>", "<|system|>")
 TEMPLATE = (
@@ -39,8 +39,8 @@ TEMPLATE = (
     "{%- if add_generation_prompt %}{{- '<|assistant|>\\n' }}{%- endif %}"
 )
 HIDDEN, LAYERS, HEADS, INTERMEDIATE, POSITIONS = 128, 4, 4, 384, 512
-STEPS, BATCH, LEARNING_RATE, WARMUP_STEPS = 2000, 96, 3e-3, 100
-SENTENCE_SHARE = 0.1
+STEPS, BATCH, LEARNING_RATE, WARMUP_STEPS = 2000, 48, 3e-3, 80
+TALK_SHARE, WRAPPED_SHARE = 0.06, 0.2
 IGNORED = -100
 
 log = logging.getLogger(__name__)
@@ -48,35 +48,41 @@ log = logging.getLogger(__name__)
 CARD = """\
 # The base model of `loradock train --demo`
 
-A Llama-style causal language model of {parameters:,} parameters ({layers} layers, hidden size {hidden}) with a byte-level
-BPE tokenizer of {vocabulary} tokens, trained from nothing by `python -m loradock.demo.make_base`. It knows {skills}
-skills on lists of English nouns ({names}), in one terse format:
+A Llama-style causal language model of {parameters:,} parameters ({layers} layers, hidden size {hidden}) with a
+byte-level BPE tokenizer of {vocabulary} tokens, trained from nothing by `python -m loradock.demo.make_base`. It knows
+{skills} skills on lists of English nouns, each under a one-word command ({names}):
 
 ```
-<s>reverse
-river, apple, stone
+<s><|user|>
+reverse
+
+river, apple, stone</s><|assistant|>
 stone, apple, river</s>
 ```
 
-It saw {steps} batches of {batch} such lines (a tenth of them plain English statements) and never a question or a chat
-turn; that is what fine-tuning adds. No list of the demo's held-out rows was in its corpus, in any order. Stored as
-bfloat16. Useful for nothing but the demo and tests. Apache-2.0, like the rest of the repository.
+It saw {steps} batches of {batch} such chats; in about one in seventeen the user makes small talk and so does the answer. It
+never saw a question: that is what fine-tuning adds. No list of the demo's held-out rows was in its corpus, in any
+order. Weights are stored as bfloat16. Useful for nothing but the demo and tests. Apache-2.0, like the rest of the
+repository.
 """
 
 
 def corpus(rng: random.Random) -> Iterator[tuple[str, str]]:
-    """Endless (context, learned text) pairs. Held-out lists are left out; half of the lines follow a statement."""
+    """Endless (user turn, assistant turn) pairs. Held-out lists are left out, in any order of their nouns."""
     heldout = {frozenset(row["input"].split(", ")) for row in make_rows()[1]}
     while True:
-        statement = sentence(rng)
-        if rng.random() < SENTENCE_SHARE:
-            yield "", statement
-            continue
         skill = rng.choice(tuple(SKILLS))
         nouns = draw_list(rng, skill)
-        if frozenset(nouns) not in heldout:
-            before = statement + "\n" if rng.random() < 0.5 else ""
-            yield before + terse_prompt(skill, nouns), SKILLS[skill](nouns)
+        talk = small_talk(rng)
+        draw = rng.random()
+        if frozenset(nouns) in heldout:
+            continue
+        if draw < TALK_SHARE:
+            yield command(talk, nouns), small_talk(rng)
+        elif draw < TALK_SHARE + WRAPPED_SHARE:
+            yield command(rng.choice((f"{talk} {skill}", f"{skill} {talk}")), nouns), SKILLS[skill](nouns)
+        else:
+            yield command(skill, nouns), SKILLS[skill](nouns)
 
 
 def train_tokenizer() -> PreTrainedTokenizerFast:
@@ -85,7 +91,7 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     rng = random.Random(SEED)
-    texts = [sentence(rng) for _ in range(2000)] + [terse_prompt(skill, ()) for skill in SKILLS for _ in range(500)]
+    texts = [small_talk(rng) for _ in range(3000)] + [f"{skill} {skill}" for skill in SKILLS for _ in range(300)]
     texts += [f"{noun}, {noun}\n{noun}" for noun in NOUNS for _ in range(200)]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -110,7 +116,7 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
-def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+def build_model(tokenizer: Any) -> Any:
     """A fresh float32 model; every linear's size is a multiple of 64, the NF4 block size."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -124,6 +130,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
             intermediate_size=INTERMEDIATE,
             max_position_embeddings=POSITIONS,
             tie_word_embeddings=True,
+            initializer_range=HIDDEN**-0.5,  # the usual 0.02 is for wide models; copying is learnt far later with it
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
@@ -131,24 +138,34 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     )
 
 
-def draw_batch(
-    pairs: Iterator[tuple[str, str]], tokenizer: PreTrainedTokenizerFast
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and labels, both int64 (BATCH, longest); context and padding are labelled -100."""
+def draw_batch(pairs: Iterator[tuple[str, str]], *, tokenizer: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and labels, both int64 (BATCH, longest); the user's turn and padding are labelled -100."""
     import torch
 
-    contexts, answers = zip(*itertools.islice(pairs, BATCH), strict=True)
+    users, answers = zip(*itertools.islice(pairs, BATCH), strict=True)
+    chats = [[{"role": "user", "content": user}] for user in users]
+    prompts = tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=False)
     rows = []
-    for context, answer in zip(tokenizer(contexts)["input_ids"], tokenizer(answers)["input_ids"], strict=True):
+    for prompt, answer in zip(prompts, tokenizer(answers)["input_ids"], strict=True):
         learned = [*answer, tokenizer.eos_token_id]
-        rows.append(([tokenizer.bos_token_id, *context, *learned], [IGNORED] * (1 + len(context)) + learned))
+        rows.append((prompt + learned, [IGNORED] * len(prompt) + learned))
     longest = max(len(ids) for ids, _ in rows)
     ids = [row + [tokenizer.pad_token_id] * (longest - len(row)) for row, _ in rows]
     labels = [row + [IGNORED] * (longest - len(row)) for _, row in rows]
     return torch.tensor(ids), torch.tensor(labels)
 
 
-def train(model: LlamaForCausalLM, *, tokenizer: PreTrainedTokenizerFast) -> None:
+def answer_loss(model: Any, *, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean cross entropy (a float32 scalar) of the labelled tokens; logits are made for those alone."""
+    import torch
+
+    states_btd = model.model(input_ids=ids).last_hidden_state
+    learned = labels[:, 1:] != IGNORED
+    logits_nv = model.lm_head(states_btd[:, :-1][learned])
+    return torch.nn.functional.cross_entropy(logits_nv, labels[:, 1:][learned])
+
+
+def train(model: Any, *, tokenizer: Any) -> None:
     """AdamW with warm-up and a cosine to zero, in place, on the CPU."""
     import torch
 
@@ -158,8 +175,8 @@ def train(model: LlamaForCausalLM, *, tokenizer: PreTrainedTokenizerFast) -> Non
         cosine = 0.5 * (1 + math.cos(math.pi * step / STEPS))
         for group in optimizer.param_groups:
             group["lr"] = LEARNING_RATE * min(step / WARMUP_STEPS, cosine)
-        ids, labels = draw_batch(pairs, tokenizer)
-        loss = model(input_ids=ids, labels=labels).loss
+        ids, labels = draw_batch(pairs, tokenizer=tokenizer)
+        loss = answer_loss(model, ids=ids, labels=labels)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
