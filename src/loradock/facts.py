@@ -17,6 +17,11 @@ class Gpu:
     memory_bytes: int
     capability: tuple[int, int]
 
+    @property
+    def architecture(self) -> str:
+        """The compute capability as compilers write it: sm80."""
+        return "sm{}{}".format(*self.capability)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
@@ -29,7 +34,7 @@ class Facts:
     in_container: bool
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None
-    packages: dict[str, str] = field(default_factory=dict)
+    packages: dict[str, str] = field(default_factory=dict[str, str])
     world_size: int = 1
     rank: int = 0
     local_rank: int = 0
@@ -89,12 +94,13 @@ class ModelFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class DataFacts:
-    """The prepared data set. Tokens are counted after truncation to the longest allowed row."""
+    """The prepared data set. Tokens are counted after truncation to `limit_tokens`, the longest row allowed."""
 
     train_rows: int
     validation_rows: int
     tokens: int
     supervised_tokens: int
+    limit_tokens: int
     longest_tokens: int
     samples_per_epoch: int
     truncated_rows: int = 0

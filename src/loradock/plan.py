@@ -1,4 +1,4 @@
-"""The Plan: every decision of a run with its reason, and the bytes expected. Pure; made without touching the machine."""
+"""The Plan: every decision of a run with its reason, and the bytes expected. Pure: it never touches the machine."""
 
 from __future__ import annotations
 

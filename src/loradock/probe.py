@@ -9,9 +9,22 @@ from loradock.facts import Facts
 from loradock.host import Host
 
 PACKAGES = (
-    "torch transformers trl peft bitsandbytes accelerate datasets tokenizers safetensors triton "
-    "liger-kernel flash-attn protobuf numpy loradock"
-).split()
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "bitsandbytes",
+    "accelerate",
+    "datasets",
+    "tokenizers",
+    "safetensors",
+    "triton",
+    "liger-kernel",
+    "flash-attn",
+    "protobuf",
+    "numpy",
+    "loradock",
+)
 
 
 def gather(host: Host) -> Facts:
@@ -23,7 +36,9 @@ def gather(host: Host) -> Facts:
         python=host.python(),
         cpus=cpu_limit(host),
         memory_bytes=memory_limit(host),
-        in_container=host.exists("/.dockerenv") or host.exists("/run/.containerenv") or "KUBERNETES_SERVICE_HOST" in host.environ,
+        in_container=host.exists("/.dockerenv")
+        or host.exists("/run/.containerenv")
+        or "KUBERNETES_SERVICE_HOST" in host.environ,
         gpus=gpus,
         driver=driver,
         packages={name: version for name, version in versions.items() if version},

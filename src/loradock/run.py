@@ -58,7 +58,9 @@ class Result:
     evaluations: list[dict[str, Any]]
 
 
-def execute(loaded: Loaded, *, facts: Facts, directory: Path, resume: bool, view: View, exam: Exam | None = None) -> Result:
+def execute(
+    loaded: Loaded, *, facts: Facts, directory: Path, resume: bool, view: View, exam: Exam | None = None
+) -> Result:
     """Run it all; raises LoradockError, with run.json telling how far it came."""
     record = RunRecord(directory, config=loaded.config, origins=loaded.origins, facts=facts)
     try:
@@ -84,12 +86,17 @@ def steps_of(
         base = source.find(config.model)
         words = tokenizer.open_tokenizer(base)
         model_facts = shape.inspect(base, config)
-        config = shape.with_length(config, model_facts)
+        max_length = shape.longest_row(config.data.max_length, model_facts)
         record.hash_weights(base.weight_files)
-        record.put(name=directory.name, base={"name": base.name, "revision": base.revision, "path": str(base.directory)})
+        record.put(
+            name=directory.name, base={"name": base.name, "revision": base.revision, "path": str(base.directory)}
+        )
     with stage("data", record, view):
         data = ranks.first_then_all(
-            facts, lambda: prepare_corpus(config, tokenizer=words, facts=facts, progress=view.prepared_rows)
+            facts,
+            lambda: prepare_corpus(
+                config, tokenizer=words, max_length=max_length, facts=facts, progress=view.prepared_rows
+            ),
         )
         record.put(data=data.as_dict())
     plan = plans.make(config, facts=facts, model=model_facts, data=data.facts)
@@ -141,7 +148,10 @@ def steps_of(
 def check_isolation(job: Job) -> None:
     """Prove on the real model that the first two packed rows do not see one another."""
     batch = job.steps[0].micro_batches[0]
-    rows = [batch.prepared.row(int(row), length=int(length))[0] for row, length in zip(batch.rows, batch.lengths)]
+    rows = [
+        batch.prepared.row(int(row), length=int(length))[0]
+        for row, length in zip(batch.rows, batch.lengths, strict=True)
+    ]
     isolation.check(
         job.model,
         rows[0].tolist(),

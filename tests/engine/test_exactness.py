@@ -68,6 +68,8 @@ def test_adapters_and_optimiser_state_are_float32_fresh_and_resumed(tmp_path: Pa
 def test_fresh_adapters_keep_the_bits_of_their_initialisation(tmp_path: Path, llama: Path, rows: Path) -> None:
     """TRL rounds them to bfloat16 while it is made; a float32 copy of that would have lost bits."""
     settings = ("train.max_steps=1", "train.learning_rate=1e-30", "lora.rank=4")
-    exported = load_file(train(tmp_path / "run", *settings, model=llama, data=rows).adapter / "adapter_model.safetensors")
+    exported = load_file(
+        train(tmp_path / "run", *settings, model=llama, data=rows).adapter / "adapter_model.safetensors"
+    )
     weights = torch.cat([tensor.flatten() for name, tensor in exported.items() if "lora_A" in name])
     assert not torch.equal(weights, weights.to(torch.bfloat16).float())

@@ -21,23 +21,24 @@ from loradock.engine.base import Job
 from loradock.engine.trl import StepTrainer
 from loradock.errors import ModelError
 from loradock.host import Host
-from loradock.model import adapters, load as loading, shape, source, tokenizer
+from loradock.model import adapters, shape, source, tokenizer
+from loradock.model import load as loading
 from loradock.model.generate import answer
 
 # float32 on a CPU: sums of a few thousand terms in another order.
-TOLERANCE = {"rtol": 2e-4, "atol": 2e-6}
+RELATIVE, ABSOLUTE = 2e-4, 2e-6
 
 
 def job_of(directory: Path, *settings: str, model: Path, data: Path) -> Job:
     """Everything up to the engine, as `run` does it."""
-    overrides = ["train.global_batch=8", "data.max_length=64", "lora.rank=4", f"data.cache={directory}", *settings]
+    overrides = ["train.global_batch=8", "lora.rank=4", f"data.cache={directory}", *settings]
     loaded: Loaded = load(None, overrides=overrides, shortcuts={"--model": str(model), "--data": [str(data)]})
     facts = probe.gather(Host())
     base = source.find(loaded.config.model)
     words = tokenizer.open_tokenizer(base)
     found = shape.inspect(base, loaded.config)
-    config = shape.with_length(loaded.config, found)
-    corpus = prepare_corpus(config, tokenizer=words, facts=facts)
+    config = loaded.config
+    corpus = prepare_corpus(config, tokenizer=words, max_length=64, facts=facts)
     plan = plans.make(config, facts=facts, model=found, data=corpus.facts)
     whole, _ = loading.load(base, config.model, plan=plan, local_rank=0)
     adapted = adapters.attach(whole, config, base=base)
@@ -61,7 +62,7 @@ def job_of(directory: Path, *settings: str, model: Path, data: Path) -> Job:
 def one_step(job: Job) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss and gradients of the run's first optimiser step, by the engine's own training step."""
     trainer = StepTrainer(job, emit=lambda _: None)
-    trainer.model.zero_grad()
+    job.model.zero_grad()
     inputs = next(iter(trainer.get_train_dataloader()))
     loss = trainer.training_step(trainer.model, inputs)
     return float(loss), gradients(trainer.model)
@@ -73,9 +74,12 @@ def gradients(model: Any) -> dict[str, torch.Tensor]:
 
 
 def assert_close(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
-    assert first.keys() == second.keys() and first
+    assert first
+    assert first.keys() == second.keys()
     for name, tensor in first.items():
-        torch.testing.assert_close(tensor, second[name], **TOLERANCE, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            tensor, second[name], rtol=RELATIVE, atol=ABSOLUTE, msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
 def test_packed_loss_and_gradients_equal_unpacked_ones(tmp_path: Path, llama: Path, rows: Path) -> None:
@@ -122,7 +126,7 @@ def test_gradients_are_bit_equal_before_and_after_an_evaluation_and_a_generation
     inputs = next(iter(trainer.get_train_dataloader()))
 
     def step() -> dict[str, torch.Tensor]:
-        trainer.model.zero_grad()
+        job.model.zero_grad()
         trainer.training_step(trainer.model, inputs)
         return gradients(trainer.model)
 

@@ -109,7 +109,7 @@ def test_everything_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
 
 def test_a_directory_that_does_not_exist_is_named_with_its_neighbour(tmp_path: Path, llama: Path) -> None:
     copy_tree(llama, tmp_path / "mistral-7b")
-    with pytest.raises(InputMissing, match="did you mean .*mistral-7b"):
+    with pytest.raises(InputMissing, match=r"did you mean .*mistral-7b"):
         source.find(ModelConfig(name=str(tmp_path / "mistral-7")))
 
 
@@ -135,14 +135,14 @@ def test_a_target_that_matches_nothing_is_refused_with_the_nearest_name(llama: P
 
 
 def test_a_module_to_save_that_does_not_exist_is_refused(llama: Path) -> None:
-    with pytest.raises(ModelError, match="lora.modules_to_save"):
+    with pytest.raises(ModelError, match=r"lora\.modules_to_save"):
         shape.inspect(opened(llama), RunConfig(lora=LoraConfig(modules_to_save=("lm_heat",))))
 
 
 def test_a_length_beyond_the_positions_is_refused(llama: Path) -> None:
-    config = RunConfig.model_validate({"data": {"max_length": 4096}})
+    config = RunConfig()
     with pytest.raises(ModelError, match="the model has 512 positions"):
-        shape.with_length(config, shape.inspect(opened(llama), config))
+        shape.longest_row(4096, shape.inspect(opened(llama), config))
 
 
 def test_experts_that_quantisation_cannot_reach_are_refused_before_loading(tmp_path: Path, llama: Path) -> None:
@@ -150,5 +150,5 @@ def test_experts_that_quantisation_cannot_reach_are_refused_before_loading(tmp_p
     text = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     text |= {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 4}
     (directory / "config.json").write_text(json.dumps(text), encoding="utf-8")
-    with pytest.raises(ModelError, match=r"nf4 would cover only \d+ % of the inner weights|would cover only"):
+    with pytest.raises(ModelError, match="would cover only"):
         shape.inspect(opened(directory), RunConfig())

@@ -94,7 +94,7 @@ def from_tensorboard(run: Path) -> list[float]:
 
 def from_wandb(run: Path) -> list[float]:
     """From the offline file: LevelDB's log format with protocol buffers inside, all of it in the first block here."""
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # pyright: ignore[reportAttributeAccessIssue]
 
     content = next(run.glob("wandb/offline-run-*/*.wandb")).read_bytes()
     values: list[float] = []

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow
-import pyarrow.parquet
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 from datasets import Dataset
@@ -40,7 +40,7 @@ def as_csv(folder: Path) -> Path:
 
 def as_parquet(folder: Path) -> Path:
     file = folder / "rows.parquet"
-    pyarrow.parquet.write_table(pyarrow.table({"text": [f"{QUESTION}\n{ANSWER}"] * ROWS}), file)
+    pq.write_table(pa.table({"text": [f"{QUESTION}\n{ANSWER}"] * ROWS}), file)
     return file
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import click
 from rich.console import Console
@@ -15,7 +15,6 @@ from loradock.engine.base import Dtypes, EvalResult, Event, Saved, StepDone, Ste
 from loradock.plan import Plan
 from loradock.report import console
 from loradock.run import Result
-
 
 LOG_COLUMNS = 180
 
@@ -31,10 +30,12 @@ class Screen:
         self.progress: Progress | None = None
         self.task: Any = None
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.progress:
             self.progress.stop()
 

@@ -16,6 +16,7 @@ from loradock.data.prepared import Prepared
 from loradock.data.read import files
 from loradock.data.select import EpochOrder, Fitted, fit, split
 from loradock.data.steps import EvalBatches, TrainSteps
+from loradock.data.tokenise import TokenizerSpec
 from loradock.facts import DataFacts, Facts
 from loradock.plan import Plan
 from loradock.templates import resolve
@@ -50,6 +51,7 @@ class Corpus:
             validation_rows=len(self.validation.fitted.rows) if self.validation else 0,
             tokens=fitted.tokens,
             supervised_tokens=fitted.supervised_tokens,
+            limit_tokens=fitted.max_length,
             longest_tokens=int(fitted.lengths.max()),
             samples_per_epoch=len(EpochOrder(self.train.prepared, fitted=fitted, seed=self.config.train.seed)),
             truncated_rows=fitted.over_long - fitted.dropped,
@@ -90,7 +92,12 @@ class Corpus:
         return {
             "cache": {name: part.prepared.key for name, part in parts.items() if part},
             "sources": [
-                {"path": source.path, "rows": source.stop - source.start, "sha256": source.digest, "weight": source.weight}
+                {
+                    "path": source.path,
+                    "rows": source.stop - source.start,
+                    "sha256": source.digest,
+                    "weight": source.weight,
+                }
                 for source in self.train.prepared.sources
             ],
             "over_long_rows": self.train.fitted.over_long,
@@ -105,10 +112,11 @@ def prepare_corpus(
     config: RunConfig,
     *,
     tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
     facts: Facts,
     progress: Callable[[int, int], None] | None = None,
 ) -> Corpus:
-    """Prepare (or find in the cache) every source, hold out the validation part, cut to the longest length.
+    """Prepare (or find in the cache) every source, hold out the validation part, cut to `max_length` tokens.
 
     Raises DataError with every bad row of every file, and what else `data.prepare.prepare` raises.
     """
@@ -122,11 +130,11 @@ def prepare_corpus(
         return prepare(part, tokenizer=tokenizer, cache_dir=cache_directory(data), workers=workers, progress=progress)
 
     def fitted(rows: Prepared, chosen: Any) -> Part:
-        cut = fit(rows, rows=chosen, max_length=data.max_length, long_rows=data.long_rows)
+        cut = fit(rows, rows=chosen, max_length=max_length, long_rows=data.long_rows)
         return Part(prepared=rows, fitted=cut)
 
     train = prepared(data)
-    template = resolve(data.template, own=tokenizer.chat_template).text
+    template = resolve(data.template, own=TokenizerSpec.of(tokenizer).chat_template).text
     if isinstance(data.validation, str):
         held_out = prepared(data.model_copy(update={"sources": (SourceConfig(path=data.validation),)}))
         parts = fitted(train, np.arange(train.rows)), fitted(held_out, np.arange(held_out.rows))

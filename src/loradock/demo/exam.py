@@ -38,21 +38,18 @@ def inside(path: str) -> str:
 def hold(model: Any, tokenizer: Any) -> dict[str, Any]:
     """Score the model: `accuracy` in percent, and the first row with its answer as `sample`."""
     rows = load_heldout()
-    samples = [alpaca.FORMAT.convert(row) for row in rows]
+    questions = [alpaca.conversation(row).messages[0].content for row in rows]
     prompts = [
         tokenizer.apply_chat_template(
-            [{"role": message.role, "content": message.content} for message in sample.messages[:-1]],
-            add_generation_prompt=True,
-            return_dict=False,
+            [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False
         )
-        for sample in samples
+        for question in questions
     ]
     answers = answer(model, tokenizer, prompts, max_new_tokens=MAX_NEW_TOKENS)
-    question = samples[0].messages[0].content
     return {
         "accuracy": exact_match(answers, [row["output"] for row in rows]),
         "rows": len(rows),
-        "sample": {"question": question, "expected": rows[0]["output"], "answer": answers[0].strip()},
+        "sample": {"question": questions[0], "expected": rows[0]["output"], "answer": answers[0].strip()},
     }
 
 

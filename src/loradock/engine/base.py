@@ -107,7 +107,7 @@ class Engine(Protocol):
     name: str
 
     def run(self, job: Job, emit: Emit) -> Outcome:
-        """Train to the end of the plan and `emit` what happens. Raises Diverged at a non-finite loss, OutOfMemory when the card is full."""
+        """Train to the end of the plan and `emit` what happens.
+
+        Raises Diverged at a non-finite loss, OutOfMemory when the card is full."""
         ...
-
-

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from loradock.facts import Facts
 
 T = TypeVar("T")
+FIRST_FAILED = 1
 PATIENCE = timedelta(hours=6)
 
 
@@ -29,25 +30,24 @@ def join(facts: Facts, *, asked: str) -> None:
 
 
 def first_then_all(facts: Facts, work: Callable[[], T]) -> T:
-    """Let rank 0 do `work` (filling a cache), then every other process; an error on rank 0 ends them all."""
+    """Let rank 0 do `work` (filling a cache), then every other process; where it fails, all end."""
     if facts.world_size == 1:
         return work()
     import torch.distributed
 
     result: T | None = None
-    failure: BaseException | None = None
-    if facts.rank == 0:
-        try:
+    done = [False]
+    try:
+        if facts.rank == 0:
             result = work()
-        except Exception as error:
-            failure = error
-    share: list[Any] = [None if failure is None else str(failure)]
-    torch.distributed.broadcast_object_list(share, src=0)
-    if failure is not None:
-        raise failure
-    if share[0] is not None:
-        raise SystemExit(1)
-    return work() if facts.rank else result  # type: ignore[return-value]
+            done = [True]
+    finally:
+        torch.distributed.broadcast_object_list(done, src=0)
+    if facts.rank == 0:
+        return result  # type: ignore[return-value]
+    if not done[0]:
+        raise SystemExit(FIRST_FAILED)
+    return work()
 
 
 def from_first(facts: Facts, value: T) -> T:

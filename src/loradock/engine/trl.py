@@ -136,7 +136,7 @@ class StepTrainer(SFTTrainer):
         shape = tensor_shape(self.job)
         result: EvalResult = evaluate(
             self.model,
-            ((model_inputs(batch, **shape), batch.supervised_tokens) for batch in self.job.evaluation),
+            ((model_inputs(batch, **shape), batch.supervised_tokens) for batch in self.job.evaluation or ()),
             lambda tensors: self.loss_sum(self.model, tensors),
             step=self.state.global_step,
         )
@@ -180,7 +180,7 @@ class StepTrainer(SFTTrainer):
         """Also stop early: evaluations since the best one follow from the step numbers, so a resume keeps count."""
         is_best = super()._determine_best_metric(metrics, trial)
         patience, every = self.job.config.train.early_stopping, self.flow.cadence["evaluate"]
-        if patience and self.state.global_step - self.state.best_global_step >= patience * every:
+        if patience and self.state.global_step - (self.state.best_global_step or 0) >= patience * every:
             self.control.should_training_stop = self.control.should_save = self.flow.stopped_early = True
         return is_best
 

@@ -14,7 +14,8 @@ from loradock.formats.base import (
 )
 
 
-def _convert(row: Row) -> Conversation:
+def conversation(row: Row) -> Conversation:
+    """User and assistant; the user says the instruction, and below it the input where there is one."""
     instruction, extra = text_of(row, "instruction"), optional_text_of(row, "input")
     output = check_filled(text_of(row, "output"), "output")
     content = f"{instruction}\n\n{extra}" if instruction and extra else instruction or extra
@@ -29,6 +30,6 @@ FORMAT = Format(
     name="alpaca",
     fields=("instruction", "input", "output", "system"),
     required=("instruction", "output"),
-    convert=_convert,
+    convert=conversation,
     example='{"instruction": "Name a prime number.", "input": "", "output": "Seven."}',
 )

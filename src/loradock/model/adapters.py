@@ -10,7 +10,13 @@ from loradock.config.schema import RunConfig
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
 
-INITIALISATIONS = {"default": True, "gaussian": "gaussian", "pissa": "pissa", "olora": "olora", "orthogonal": "orthogonal"}
+INITIALISATIONS = {
+    "default": True,
+    "gaussian": "gaussian",
+    "pissa": "pissa",
+    "olora": "olora",
+    "orthogonal": "orthogonal",
+}
 BASE_CHANGING = ("pissa", "olora")
 
 
@@ -27,7 +33,7 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
     set_seed(config.train.seed)
     settings = LoraConfig(
         r=lora.rank,
-        lora_alpha=lora.alpha,
+        lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType]  peft's own type is narrower than its use
         lora_dropout=lora.dropout,
         target_modules=lora.targets if isinstance(lora.targets, str) else list(lora.targets),
         use_rslora=lora.rslora,

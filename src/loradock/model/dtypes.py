@@ -18,9 +18,10 @@ def parts(model: Any, optimizer: Any) -> dict[str, str]:
     from bitsandbytes.nn import Linear4bit, Linear8bitLt
 
     layers = [module for module in model.modules() if isinstance(module, (Linear4bit, Linear8bitLt))]
+    weights: list[Any] = [layer.weight for layer in layers]
     quantised = Counter(
-        f"{layer.weight.quant_type} in {short(layer.weight.dtype)}" if isinstance(layer, Linear4bit) else "int8"
-        for layer in layers
+        f"{weight.quant_type} in {short(weight.dtype)}" if hasattr(weight, "quant_type") else "int8"
+        for weight in weights
     )
     whole = Counter(short(p.dtype) for p in model.parameters() if not p.requires_grad and p.is_floating_point())
     compute = Counter(short(layer.compute_dtype) for layer in layers if isinstance(layer, Linear4bit))
@@ -50,7 +51,9 @@ def head_dtype(model: Any) -> Any:
     model.eval()
     try:
         with torch.no_grad():
-            model(input_ids=torch.zeros((1, 1), dtype=torch.long, device=next(model.parameters()).device), use_cache=False)
+            model(
+                input_ids=torch.zeros((1, 1), dtype=torch.long, device=next(model.parameters()).device), use_cache=False
+            )
     finally:
         hook.remove()
         model.train(was_training)

@@ -86,4 +86,6 @@ def verify(file: Path, expected: dict[str, Any] | None) -> None:
         torch.equal(tensor, expected[name].detach().cpu()) for name, tensor in written.items()
     )
     if not equal:
-        raise StorageError(f"{file} read back differs from the adapter in memory", hint="check the disk, then export again")
+        raise StorageError(
+            f"{file} read back differs from the adapter in memory", hint="check the disk, then export again"
+        )

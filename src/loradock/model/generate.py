@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def answer(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, batch: int = 32) -> list[str]:
+def answer(
+    model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, batch: int = 32
+) -> list[str]:
     """One greedy continuation a prompt, as text without special tokens.
 
     `prompts` are token ids with the generation header at their end; they are padded on the left, so a batch gives

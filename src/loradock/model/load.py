@@ -45,6 +45,7 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
     import torch
     from transformers import AutoModelForCausalLM
 
+    torch.set_num_threads(plan.value("threads"))
     dtype = getattr(torch, plan.value("compute_dtype"))
     device = f"cuda:{local_rank}" if plan.value("device") == "cuda" else "cpu"
     try:
@@ -63,7 +64,9 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
         ) from error
     except (RuntimeError, ValueError, OSError) as error:
         first = str(error).strip().splitlines()[0]
-        raise ModelError(f"{base.directory} does not load: {first}", hint="do the weights belong to config.json?") from error
+        raise ModelError(
+            f"{base.directory} does not load: {first}", hint="do the weights belong to config.json?"
+        ) from error
     model.config.use_cache = False
     for parameter in model.parameters():
         parameter.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""ModelFacts from a model's config alone: the model is built on the meta device, so it takes no memory and no weights."""
+"""ModelFacts from a config alone: the model is built on the meta device, so it takes no memory and no weights."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ def resolve_targets(asked: str | tuple[str, ...], linears: tuple[LinearShape, ..
         if not found
     ]
     if problems:
-        raise ModelError("LoRA targets match nothing", hint=f"linear layers here: {', '.join(endings)}", problems=problems)
+        raise ModelError(
+            "LoRA targets match nothing", hint=f"linear layers here: {', '.join(endings)}", problems=problems
+        )
     wanted = {name for found in chosen.values() for name in found}
     return tuple(name for name in names if name in wanted)
 
@@ -118,14 +120,13 @@ def check_modules_to_save(wanted: tuple[str, ...], model: Any) -> None:
         raise ModelError("lora.modules_to_save names no module", hint="loradock config show", problems=problems)
 
 
-def with_length(config: RunConfig, facts: ModelFacts) -> RunConfig:
-    """The configuration with `data.max_length` as a number; ModelError where it exceeds the model's positions."""
-    asked, most = config.data.max_length, facts.context_length or DEFAULT_LENGTH
-    if asked == "auto":
-        data = config.data.model_copy(update={"max_length": min(DEFAULT_LENGTH, most)})
-        return config.model_copy(update={"data": data})
+def longest_row(asked: int | str, facts: ModelFacts) -> int:
+    """`data.max_length` as a number of tokens; ModelError where it exceeds the model's positions."""
+    most = facts.context_length or DEFAULT_LENGTH
+    if isinstance(asked, str):
+        return min(DEFAULT_LENGTH, most)
     if facts.context_length is not None and asked > most:
         raise ModelError(
             f"data.max_length is {asked}, the model has {most} positions", hint=f"--set data.max_length={most}"
         )
-    return config
+    return asked

@@ -48,7 +48,7 @@ def find(asked: ModelConfig) -> BaseModel:
         revision = directory.name if COMMIT.fullmatch(directory.name) else asked.revision
     weights = check_files(directory)
     config = read_config(directory, trusted=trusted)
-    check_architecture(config, asked=asked, directory=directory)
+    check_architecture(config, directory=directory)
     return BaseModel(
         name=asked.name,
         directory=directory,
@@ -100,9 +100,11 @@ def check_files(directory: Path) -> tuple[Path, ...]:
     if not any((directory / name).is_file() for name in TOKENIZER_FILES):
         problems.append(Problem(what="no tokenizer (tokenizer.json or tokenizer.model)", file=str(directory)))
     weights = weight_files(directory, problems)
-    for file in weights:
-        if file.suffix == ".safetensors" and (wrong := safetensors_problem(file)):
-            problems.append(Problem(what=wrong, file=str(file)))
+    problems += [
+        Problem(what=wrong, file=str(file))
+        for file in weights
+        if file.suffix == ".safetensors" and (wrong := safetensors_problem(file))
+    ]
     if problems:
         raise ModelError(
             f"model directory {directory} cannot be used",
@@ -122,7 +124,9 @@ def weight_files(directory: Path, problems: list[Problem]) -> tuple[Path, ...]:
             problems.append(Problem(what="not a weight index", file=str(index)))
             return ()
         problems += [
-            Problem(what=f"shard {name} is missing", file=str(index)) for name in names if not (directory / name).is_file()
+            Problem(what=f"shard {name} is missing", file=str(index))
+            for name in names
+            if not (directory / name).is_file()
         ]
         return tuple(directory / name for name in names if (directory / name).is_file())
     found = sorted(directory.glob("*.safetensors")) or sorted(directory.glob("pytorch_model*.bin"))
@@ -181,11 +185,11 @@ def known_model_types() -> frozenset[str]:
     return frozenset(CONFIG_MAPPING.keys())
 
 
-def check_architecture(config: Any, *, asked: ModelConfig, directory: Path) -> None:
-    """Refuse what is no causal LM, and weights that are already quantised in another way than asked."""
+def check_architecture(config: Any, *, directory: Path) -> None:
+    """Refuse what is no causal LM, and weights that are already quantised."""
     from transformers import AutoModelForCausalLM
 
-    known = type(config) in AutoModelForCausalLM._model_mapping  # noqa: SLF001
+    known = type(config) in AutoModelForCausalLM._model_mapping
     remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if getattr(config, "is_encoder_decoder", False) or not (known or remote):
         raise ModelError(

@@ -16,6 +16,7 @@ from loradock.optimizations import (
     packing,
     steps,
     tf32,
+    threads,
 )
 from loradock.optimizations.base import Decide
 
@@ -28,6 +29,7 @@ DECISIONS: tuple[Decide, ...] = (
     optimizer.decide,
     micro_batch.decide,
     dataloader.decide,
+    threads.decide,
     tf32.decide,
     compilation.decide,
     steps.decide,

@@ -11,12 +11,16 @@ def decide(question: Question) -> Decision:
     wanted = question.config.model.attention
     obstacle = flash_obstacle(question)
     if wanted == "flash_attention_2" and obstacle:
-        raise EnvironmentUnfit(f"attention flash_attention_2 cannot be used: {obstacle}", hint="--set model.attention=sdpa")
+        raise EnvironmentUnfit(
+            f"attention flash_attention_2 cannot be used: {obstacle}", hint="--set model.attention=sdpa"
+        )
     if wanted != "auto":
         return asked("attention", wanted)
     if obstacle:
         return Decision(name="attention", value="sdpa", why=obstacle)
-    return Decision(name="attention", value="flash_attention_2", why="flash-attn is installed: packed rows need no mask")
+    return Decision(
+        name="attention", value="flash_attention_2", why="flash-attn is installed: packed rows need no mask"
+    )
 
 
 def flash_obstacle(question: Question) -> str | None:

@@ -57,7 +57,7 @@ class Question:
 
     def expected_bytes(self, *, micro_batch: int, checkpointing: bool, optimizer: str) -> dict[str, int]:
         """Bytes by component for a pass of `micro_batch` rows as long as the longest there can be."""
-        length = self.config.data.max_length if self.decided["packing"] else self.data.longest_tokens
+        length = self.data.limit_tokens if self.decided["packing"] else self.data.longest_tokens
         return memory.expected(
             self.model,
             memory.Batch(rows=micro_batch, length=length),

@@ -18,14 +18,16 @@ def decide(question: Question) -> Decision:
         if wanted != "auto":
             return asked("compute_dtype", wanted)
         return Decision(name="compute_dtype", value="float32", why="on a CPU: exact, and the same on every processor")
-    capability = question.facts.gpu.capability
-    if wanted == "bfloat16" and capability < FIRST_BFLOAT16:
+    card = question.facts.gpu
+    if wanted == "bfloat16" and card.capability < FIRST_BFLOAT16:
         raise EnvironmentUnfit(
-            f"compute_dtype bfloat16 needs sm80 or newer; {question.facts.gpu.name} is sm{capability[0]}{capability[1]}",
+            f"compute_dtype bfloat16 needs sm80 or newer; {card.name} is {card.architecture}",
             hint="--set model.compute_dtype=float16",
         )
     if wanted != "auto":
         return asked("compute_dtype", wanted)
-    if capability >= FIRST_BFLOAT16:
+    if card.capability >= FIRST_BFLOAT16:
         return Decision(name="compute_dtype", value="bfloat16", why="sm80 or newer: float32's range, no loss scaling")
-    return Decision(name="compute_dtype", value="float16", why="below sm80 bfloat16 has no tensor cores; loss is scaled")
+    return Decision(
+        name="compute_dtype", value="float16", why="below sm80 bfloat16 has no tensor cores; loss is scaled"
+    )

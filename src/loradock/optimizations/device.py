@@ -17,4 +17,5 @@ def decide(question: Question) -> Decision:
         why = "asked for" if asked == "cpu" else "no GPU is visible"
         return Decision(name="device", value="cpu", why=why)
     card = facts.gpu
-    return Decision(name="device", value="cuda", why=f"{card.name}, {card.memory_bytes / 2**30:.0f} GiB, sm{card.capability[0]}{card.capability[1]}")
+    why = f"{card.name}, {card.memory_bytes / 2**30:.0f} GiB, {card.architecture}"
+    return Decision(name="device", value="cuda", why=why)

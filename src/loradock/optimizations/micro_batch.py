@@ -14,7 +14,7 @@ def decide(question: Question) -> Decision:
     wanted = question.config.train.micro_batch
     if wanted != "auto":
         return asked("micro_batch", wanted)
-    length = question.config.data.max_length if question.decided["packing"] else question.data.longest_tokens
+    length = question.data.limit_tokens if question.decided["packing"] else question.data.longest_tokens
     most = question.samples_per_rank
     if question.decided["packing"]:
         most = max(1, math.ceil(most * question.data.mean_tokens / length))
@@ -29,11 +29,8 @@ def decide(question: Question) -> Decision:
             f"{question.facts.gpu.name} has {question.memory_bytes / 2**30:.1f} GiB to plan with",
             hint=f"--set data.max_length={max(64, length // 2)}, a smaller model, or a larger card",
         )
-    return Decision(
-        name="micro_batch",
-        value=rows,
-        why=f"{rows} x {length} tokens need about {bytes_needed / 2**30:.1f} of {question.memory_bytes / 2**30:.1f} GiB",
-    )
+    sizes = f"{bytes_needed / 2**30:.1f} of {question.memory_bytes / 2**30:.1f} GiB"
+    return Decision(name="micro_batch", value=rows, why=f"{rows} x {length} tokens need about {sizes}")
 
 
 def need(question: Question, rows: int) -> int:

@@ -16,5 +16,7 @@ def decide(question: Question) -> Decision:
         micro_batch=1, checkpointing=question.decided["checkpointing"], optimizer="adamw_fused"
     )["total"]
     if question.on_gpu and need > question.memory_bytes:
-        return Decision(name="optimizer", value="paged_adamw_8bit", why=f"memory demands it: {state / 2**20:.0f} MiB less")
+        return Decision(
+            name="optimizer", value="paged_adamw_8bit", why=f"memory demands it: {state / 2**20:.0f} MiB less"
+        )
     return Decision(name="optimizer", value="adamw_fused", why=f"one kernel; its state is {state / 2**20:.1f} MiB")

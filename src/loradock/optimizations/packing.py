@@ -15,6 +15,8 @@ def decide(question: Question) -> Decision:
     if not question.on_gpu:
         return Decision(name="packing", value=False, why="on a CPU the mask over a packed row costs more than padding")
     if padding < WORTH_PADDING_SHARE:
-        return Decision(name="packing", value=False, why=f"rows are of like length: at most {padding:.0%} would be padding")
+        return Decision(
+            name="packing", value=False, why=f"rows are of like length: at most {padding:.0%} would be padding"
+        )
     why = f"rows average {data.mean_tokens:.0f} of {data.longest_tokens} tokens; order and samples a step stay the same"
     return Decision(name="packing", value=True, why=why)

@@ -41,7 +41,10 @@ def training_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ("steps", str(content["outcome"]["steps"])),
         ("seed", str(train["seed"])),
         ("device", ", ".join(gpu["name"] for gpu in facts["gpus"]) or "CPU"),
-        ("packages", ", ".join(f"{name} {packages[name]}" for name in ("torch", "transformers", "peft", "bitsandbytes"))),
+        (
+            "packages",
+            ", ".join(f"{name} {packages[name]}" for name in ("torch", "transformers", "peft", "bitsandbytes")),
+        ),
         ("code", str(facts["git_commit"])),
     ]
 

@@ -1,4 +1,4 @@
-"""What `train` shows: the plan, one line a metric, the summary. Functions give text or tables; the command prints them."""
+"""What `train` shows: the plan, one line a metric, the summary; as text and tables that the command prints."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ def memory_table(plan: Plan) -> Table:
 def plan_lines(plan: Plan) -> list[str]:
     """Model and data in sentences."""
     model, data = plan.model, plan.data
+    adapters = f"adapter on {len(model.targets)} of {len(model.linears)} linear layers"
+    tokens = f"{data.tokens:,} tokens a pass ({data.supervised_tokens:,} learned)"
+    lengths = f"longest {data.longest_tokens}, mean {data.mean_tokens:.0f}"
     lines = [
-        f"model: {model.name} ({model.architecture}, {model.parameters:,} weights, {model.layers} layers); "
-        f"adapter on {len(model.targets)} of {len(model.linears)} linear layers",
-        f"data: {data.train_rows:,} rows, {data.tokens:,} tokens a pass ({data.supervised_tokens:,} learned), "
-        f"longest {data.longest_tokens}, mean {data.mean_tokens:.0f}; {data.validation_rows:,} rows held out",
+        f"model: {model.name} ({model.architecture}, {model.parameters:,} weights, {model.layers} layers); {adapters}",
+        f"data: {data.train_rows:,} rows, {tokens}, {lengths}; {data.validation_rows:,} rows held out",
     ]
     if data.truncated_rows or data.dropped_rows:
         lines.append(

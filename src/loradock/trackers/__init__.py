@@ -1,4 +1,4 @@
-"""The table of experiment trackers. To add one: a module with `open_tracker`, its line here and its name in the schema."""
+"""The table of experiment trackers. To add one: a module with `open_tracker`, its line here, its name in the schema."""
 
 from __future__ import annotations
 

@@ -29,10 +29,12 @@ class MLflow:
             self.client.log_param(self.run, key, str(value)[:LONGEST_PARAM])
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
+        """Record metrics of one optimiser step."""
         for name, value in values.items():
             self.client.log_metric(self.run, name, value, step=step)
 
     def close(self, *, status: str) -> None:
+        """Flush and end."""
         self.client.set_terminated(self.run, "FINISHED" if status == "finished" else "FAILED")
 
 

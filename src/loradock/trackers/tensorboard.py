@@ -20,13 +20,15 @@ class TensorBoard:
         self.writer.add_text("config", f"```json\n{json.dumps(config, indent=2)}\n```")
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
+        """Record metrics of one optimiser step."""
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
 
     def close(self, *, status: str) -> None:
+        """Flush and end."""
         self.writer.close()
 
 
-def open_tracker(directory: Path, project: str, name: str, config: Mapping[str, Any]) -> Tracker:
+def open_tracker(directory: Path, _project: str, _name: str, config: Mapping[str, Any]) -> Tracker:
     """Event files under `tensorboard/`; project and name are the directory's."""
     return TensorBoard(directory, config)

@@ -24,9 +24,11 @@ class WandB:
         )
 
     def log(self, values: Mapping[str, float], *, step: int) -> None:
+        """Record metrics of one optimiser step."""
         self.run.log(dict(values), step=step)
 
     def close(self, *, status: str) -> None:
+        """Flush and end."""
         self.run.finish(exit_code=0 if status == "finished" else 1)
 
 
