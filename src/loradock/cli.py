@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 
 import click
 
@@ -40,9 +41,17 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line; a LoradockError ends it with its message on stderr and its exit code."""
+    """Run the command line; an error ends it with its message on stderr and its exit code.
+
+    A bug (an error that nobody foresaw, or one that is a LoradockError itself) shows its traceback and ends with 70.
+    """
     try:
         cli()
     except LoradockError as error:
+        if error.exit_code == LoradockError.exit_code:
+            traceback.print_exception(error)
         click.echo(str(error), err=True)
         sys.exit(error.exit_code)
+    except Exception:  # noqa: BLE001  the last resort: nothing is swallowed, the traceback is shown
+        traceback.print_exc()
+        sys.exit(LoradockError.exit_code)

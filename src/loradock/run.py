@@ -19,7 +19,7 @@ from loradock.config.schema import RunConfig
 from loradock.data.corpus import prepare_corpus
 from loradock.engine import choose, isolation, ranks
 from loradock.engine.base import Dtypes, Engine, EvalResult, Event, Job, Outcome, Saved, StepResult
-from loradock.errors import LoradockError
+from loradock.errors import Interrupted, LoradockError
 from loradock.facts import Facts
 from loradock.model import adapters, export, load, shape, source, tokenizer
 from loradock.record import RunRecord
@@ -65,15 +65,24 @@ def execute(
     record = RunRecord(directory, config=loaded.config, origins=loaded.origins, facts=facts)
     try:
         result = steps_of(loaded.config, facts=facts, record=record, resume=resume, view=view, exam=exam)
-    except BaseException as error:
-        code = error.exit_code if isinstance(error, LoradockError) else 70
-        status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-        record.end(status, exit_code=code, error=str(error) or type(error).__name__)
-        if isinstance(error, OSError):
-            raise directories.storage_error(error, Path(error.filename or directory)) from error
-        raise
+    except (Exception, KeyboardInterrupt) as error:
+        ended = as_loradock_error(error, directory)
+        status = "interrupted" if isinstance(ended, Interrupted) else "failed"
+        record.end(status, exit_code=ended.exit_code, error=str(ended))
+        raise ended from error
     record.end("finished", exit_code=0)
     return result
+
+
+def as_loradock_error(error: BaseException, directory: Path) -> LoradockError:
+    """What ended a run, as an error with an exit code; one that nobody foresaw is a bug (70) and keeps its type."""
+    if isinstance(error, LoradockError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted("stopped by a signal", hint="--resume continues from the last checkpoint, if there is one")
+    if isinstance(error, OSError):
+        return directories.storage_error(error, Path(error.filename or directory))
+    return LoradockError(f"unexpected {type(error).__name__}: {error}", hint="report this with run.json")
 
 
 def steps_of(

@@ -55,7 +55,7 @@ def train(ask: Ask, *, demo: bool, resume: bool, as_json: bool) -> None:
         try:
             content = run_one(loaded, resume=resume, screen=screen, exam=exam, is_demo=demo)
         except KeyboardInterrupt:
-            raise Interrupted("stopped by a signal", hint="--resume continues from the last checkpoint") from None
+            raise Interrupted("stopped by a signal before the run began") from None
     if as_json:
         click.echo(json.dumps(content, indent=2, default=str))
 

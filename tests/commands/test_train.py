@@ -1,0 +1,147 @@
+"""`loradock train` as a user types it: whole processes, their output, their files and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny import train
+
+ROOT = Path(__file__).parents[2]
+RUN = ("--batch-size", "8", "--set", "lora.rank=4", "--set", "logging.every=1")
+PLAIN_PEFT = """
+import json, sys, torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+base, adapter, ids = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+torch.set_num_threads(1)
+bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                          bnb_4bit_compute_dtype=torch.float32)
+model = AutoModelForCausalLM.from_pretrained(base, quantization_config=bits, dtype=torch.float32)
+model = PeftModel.from_pretrained(model, adapter).eval()
+with torch.no_grad():
+    print(json.dumps(model(input_ids=torch.tensor([ids])).logits[0, -1].tolist()))
+"""
+
+
+def loradock(*arguments: str, cwd: Path, processes: int = 1) -> subprocess.CompletedProcess[str]:
+    """Run the command line in `cwd`, under torchrun where there are several processes."""
+    launcher = [sys.executable, "-m"]
+    if processes > 1:
+        launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
+    environment = os.environ | {"LORADOCK_CACHE": str(cwd / "cache"), "NO_COLOR": "1"}
+    command = [*launcher, "loradock", *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=280, check=False)
+
+
+def inputs(model: Path, data: Path) -> tuple[str, ...]:
+    return "--model", str(model), "--data", str(data)
+
+
+def test_the_demo_learns_and_starts_a_new_directory_each_time(tmp_path: Path) -> None:
+    first = loradock("train", "--demo", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    last = first.stdout.rstrip().splitlines()[-1]
+    found = re.fullmatch(r"accuracy before: (\d+\.\d) %  after: (\d+\.\d) %", last)
+    assert found, last
+    assert float(found[2]) - float(found[1]) >= 50
+    record = json.loads((tmp_path / "runs" / "demo-001" / "run.json").read_text(encoding="utf-8"))
+    assert record["status"] == "finished"
+    assert record["exam"]["after"]["accuracy"] == float(found[2]) or record["exam"]["after"]["accuracy"] > 50
+    second = loradock("train", "--demo", "--max-steps", "1", cwd=tmp_path)
+    assert second.returncode == 0, second.stderr
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["demo-001", "demo-002"]
+
+
+def test_the_adapter_gives_the_same_logits_in_plain_peft_in_another_process(
+    tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    ids = list(range(5, 25))
+
+    def exam(model: torch.nn.Module, _: object) -> dict[str, list[float]]:
+        model.eval()
+        with torch.no_grad():
+            return {"logits": model(input_ids=torch.tensor([ids])).logits[0, -1].tolist()}
+
+    settings = ("train.max_steps=4", "train.learning_rate=1e-2", "lora.rank=4")
+    result = train(tmp_path / "run", *settings, model=llama, data=rows, exam=exam)
+    command = [sys.executable, "-c", PLAIN_PEFT, str(llama), str(result.adapter), json.dumps(ids)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    scores = result.record["exam"]
+    assert json.loads(done.stdout) == scores["after"]["logits"]
+    assert scores["before"]["logits"] != scores["after"]["logits"]
+
+
+def test_two_processes_give_the_losses_of_one(tmp_path: Path, llama: Path, rows: Path) -> None:
+    arguments = ("train", *inputs(llama, rows), *RUN, "--max-steps", "4", "--set", "data.validation=7", "--lr", "1e-3")
+    packed = ("--set", "train.packing=true", "--set", "data.max_length=64", "--set", "train.micro_batch=2")
+    one = loradock(*arguments, *packed, "--output", "one", cwd=tmp_path)
+    two = loradock(*arguments, *packed, "--output", "two", cwd=tmp_path, processes=2)
+    assert one.returncode == 0, one.stderr
+    assert two.returncode == 0, two.stderr
+    lines = [
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        for name in ("one", "two")
+    ]
+    for kind in ("train", "eval"):
+        single, double = ([line["loss"] for line in run if line["kind"] == kind] for run in lines)
+        assert double == pytest.approx(single, rel=1e-4)
+    tensors = [load_file(tmp_path / name / "adapter" / "adapter_model.safetensors") for name in ("one", "two")]
+    for name, tensor in tensors[0].items():
+        torch.testing.assert_close(tensors[1][name], tensor, rtol=1e-2, atol=1e-4)
+
+
+def test_a_run_resumes_and_an_occupied_directory_is_refused(tmp_path: Path, llama: Path, rows: Path) -> None:
+    arguments = ("train", *inputs(llama, rows), *RUN, "--output", "out", "--max-steps", "2")
+    first = loradock(*arguments, "--json", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert json.loads(first.stdout)["status"] == "finished"
+    again = loradock(*arguments, cwd=tmp_path)
+    assert (again.returncode, "--resume continues it" in again.stderr) == (64, True)
+    missing = loradock("train", *inputs(llama, rows), "--output", "elsewhere", "--resume", cwd=tmp_path)
+    assert missing.returncode == 83
+
+
+def test_bad_input_ends_with_its_code_before_the_model_is_loaded(tmp_path: Path, llama: Path) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"instruction": "a", "output": "b"}\n{"instruction": "a"}\n{"output": 3}\n', encoding="utf-8")
+    data = loradock("train", *inputs(llama, bad), "--output", "out", cwd=tmp_path)
+    assert data.returncode == 65
+    assert "bad.jsonl:2" in data.stderr
+    assert "bad.jsonl:3" in data.stderr
+    assert "base model" not in data.stderr
+    config = loradock("train", *inputs(llama, bad), "--set", "train.learning_rat=1", cwd=tmp_path)
+    assert (config.returncode, "did you mean" in config.stderr) == (78, True)
+    model = loradock("train", *inputs(tmp_path / "llamma", bad), "--output", "out2", cwd=tmp_path)
+    assert model.returncode == 66
+    blocked = loradock("train", *inputs(llama, bad), "--output", "bad.jsonl/out", cwd=tmp_path)
+    assert blocked.returncode == 77
+    assert "Traceback" not in data.stderr + config.stderr + model.stderr + blocked.stderr
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_run_with_a_record(sent: signal.Signals, tmp_path: Path, llama: Path, rows: Path) -> None:
+    command = [sys.executable, "-m", "loradock", "train", *inputs(llama, rows), *RUN, "--max-steps", "100000"]
+    environment = os.environ | {"LORADOCK_CACHE": str(tmp_path / "cache")}
+    run = subprocess.Popen(
+        [*command, "--output", "out"], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+    )
+    metrics = tmp_path / "out" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while not metrics.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    run.send_signal(sent)
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == 76, errors
+    record = json.loads((tmp_path / "out" / "run.json").read_text(encoding="utf-8"))
+    assert (record["status"], record["exit_code"]) == ("interrupted", 76)
+    assert "Traceback" not in errors
