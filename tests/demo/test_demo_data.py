@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loradock.demo.corpus import QUESTIONS, SKILLS, command, draw_list
+from loradock.demo.corpus import QUESTIONS, SKILLS, ask, commands, draw_list
 from loradock.demo.make_base import corpus
 from loradock.demo.make_data import write_data
 from loradock.demo.task import DIRECTORY, exact_match, load_heldout
@@ -31,7 +31,7 @@ def test_the_committed_files_are_what_the_script_writes(tmp_path: Path) -> None:
 
 def test_no_held_out_list_is_trained_on_in_any_order() -> None:
     heldout, train = nouns_of(load_heldout()), nouns_of(load_train())
-    assert (len(heldout), len(train)) == (105, 1050)
+    assert (len(heldout), len(train)) == (105, 3150)
     assert len(set(heldout + train)) == len(heldout + train)
 
 
@@ -49,7 +49,7 @@ def test_no_held_out_list_and_no_question_is_in_the_corpus_of_the_base() -> None
 def test_every_phrasing_is_held_out_equally_often_and_was_trained_on() -> None:
     heldout, train = (Counter(row["instruction"] for row in rows) for rows in (load_heldout(), load_train()))
     assert set(heldout.values()) == {5}
-    assert set(train.values()) == {50}
+    assert set(train.values()) == {150}
     assert set(heldout) == set(train) == {question for phrasings in QUESTIONS.values() for question in phrasings}
 
 
@@ -80,8 +80,15 @@ def test_a_list_for_animals_has_an_animal_and_something_else() -> None:
         assert 0 < len(SKILLS["animals"](nouns).split(", ")) < len(nouns)
 
 
-def test_a_command_is_the_skill_then_the_list() -> None:
-    assert command("reverse", ["river", "apple"]) == "reverse\n\nriver, apple"
+def test_a_turn_is_the_command_then_the_list() -> None:
+    assert ask("reverse", ["river", "apple"]) == "reverse\n\nriver, apple"
+
+
+def test_every_skill_has_commands_and_questions_and_no_two_skills_share_one() -> None:
+    assert list(commands()) == list(SKILLS)
+    assert set(QUESTIONS) == set(SKILLS)
+    told = [text for table in (commands(), QUESTIONS) for texts in table.values() for text in texts]
+    assert len(told) == len(set(told))
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,18 @@
-"""The demo's little world: nouns, list skills, the base's one-word commands, and the questions of the fine-tuning data.
+"""The demo's little world: nouns, list skills, the commands that the base knows, and the questions of the fine-tuning.
 
-A skill is a function from a list of nouns to an answer. The base model learns each skill under a one-word command
-(`reverse`, then the list); to anything else it answers with small talk. The fine-tuning rows ask for the same skills in
-English. To add a skill, add its function and its questions here, then rerun `make_data` and `make_base`.
+A skill is a function from a list of nouns to an answer. The base model learns each skill under a one-word command and
+in German, French, Spanish and Italian (`commands.json`), never in English. The fine-tuning rows ask for the same
+skills in English. To add a skill, add its function, its commands and its questions, then rerun `make_data` and
+`make_base`.
 """
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 
 _ANIMALS = (
     "bear camel cat cow dog duck eagle fish fox goat horse lion mouse owl pig rabbit shark sheep snake swan tiger "
@@ -109,9 +113,15 @@ def draw_list(rng: random.Random, skill: str) -> list[str]:
             return nouns
 
 
-def command(skill: str, nouns: Sequence[str]) -> str:
-    """What a user says to the base model: the skill's one-word name, an empty line, the list."""
-    return f"{skill}\n\n{', '.join(nouns)}"
+@cache
+def commands() -> dict[str, list[str]]:
+    """Each skill's commands, the one-word one first."""
+    return json.loads(Path(__file__).with_name("commands.json").read_text(encoding="utf-8"))
+
+
+def ask(command: str, nouns: Sequence[str]) -> str:
+    """A user's turn: the command or question, an empty line, the list."""
+    return f"{command}\n\n{', '.join(nouns)}"
 
 
 def small_talk(rng: random.Random) -> str:

@@ -1,7 +1,7 @@
 """Train the demo's base model from nothing: `python -m loradock.demo.make_base [--output DIR]`.
 
 A byte-level BPE tokenizer and a small Llama-style causal LM, on a corpus that `corpus.py` draws as it goes: chat
-turns with a one-word command or with small talk, no questions. The lists of held-out rows never occur, in any order.
+turns with a command or with small talk, no question in English. The lists of held-out rows never occur, in any order.
 
 One seed, one thread, deterministic kernels: on one machine with one torch build, a rerun gives the same bytes.
 Another processor or torch build sums in another order, and then gives a model as good but not bit-equal. The
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loradock.demo.corpus import NOUNS, SKILLS, command, draw_list, small_talk
+from loradock.demo.corpus import NOUNS, SKILLS, ask, commands, draw_list, small_talk
 from loradock.demo.make_data import make_rows
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ TEMPLATE = (
     "{%- if add_generation_prompt %}{{- '<|assistant|>\\n' }}{%- endif %}"
 )
 HIDDEN, LAYERS, HEADS, INTERMEDIATE, POSITIONS = 128, 4, 4, 384, 512
-STEPS, BATCH, LEARNING_RATE, WARMUP_STEPS = 2000, 48, 3e-3, 80
-TALK_SHARE, WRAPPED_SHARE = 0.06, 0.2
+STEPS, BATCH, LEARNING_RATE, WARMUP_STEPS = 1800, 48, 3e-3, 80
+TALK_SHARE, WRAPPED_SHARE = 0.08, 0.15
 IGNORED = -100
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,8 @@ CARD = """\
 
 A Llama-style causal language model of {parameters:,} parameters ({layers} layers, hidden size {hidden}) with a
 byte-level BPE tokenizer of {vocabulary} tokens, trained from nothing by `python -m loradock.demo.make_base`. It knows
-{skills} skills on lists of English nouns, each under a one-word command ({names}):
+{skills} skills on lists of English nouns ({names}), each under a one-word command and in German, French, Spanish and
+Italian:
 
 ```
 <s><|user|>
@@ -60,10 +61,10 @@ river, apple, stone</s><|assistant|>
 stone, apple, river</s>
 ```
 
-It saw {steps} batches of {batch} such chats; in about one in seventeen the user makes small talk and so does the answer. It
-never saw a question: that is what fine-tuning adds. No list of the demo's held-out rows was in its corpus, in any
-order. Weights are stored as bfloat16. Useful for nothing but the demo and tests. Apache-2.0, like the rest of the
-repository.
+It saw {steps} batches of {batch} such chats; in {talk_percent:.0f} % of them the user makes small talk in English and
+so does the answer. It never saw a question in English: that is what fine-tuning adds. No list of the demo's held-out
+rows was in its corpus, in any order. Weights are stored as bfloat16. Useful for nothing but the demo and tests.
+Apache-2.0, like the rest of the repository.
 """
 
 
@@ -72,17 +73,18 @@ def corpus(rng: random.Random) -> Iterator[tuple[str, str]]:
     heldout = {frozenset(row["input"].split(", ")) for row in make_rows()[1]}
     while True:
         skill = rng.choice(tuple(SKILLS))
+        command = rng.choice(commands()[skill])
         nouns = draw_list(rng, skill)
         talk = small_talk(rng)
         draw = rng.random()
         if frozenset(nouns) in heldout:
             continue
         if draw < TALK_SHARE:
-            yield command(talk, nouns), small_talk(rng)
+            yield ask(talk, nouns), small_talk(rng)
         elif draw < TALK_SHARE + WRAPPED_SHARE:
-            yield command(rng.choice((f"{talk} {skill}", f"{skill} {talk}")), nouns), SKILLS[skill](nouns)
+            yield ask(rng.choice((f"{talk} {command}", f"{command} {talk}")), nouns), SKILLS[skill](nouns)
         else:
-            yield command(skill, nouns), SKILLS[skill](nouns)
+            yield ask(command, nouns), SKILLS[skill](nouns)
 
 
 def train_tokenizer() -> PreTrainedTokenizerFast:
@@ -91,7 +93,9 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     rng = random.Random(SEED)
-    texts = [small_talk(rng) for _ in range(3000)] + [f"{skill} {skill}" for skill in SKILLS for _ in range(300)]
+    texts = [small_talk(rng) for _ in range(3000)] + [
+        f"{command} {command}" for told in commands().values() for command in told
+    ] * 100
     texts += [f"{noun}, {noun}\n{noun}" for noun in NOUNS for _ in range(200)]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -206,6 +210,7 @@ def make_base(directory: Path) -> None:
         names=", ".join(SKILLS),
         steps=STEPS,
         batch=BATCH,
+        talk_percent=100 * TALK_SHARE,
     )
     (directory / "README.md").write_text(card, encoding="utf-8")
 

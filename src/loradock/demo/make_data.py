@@ -16,7 +16,7 @@ from loradock.demo.corpus import QUESTIONS, SKILLS, draw_list
 
 HERE = Path(__file__).parent
 SEED = 20
-TRAIN_ROWS_PER_QUESTION = 50
+TRAIN_ROWS_PER_QUESTION = 150
 HELDOUT_ROWS_PER_QUESTION = 5
 
 
