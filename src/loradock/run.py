@@ -109,7 +109,8 @@ def steps_of(
         )
         record.put(data=data.as_dict())
     plan = plans.make(config, facts=facts, model=model_facts, data=data.facts)
-    engine, decision = choose(config.engine)
+    with stage("engine", record, view):
+        engine, decision = choose(config.engine)
     record.put(plan=plan.as_dict(), engine=asdict(decision))
     view.plan(plan)
     with stage("base model", record, view):
