@@ -61,21 +61,24 @@ def storage_error(error: OSError, path: Path) -> StorageError | DiskFull | NotWr
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(f"no space left for {path}", hint="free space, or --output a directory on another disk")
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return NotWritable(f"cannot write {path}: {error.strerror}", hint="--output a directory that this user may write")
+        return NotWritable(
+            f"cannot write {path}: {error.strerror}", hint="--output a directory that this user may write"
+        )
     return StorageError(f"writing {path} failed: {error.strerror}", hint="check the disk (dmesg) and try again")
 
 
 def last_checkpoint(directory: Path) -> Path:
     """The checkpoint with the highest step; NoCheckpoint where there is none."""
-    found = [(int(match[1]), path) for path in (directory / "checkpoints").glob("checkpoint-*")
-             if (match := CHECKPOINT.fullmatch(path.name))]
+    found = [
+        (int(match[1]), path)
+        for path in (directory / "checkpoints").glob("checkpoint-*")
+        if (match := CHECKPOINT.fullmatch(path.name))
+    ]
     if not found:
         raise NoCheckpoint(f"the run in {directory} has no checkpoint", hint="start a new run with another --output")
     return max(found)[1]
 
 
-def is_finished(directory: Path) -> bool:
-    """True where the run in the directory reached its end."""
-    import json
-
-    return json.loads((directory / RECORD).read_text(encoding="utf-8")).get("status") == "finished"
+def step_of(checkpoint: Path) -> int:
+    """The optimiser step that a checkpoint directory was written after."""
+    return int(checkpoint.name.removeprefix("checkpoint-"))

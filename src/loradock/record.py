@@ -66,6 +66,16 @@ class RunRecord:
         with (self.directory / "metrics.jsonl").open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
 
+    def rewind(self, step: int) -> None:
+        """Forget the metric lines after the step that a run resumes from; they are made again."""
+        file = self.directory / "metrics.jsonl"
+        if not self.is_writing or not file.exists():
+            return
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+        staged = self.directory / f".metrics.jsonl.{os.getpid()}"
+        staged.write_text("".join(line for line in lines if json.loads(line)["step"] <= step), encoding="utf-8")
+        staged.replace(file)
+
     def metrics(self, kind: str) -> list[dict[str, Any]]:
         """The lines of one kind that were recorded so far, of this run and of what it resumed."""
         file = self.directory / "metrics.jsonl"

@@ -91,6 +91,9 @@ def steps_of(
     """The stages of a run in order; each is timed and recorded."""
     directory = record.directory
     resume_from = directories.last_checkpoint(directory) if resume else None
+    if resume_from:
+        record.rewind(directories.step_of(resume_from))
+        record.put(resumed_from=resume_from.name)
     with stage("model files", record, view):
         base = source.find(config.model)
         words = tokenizer.open_tokenizer(base)

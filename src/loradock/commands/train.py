@@ -82,7 +82,10 @@ def run_one(
         directory = directories.numbered(parent, run_name(loaded)) if facts.rank == 0 else parent
     directory = ranks.from_first(facts, directory)
     screen.start(directory, is_first=facts.rank == 0)
-    result = run.execute(loaded, facts=facts, directory=directory, resume=resume, view=screen, exam=exam)
+    try:
+        result = run.execute(loaded, facts=facts, directory=directory, resume=resume, view=screen, exam=exam)
+    finally:
+        ranks.leave()
     screen.finished(result)
     if exam and facts.rank == 0:
         screen.verdict(verdict(result.record["exam"]))

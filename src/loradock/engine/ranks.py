@@ -29,6 +29,14 @@ def join(facts: Facts, *, asked: str) -> None:
     torch.distributed.init_process_group("gloo" if device == "cpu" else "cpu:gloo,cuda:nccl", timeout=PATIENCE)
 
 
+def leave() -> None:
+    """Leave the process group, where one was joined."""
+    import torch.distributed
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
 def first_then_all(facts: Facts, work: Callable[[], T]) -> T:
     """Let rank 0 do `work` (filling a cache), then every other process; where it fails, all end."""
     if facts.world_size == 1:

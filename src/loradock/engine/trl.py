@@ -42,6 +42,7 @@ class TrlEngine:
     def run(self, job: Job, emit: Emit) -> Outcome:
         """Train to the end of the plan; see `engine.base.Engine`."""
         began = time.monotonic()
+        torch.use_deterministic_algorithms(job.config.deterministic and job.plan.value("device") == "cuda")
         trainer = StepTrainer(job, emit)
         try:
             trainer.train(resume_from_checkpoint=str(job.resume_from) if job.resume_from else None)
@@ -141,6 +142,8 @@ class StepTrainer(SFTTrainer):
             step=self.state.global_step,
         )
         self.meter.pause(result.seconds)
+        if not math.isfinite(result.loss):
+            raise diverged(self.state.global_step, result.loss)
         self.emit(result)
         metrics = {"eval_loss": result.loss}
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)

@@ -4,6 +4,7 @@ Order matters: a decision sees those above it in `question.decided`.
 """
 
 from loradock.optimizations import (
+    accumulation,
     attention,
     cadence,
     checkpointing,
@@ -28,6 +29,7 @@ DECISIONS: tuple[Decide, ...] = (
     checkpointing.decide,
     optimizer.decide,
     micro_batch.decide,
+    accumulation.decide,
     dataloader.decide,
     threads.decide,
     tf32.decide,

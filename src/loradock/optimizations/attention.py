@@ -18,9 +18,8 @@ def decide(question: Question) -> Decision:
         return asked("attention", wanted)
     if obstacle:
         return Decision(name="attention", value="sdpa", why=obstacle)
-    return Decision(
-        name="attention", value="flash_attention_2", why="flash-attn is installed: packed rows need no mask"
-    )
+    why = f"flash-attn {question.facts.packages['flash-attn']} is installed: packed rows need no mask"
+    return Decision(name="attention", value="flash_attention_2", why=why)
 
 
 def flash_obstacle(question: Question) -> str | None:
@@ -28,7 +27,7 @@ def flash_obstacle(question: Question) -> str | None:
     if not question.on_gpu:
         return "flash-attn needs a GPU"
     if question.facts.gpu.capability < FIRST_FLASH:
-        return "flash-attn needs sm80 or newer"
+        return f"flash-attn needs sm80 or newer, this card is {question.facts.gpu.architecture}"
     if question.decided["compute_dtype"] == "float32":
         return "flash-attn has no float32"
     if "flash-attn" not in question.facts.packages:

@@ -12,7 +12,7 @@ MOST_STEPS_BETWEEN_CHECKPOINTS = 500
 
 
 def decide(question: Question) -> Decision:
-    """About 100 metric lines, evaluations that cost at most a tenth of the training, about five checkpoints."""
+    """Metrics at most every 10 steps, evaluations that cost at most a tenth of the training, about five checkpoints."""
     config = question.config
     steps = question.decided["steps"]
     log = config.logging.every if config.logging.every != "auto" else max(1, min(10, steps // METRIC_LINES))
@@ -23,7 +23,10 @@ def decide(question: Question) -> Decision:
         if config.checkpoints.keep_best and evaluate:
             save = evaluate
     value = {"log": log, "evaluate": evaluate, "save": save}
-    why = "asked for where asked; else 100 metric lines, evaluation at most a tenth of the time, five checkpoints"
+    rows = question.data.validation_rows
+    why = f"{-(-steps // save)} checkpoint(s) in {steps} steps; " + (
+        f"evaluating {rows} rows every {evaluate} steps" if evaluate else "nothing is held out to evaluate"
+    )
     return Decision(name="cadence", value=value, why=why)
 
 

@@ -9,8 +9,8 @@ def decide(question: Question) -> Decision:
     if wanted != "auto":
         return asked("checkpointing", wanted)
     micro = question.config.train.micro_batch
-    rows = micro if micro != "auto" else min(GPU_ROWS, question.samples_per_rank)
+    rows = micro if micro != "auto" else min(GPU_ROWS, question.useful_rows)
     need = question.expected_bytes(micro_batch=rows, checkpointing=False, optimizer="adamw_fused")["total"]
     have = question.memory_bytes
-    why = f"micro-batch {rows} without it needs about {need / 2**30:.1f} GiB of {have / 2**30:.1f}"
+    why = f"{rows} x {question.row_tokens} tokens without it needs about {need / 2**30:.1f} GiB of {have / 2**30:.1f}"
     return Decision(name="checkpointing", value=need > have, why=why)

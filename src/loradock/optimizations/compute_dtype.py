@@ -27,7 +27,8 @@ def decide(question: Question) -> Decision:
     if wanted != "auto":
         return asked("compute_dtype", wanted)
     if card.capability >= FIRST_BFLOAT16:
-        return Decision(name="compute_dtype", value="bfloat16", why="sm80 or newer: float32's range, no loss scaling")
-    return Decision(
-        name="compute_dtype", value="float16", why="below sm80 bfloat16 has no tensor cores; loss is scaled"
-    )
+        return Decision(
+            name="compute_dtype", value="bfloat16", why=f"{card.architecture}: float32's range, no loss scaling"
+        )
+    why = f"{card.architecture} has no tensor cores for bfloat16 (sm80 and newer have); the loss is scaled"
+    return Decision(name="compute_dtype", value="float16", why=why)

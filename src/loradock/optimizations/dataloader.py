@@ -3,7 +3,7 @@
 from loradock.optimizations.base import Decision, Question
 
 SMALL_ROWS = 2_000
-MOST_WORKERS = 4
+MOST_WORKERS = 2
 PREFETCH = 4
 
 
@@ -17,9 +17,11 @@ def decide(question: Question) -> Decision:
         workers, why = 0, f"{question.data.train_rows} rows: starting a worker costs more than it saves"
     elif not question.on_gpu:
         workers, why = 0, "on a CPU a worker would take the cores that train"
+    elif spare < 1:
+        workers, why = 0, f"no core to spare: {question.facts.cpus} for {question.facts.world_size} process(es)"
     else:
-        workers = max(0, min(MOST_WORKERS, spare, 2))
-        why = f"rows are tokenised ahead, {workers} worker(s) keep up; {question.facts.cpus} CPUs"
+        workers = min(MOST_WORKERS, spare)
+        why = f"rows are tokenised ahead, {workers} of {question.facts.cpus} CPUs keep up"
     value = {
         "workers": workers,
         "pin_memory": question.on_gpu,

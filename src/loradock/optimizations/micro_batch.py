@@ -1,12 +1,7 @@
 """How many samples (packed: how many times max_length tokens) go through the GPU at once."""
 
-import math
-
 from loradock.errors import OutOfMemory
 from loradock.optimizations.base import Decision, Question, asked
-
-GPU_TOKENS = 16_384
-CPU_TOKENS = 4_096
 
 
 def decide(question: Question) -> Decision:
@@ -14,12 +9,8 @@ def decide(question: Question) -> Decision:
     wanted = question.config.train.micro_batch
     if wanted != "auto":
         return asked("micro_batch", wanted)
-    length = question.data.limit_tokens if question.decided["packing"] else question.data.longest_tokens
-    most = question.samples_per_rank
-    if question.decided["packing"]:
-        most = max(1, math.ceil(most * question.data.mean_tokens / length))
-    busy = max(1, (GPU_TOKENS if question.on_gpu else CPU_TOKENS) // length)
-    rows = 1 << int(math.log2(min(most, busy)))
+    length = question.row_tokens
+    rows = 1 << (question.useful_rows.bit_length() - 1)
     while rows > 1 and need(question, rows) > question.memory_bytes:
         rows //= 2
     bytes_needed = need(question, rows)

@@ -10,7 +10,9 @@ def decide(question: Question) -> Decision:
     """One for a tiny model on a CPU; its share of the cores for a larger one; a few where a GPU does the work."""
     share = max(1, question.facts.cpus // question.facts.world_size)
     if question.on_gpu:
-        return Decision(name="threads", value=min(GPU_THREADS, share), why="the GPU does the work")
+        return Decision(
+            name="threads", value=min(GPU_THREADS, share), why=f"the GPU does the work; {share} CPU(s) a process"
+        )
     if question.model.hidden < SMALL_HIDDEN:
         why = "an operation of so small a model takes microseconds: waiting for a second thread would cost more"
         return Decision(name="threads", value=1, why=why)

@@ -1,0 +1,19 @@
+"""Gradient accumulation: it follows from the global batch, the micro-batch and the number of processes."""
+
+import math
+
+from loradock.optimizations.base import Decision, Question
+
+
+def decide(question: Question) -> Decision:
+    """Micro-batches that a process runs for one optimiser step; packed, the mean over steps."""
+    total, processes = question.config.train.global_batch, question.facts.world_size
+    micro = question.decided["micro_batch"]
+    if not question.decided["packing"]:
+        passes = math.ceil(math.ceil(total / micro) / processes)
+        why = f"{total} samples a step = {processes} process(es) x {passes} micro-batch(es) of up to {micro}"
+        return Decision(name="accumulation", value=passes, why=why)
+    budget_tokens = micro * question.data.limit_tokens
+    passes = math.ceil(total * question.data.mean_tokens / budget_tokens / processes)
+    why = f"{total} samples a step are about {total * question.data.mean_tokens:,.0f} tokens, {budget_tokens:,} a pack"
+    return Decision(name="accumulation", value=passes, why=why)
