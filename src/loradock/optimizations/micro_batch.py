@@ -11,22 +11,36 @@ def decide(question: Question) -> Decision:
         return asked("micro_batch", wanted)
     length = question.row_tokens
     rows = 1 << (question.useful_rows.bit_length() - 1)
-    while rows > 1 and need(question, rows) > question.memory_bytes:
+    while rows > 1 and need(question, rows)["total"] > question.memory_bytes:
         rows //= 2
-    bytes_needed = need(question, rows)
-    if question.on_gpu and bytes_needed > question.memory_bytes:
-        raise OutOfMemory(
-            f"one row of {length} tokens needs about {bytes_needed / 2**30:.1f} GiB, "
-            f"{question.facts.gpu.name} has {question.memory_bytes / 2**30:.1f} GiB to plan with",
-            hint=f"--set data.max_length={max(64, length // 2)}, a smaller model, or a larger card",
-        )
-    sizes = f"{bytes_needed / 2**30:.1f} of {question.memory_bytes / 2**30:.1f} GiB"
+    expected = need(question, rows)
+    if question.on_gpu and expected["total"] > question.memory_bytes:
+        raise too_large(question, expected)
+    sizes = f"{expected['total'] / 2**30:.1f} of {question.memory_bytes / 2**30:.1f} GiB"
     return Decision(name="micro_batch", value=rows, why=f"{rows} x {length} tokens need about {sizes}")
 
 
-def need(question: Question, rows: int) -> int:
-    """Expected bytes in all for a micro-batch of `rows`."""
+def need(question: Question, rows: int) -> dict[str, int]:
+    """Expected bytes by component for a micro-batch of `rows`."""
     decided = question.decided
     return question.expected_bytes(
         micro_batch=rows, checkpointing=decided["checkpointing"], optimizer=decided["optimizer"]
-    )["total"]
+    )
+
+
+def too_large(question: Question, expected: dict[str, int]) -> OutOfMemory:
+    """The error for a model of which not even one row fits; shorter rows are a remedy only where the weights fit."""
+    length = question.row_tokens
+    needed, have = expected["total"] / 2**30, question.memory_bytes / 2**30
+    card = f"{question.facts.gpu.name} has {have:.1f} GiB to plan with"
+    weights = expected["base weights"] / 2**30
+    if weights > have:
+        return OutOfMemory(
+            f"the base weights need about {weights:.1f} GiB, {card}",
+            hint="--model with a smaller one, or a larger card",
+        )
+    if not question.decided["checkpointing"]:
+        remedy = "--set train.checkpointing=true"
+    else:
+        remedy = f"--set data.max_length={max(64, length // 2)}, a smaller model, or a larger card"
+    return OutOfMemory(f"one row of {length} tokens needs about {needed:.1f} GiB, {card}", hint=remedy)
