@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 from pathlib import Path
 
@@ -26,10 +27,14 @@ def numbered(parent: Path, name: str) -> Path:
 
 def named(directory: Path, *, resume: bool) -> Path:
     """The directory that the user named: new or empty, or one with a run in it that is to be resumed."""
-    holds_run = (directory / RECORD).exists()
+    try:
+        holds_run = (directory / RECORD).exists()
+        is_filled = directory.is_dir() and any(directory.iterdir())
+    except OSError as error:
+        raise storage_error(error, directory) from error
     if resume and not holds_run:
         raise NoCheckpoint(f"there is no run in {directory}", hint="leave out --resume to start one")
-    if not resume and directory.is_dir() and any(directory.iterdir()):
+    if not resume and is_filled:
         what = "holds a run" if holds_run else "is not empty"
         remedy = "--resume continues it, or name" if holds_run else "name"
         raise UsageError(f"output directory {directory} {what}", hint=f"{remedy} another directory with --output")
@@ -40,9 +45,9 @@ def created(directory: Path, *, may_exist: bool) -> Path:
     """Create the directory and prove that files can be written and renamed in it."""
     try:
         directory.mkdir(parents=True, exist_ok=may_exist)
-        probe = directory / ".write-probe"
+        probe = directory / f".write-probe-{os.getpid()}"
         probe.write_bytes(b"x")
-        probe.rename(directory / ".write-probe-renamed").unlink()
+        probe.rename(probe.with_name(f"{probe.name}-renamed")).unlink()
     except FileExistsError:
         if may_exist:
             raise NotWritable(f"{directory} is a file", hint="name a directory with --output") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from loradock.errors import EnvironmentUnfit
 from loradock.facts import Facts
 from loradock.host import Host
 
@@ -42,12 +43,20 @@ def gather(host: Host) -> Facts:
         gpus=gpus,
         driver=driver,
         packages={name: version for name, version in versions.items() if version},
-        world_size=int(host.environ.get("WORLD_SIZE", "1")),
-        rank=int(host.environ.get("RANK", "0")),
-        local_rank=int(host.environ.get("LOCAL_RANK", "0")),
+        world_size=of_launcher(host, "WORLD_SIZE", default=1),
+        rank=of_launcher(host, "RANK", default=0),
+        local_rank=of_launcher(host, "LOCAL_RANK", default=0),
         git_commit=git_commit(host),
         lock_sha256=lock_sha256(host),
     )
+
+
+def of_launcher(host: Host, name: str, *, default: int) -> int:
+    """A whole number that torchrun sets; EnvironmentUnfit where something else stands there."""
+    text = host.environ.get(name, str(default))
+    if not text.isdecimal():
+        raise EnvironmentUnfit(f"{name} is {text!r}, not a whole number", hint=f"unset {name}, or start with torchrun")
+    return int(text)
 
 
 def cpu_limit(host: Host) -> int:

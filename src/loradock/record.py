@@ -73,7 +73,8 @@ class RunRecord:
             return
         lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
         staged = self.directory / f".metrics.jsonl.{os.getpid()}"
-        staged.write_text("".join(line for line in lines if json.loads(line)["step"] <= step), encoding="utf-8")
+        whole = [line for line in lines if line.endswith("\n")]  # a process that was killed may leave half a line
+        staged.write_text("".join(line for line in whole if json.loads(line)["step"] <= step), encoding="utf-8")
         staged.replace(file)
 
     def metrics(self, kind: str) -> list[dict[str, Any]]:
@@ -85,8 +86,12 @@ class RunRecord:
         return [line for line in lines if line["kind"] == kind]
 
     def end(self, status: str, *, exit_code: int, error: str | None = None) -> None:
-        """Write how the run ended; a run that failed keeps everything that was known."""
-        self.content["weights_sha256"] = {file.name: task.result() for file, task in self.hashing.items()}
+        """Write how the run ended; one that failed keeps everything that was known, and waits for one hash at most."""
+        if status != "finished":
+            for task in self.hashing.values():
+                task.cancel()
+        done = {file.name: task for file, task in self.hashing.items() if not task.cancelled()}
+        self.content["weights_sha256"] = {name: task.result() for name, task in done.items() if not task.exception()}
         self.pool.shutdown()
         self.timing("total", time.monotonic() - self.began)
         self.put(status=status, exit_code=exit_code, error=error, ended=now())

@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+PACKAGES = ("torch", "transformers", "peft", "bitsandbytes")
+
 
 def write(content: dict[str, Any], evaluations: Sequence[dict[str, Any]], file: Path) -> None:
     """Write the card from the content of run.json and the evaluation lines."""
@@ -43,7 +45,7 @@ def training_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ("device", ", ".join(gpu["name"] for gpu in facts["gpus"]) or "CPU"),
         (
             "packages",
-            ", ".join(f"{name} {packages[name]}" for name in ("torch", "transformers", "peft", "bitsandbytes")),
+            ", ".join(f"{name} {packages[name]}" for name in PACKAGES if name in packages),
         ),
         ("code", str(facts["git_commit"])),
     ]
