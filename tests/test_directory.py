@@ -1,0 +1,194 @@
+"""Run directories: numbered ones, named ones, what is refused with which exit code, and what a full disk says."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from loradock import directory as directories
+from loradock.errors import DiskFull, LoradockError, NoCheckpoint, NotWritable, StorageError, UsageError
+
+MAKE_NUMBERED = """
+import sys
+from pathlib import Path
+from loradock.directory import numbered
+sys.stdin.readline()
+for _ in range(10):
+    print(numbered(Path(sys.argv[1]), "race").name)
+"""
+
+
+@contextmanager
+def ordinary_user() -> Iterator[Path]:
+    """A directory of one's own as a user whom permissions bind, also where the tests run as root."""
+    with tempfile.TemporaryDirectory() as home:
+        os.chmod(home, 0o777)
+        is_root = os.geteuid() == 0
+        if is_root:
+            os.seteuid(65534)
+        try:
+            yield Path(home)
+        finally:
+            if is_root:
+                os.seteuid(0)
+
+
+def test_runs_are_numbered_from_one_and_follow_the_highest(tmp_path: Path) -> None:
+    parent = tmp_path / "runs"
+    assert [directories.numbered(parent, "demo").name for _ in range(2)] == ["demo-001", "demo-002"]
+    (parent / "demo-041").mkdir()
+    (parent / "demo-x").mkdir()
+    (parent / "demo-two-099").mkdir()
+    assert directories.numbered(parent, "demo").name == "demo-042"
+    assert directories.numbered(parent, "demo-two").name == "demo-two-100"
+
+
+def test_a_number_that_only_a_file_or_a_broken_link_holds_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "demo-001").write_text("")
+    (tmp_path / "demo-002").symlink_to(tmp_path / "nowhere")
+    assert directories.numbered(tmp_path, "demo").name == "demo-003"
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        ("my model/7B", "my-model-7B-001"),
+        ("../../etc", "etc-001"),
+        ("...", "run-001"),
+        ("", "run-001"),
+        ("[a]*?", "a-001"),
+        ("ünï", "n-001"),
+    ],
+)
+def test_any_name_becomes_one_plain_directory(tmp_path: Path, name: str, slug: str) -> None:
+    made = directories.numbered(tmp_path, name)
+    assert made == tmp_path / slug
+    assert list(made.iterdir()) == []
+
+
+def test_processes_that_start_at_once_get_directories_of_their_own(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MAKE_NUMBERED, str(tmp_path)]
+    makers = [subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(4)]
+    for maker in makers:
+        assert maker.stdin
+        maker.stdin.write("\n")
+        maker.stdin.flush()
+    names = [name for maker in makers for name in maker.communicate(timeout=60)[0].split()]
+    assert sorted(names) == [f"race-{number:03d}" for number in range(1, 41)]
+
+
+def test_a_new_or_empty_directory_is_taken_and_left_empty(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("empty", "new/er"):
+        made = directories.named(tmp_path / name, resume=False)
+        assert made.is_dir()
+        assert list(made.iterdir()) == []
+
+
+def test_a_directory_that_holds_a_run_is_resumed_only_when_asked(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(UsageError, match="holds a run") as refused:
+        directories.named(tmp_path, resume=False)
+    assert refused.value.exit_code == 64
+    assert "--resume" in (refused.value.hint or "")
+    assert directories.named(tmp_path, resume=True) == tmp_path
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_directory_that_holds_other_things_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(UsageError, match="is not empty") as refused:
+        directories.named(tmp_path, resume=False)
+    assert refused.value.exit_code == 64
+    assert "--resume" not in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_resuming_where_there_is_no_run_is_refused(tmp_path: Path, exists: bool) -> None:
+    directory = tmp_path if exists else tmp_path / "missing"
+    with pytest.raises(NoCheckpoint, match="there is no run") as refused:
+        directories.named(directory, resume=True)
+    assert refused.value.exit_code == 83
+    assert directory.exists() is exists
+
+
+def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / "checkpoint-last").mkdir(parents=True)
+    with pytest.raises(NoCheckpoint, match="no checkpoint") as refused:
+        directories.last_checkpoint(tmp_path)
+    assert refused.value.exit_code == 83
+
+
+def test_the_last_checkpoint_is_the_highest_step_not_the_last_name(tmp_path: Path) -> None:
+    for name in ("checkpoint-9", "checkpoint-100", "checkpoint-20", "checkpoint-101.tmp", "tmp-checkpoint-500"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    assert directories.last_checkpoint(tmp_path).name == "checkpoint-100"
+
+
+def test_a_file_in_the_place_of_the_directory_or_its_parent_is_not_writable(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for make in (
+        lambda: directories.named(file, resume=False),
+        lambda: directories.named(file / "run", resume=False),
+        lambda: directories.numbered(file, "demo"),
+    ):
+        with pytest.raises(NotWritable) as refused:
+            make()
+        assert refused.value.exit_code == 77
+        assert "--output" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("mode", [0o555, 0o000])
+def test_a_directory_that_the_user_may_not_write_is_refused(mode: int) -> None:
+    with ordinary_user() as home:
+        closed = home / "closed"
+        closed.mkdir()
+        closed.chmod(mode)
+        try:
+            for make in (
+                lambda: directories.named(closed, resume=False),
+                lambda: directories.named(closed / "run", resume=False),
+                lambda: directories.numbered(closed, "demo"),
+            ):
+                with pytest.raises(NotWritable, match="closed") as refused:
+                    make()
+                assert refused.value.exit_code == 77
+        finally:
+            closed.chmod(0o755)
+
+
+def test_a_full_disk_is_named_as_such_with_the_space_as_remedy() -> None:
+    with pytest.raises(OSError, match="No space") as full:
+        Path("/dev/full").write_text("x")
+    error = directories.storage_error(full.value, Path("out/run.json"))
+    assert isinstance(error, DiskFull)
+    assert error.exit_code == 73
+    assert "out/run.json" in error.what
+    assert "free space" in (error.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (errno.ENOSPC, DiskFull),
+        (errno.EDQUOT, DiskFull),
+        (errno.EROFS, NotWritable),
+        (errno.EACCES, NotWritable),
+        (errno.EPERM, NotWritable),
+        (errno.EIO, StorageError),
+        (errno.ESTALE, StorageError),
+    ],
+)
+def test_every_kind_of_failed_write_has_an_error_of_its_own(code: int, kind: type[LoradockError]) -> None:
+    error = directories.storage_error(OSError(code, os.strerror(code)), Path("out"))
+    assert type(error) is kind
+    assert error.hint
