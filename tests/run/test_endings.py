@@ -20,10 +20,23 @@ def record_of(directory: Path) -> dict[str, object]:
 
 
 def test_the_best_checkpoint_is_kept_and_exported(tmp_path: Path, llama: Path, rows: Path) -> None:
-    """The learning rate is so high that the loss gets worse again."""
-    settings = (*RUN, "train.max_steps=12", "evaluation.every=2", "checkpoints.keep_best=true", "checkpoints.keep=1")
-    spoilt = (*settings, "train.learning_rate=0.3", "train.warmup=8", "train.schedule=constant")
-    result = train(tmp_path / "run", *spoilt, model=llama, data=rows)
+    """The held-out answers are in words that training makes less and less likely, so an early evaluation is the best."""
+    row = {"instruction": "Write the words backwards.", "input": "river apple", "output": "QX 17 !? 42 ZJ 99"}
+    other = tmp_path / "other.jsonl"
+    other.write_text(f"{json.dumps(row)}\n" * 4, encoding="utf-8")
+    result = train(
+        tmp_path / "run",
+        "train.global_batch=8",
+        "lora.rank=4",
+        "train.max_steps=12",
+        "train.learning_rate=2e-2",
+        f"data.validation={other}",
+        "evaluation.every=2",
+        "checkpoints.keep_best=true",
+        "checkpoints.keep=1",
+        model=llama,
+        data=rows,
+    )
     by_step = {line["step"]: line["loss"] for line in result.evaluations}
     best = min(by_step, key=lambda step: by_step[step])
     assert best != 12, "the case is useless unless an earlier evaluation is the best"
