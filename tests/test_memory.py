@@ -14,6 +14,7 @@ from facts.recorded import model, models
 from loradock import memory
 from loradock.facts import ModelFacts
 from loradock.memory import Batch
+from loradock.model.patches import PATCHES
 
 TOKENS = 96
 SHAPE = {"hidden": 256, "inner": 896, "key_value": 64, "vocabulary": 64}
@@ -26,7 +27,7 @@ def nf4_model(layers: int, *, directory: Path, targets: Any) -> Any:
     """A random Llama in NF4 with a float32 adapter of rank 1, as the engine holds it."""
     import torch
     from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig
 
     config = LlamaConfig(
         vocab_size=SHAPE["vocabulary"],
@@ -37,16 +38,15 @@ def nf4_model(layers: int, *, directory: Path, targets: Any) -> Any:
         num_key_value_heads=1,
         use_cache=False,
     )
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(directory)
+    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(directory)
     quantization = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
     )
     base = AutoModelForCausalLM.from_pretrained(
         directory, quantization_config=quantization, dtype=torch.bfloat16, device_map={"": "cpu"}
     )
-    for part in base.modules():
-        if hasattr(part, "support_avx512bf16_for_cpu"):
-            part.support_avx512bf16_for_cpu = False
+    for patch in PATCHES:
+        patch(base)
     adapted = get_peft_model(base, LoraConfig(r=1, target_modules=targets, task_type="CAUSAL_LM"))
     for parameter in adapted.parameters():
         if parameter.requires_grad:

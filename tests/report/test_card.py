@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,7 +13,7 @@ from report.content import REVISION, content, evaluations, metrics
 from loradock.report import card, curve
 
 
-def written(directory: Path, *, lines: bool = True, **known: object) -> str:
+def written(directory: Path, *, lines: bool = True, **known: Any) -> str:
     file = directory / "README.md"
     card.write(content(directory, **known), evaluations() if lines else [], file)
     return file.read_text(encoding="utf-8")
