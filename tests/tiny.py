@@ -65,6 +65,9 @@ class Silent:
     stages: list[str] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
 
+    def note(self, text: str) -> None:
+        self.stages.append(text)
+
     def stage(self, text: str) -> None:
         self.stages.append(text)
 

@@ -33,6 +33,9 @@ Exam = Callable[[Any, Any], dict[str, Any]]
 class View(Protocol):
     """What a person watches. Every method is called on rank 0 only."""
 
+    def note(self, text: str) -> None:
+        """One line of text."""
+
     def stage(self, text: str) -> None:
         """A stage begins."""
 
@@ -120,7 +123,7 @@ def steps_of(
         whole, coverage = load.load(base, config.model, plan=plan, local_rank=facts.local_rank)
         model = adapters.attach(whole, config, base=base)
         initial = export.save_initial(model, directory, init=config.lora.init)
-        view.stage(str(coverage))
+        view.note(str(coverage))
         record.put(coverage={**asdict(coverage), "missed": list(coverage.missed)})
     job = Job(
         config=config,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from peft import PeftModel
 from tiny import losses, train
 from transformers import AutoModelForCausalLM
 
-RUN = ("train.max_steps=4", "train.global_batch=8", "lora.rank=4", "train.learning_rate=5e-3")
+RUN = ("train.max_steps=8", "train.global_batch=8", "lora.rank=4", "train.learning_rate=1e-2")
 
 
 def plain_logits(base: Path, adapter: Path) -> torch.Tensor:
@@ -33,6 +34,8 @@ def test_initialisations_that_change_the_base_come_out_as_plain_lora(
             input_ids=torch.arange(5, 25)[None]
         ).logits
     torch.testing.assert_close(plain_logits(llama, start.adapter), untouched, rtol=1e-3, atol=1e-4)
+    settings_written = json.loads((result.adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    assert (settings_written["init_lora_weights"], settings_written["r"]) == (True, 8)
     assert losses(result)[-1] < losses(result)[0]
     assert not torch.allclose(plain_logits(llama, result.adapter), untouched, atol=1e-3)
 
@@ -65,8 +68,8 @@ def test_an_option_trains_and_its_adapter_loads(
 
 def test_eight_bit_says_what_it_covers(tmp_path: Path, llama: Path, rows: Path) -> None:
     result = train(tmp_path / "run", *RUN, "model.quantization=int8", model=llama, data=rows)
-    coverage = result.record["coverage"]
-    assert coverage["quantised_weights"] == result.record["plan"]["model"]["parameters"] - 821 * 64 - 5 * 64
+    coverage, model = result.record["coverage"], result.record["plan"]["model"]
+    assert coverage["quantised_weights"] == model["parameters"] - (model["vocabulary"] + 5) * 64
     assert losses(result)[-1] < losses(result)[0]
 
 

@@ -20,7 +20,7 @@ def record_of(directory: Path) -> dict[str, object]:
 
 
 def test_the_best_checkpoint_is_kept_and_exported(tmp_path: Path, llama: Path, rows: Path) -> None:
-    """The held-out answers are in words that training makes less and less likely, so an early evaluation is the best."""
+    """Training makes the held-out answers less and less likely, so that an early evaluation is the best."""
     row = {"instruction": "Write the words backwards.", "input": "river apple", "output": "QX 17 !? 42 ZJ 99"}
     other = tmp_path / "other.jsonl"
     other.write_text(f"{json.dumps(row)}\n" * 4, encoding="utf-8")
