@@ -74,3 +74,10 @@ def test_fresh_adapters_keep_the_bits_of_their_initialisation(tmp_path: Path, ll
     )
     weights = torch.cat([tensor.flatten() for name, tensor in exported.items() if "lora_A" in name])
     assert not torch.equal(weights, weights.to(torch.bfloat16).float())
+
+
+def test_loader_workers_change_nothing(tmp_path: Path, llama: Path, rows: Path) -> None:
+    none = train(tmp_path / "a", *RUN, "train.workers=0", model=llama, data=rows)
+    two = train(tmp_path / "b", *RUN, "train.workers=2", model=llama, data=rows)
+    assert losses(none) == losses(two)
+    assert adapter_bytes(none) == adapter_bytes(two)

@@ -17,9 +17,9 @@ import torch
 from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
-from loradock.data.collate import MicroBatch, collate
 from loradock.engine.base import Dtypes, Emit, EvalResult, Job, Outcome, Saved, StepDone, StepResult
 from loradock.engine.evaluation import evaluate
+from loradock.engine.feed import evaluation_inputs, only_item, step_loader
 from loradock.engine.meter import Meter
 from loradock.errors import Diverged, OutOfMemory
 from loradock.model import dtypes
@@ -94,19 +94,8 @@ class StepTrainer(SFTTrainer):
         return 0
 
     def get_train_dataloader(self) -> torch.utils.data.DataLoader[Any]:
-        """Optimiser steps in order; a generator of its own, so that workers draw nothing from the run's."""
-        loader = self.job.plan.value("dataloader")
-        return torch.utils.data.DataLoader(
-            StepItems(self.job),
-            batch_size=1,
-            shuffle=False,
-            collate_fn=only_item,
-            num_workers=loader["workers"],
-            pin_memory=loader["pin_memory"],
-            persistent_workers=loader["persistent_workers"],
-            prefetch_factor=loader["prefetch_factor"],
-            generator=torch.Generator().manual_seed(self.job.config.train.seed),
-        )
+        """Optimiser steps in order."""
+        return step_loader(self.job)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward of every micro-batch; returns the step's loss a supervised token, in nats."""
@@ -134,10 +123,9 @@ class StepTrainer(SFTTrainer):
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Loss over the validation part; the trainer's own would average batch means."""
-        shape = tensor_shape(self.job)
         result: EvalResult = evaluate(
             self.model,
-            ((model_inputs(batch, **shape), batch.supervised_tokens) for batch in self.job.evaluation or ()),
+            evaluation_inputs(self.job),
             lambda tensors: self.loss_sum(self.model, tensors),
             step=self.state.global_step,
         )
@@ -221,47 +209,6 @@ class Flow(TrainerCallback):
         directory = self.job.directory / "checkpoints" / f"checkpoint-{state.global_step}"
         self.emit(Saved(step=state.global_step, directory=directory))
         return control
-
-
-class StepItems(torch.utils.data.Dataset[dict[str, Any]]):
-    """Optimiser steps as tensors: `micro_batches`, the step's `supervised_tokens`, and the meter's `counts`."""
-
-    def __init__(self, job: Job) -> None:
-        self.steps = job.steps
-        self.shape = tensor_shape(job)
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        step = self.steps[index]
-        batches = [model_inputs(batch, **self.shape) for batch in step.micro_batches]
-        counts = {
-            "tokens": step.tokens,
-            "supervised_tokens": step.supervised_tokens,
-            "samples": step.samples,
-            "slots": sum(tensors["input_ids"].numel() for tensors in batches),
-        }
-        return {"micro_batches": batches, "supervised_tokens": step.supervised_tokens, "counts": counts}
-
-
-def tensor_shape(job: Job) -> dict[str, int]:
-    """How micro-batches are padded: tensor cores want lengths in eights."""
-    return {
-        "pad_token_id": job.tokenizer.pad_token_id,
-        "pad_to_multiple": 8 if job.plan.value("device") == "cuda" else 1,
-    }
-
-
-def model_inputs(batch: MicroBatch, **shape: int) -> dict[str, torch.Tensor]:
-    """The tensors of a micro-batch that the model itself takes."""
-    tensors = collate(batch, **shape)
-    return {name: tensor for name, tensor in tensors.items() if name != "seq_lengths"}
-
-
-def only_item(items: list[Any]) -> Any:
-    """The collator: one item is a whole optimiser step."""
-    return items[0]
 
 
 def diverged(step: int, loss: float) -> Diverged:

@@ -1,0 +1,75 @@
+"""What an engine is fed: optimiser steps and validation batches as tensors, loaded ahead as the plan says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from loradock.data.collate import MicroBatch, collate
+from loradock.engine.base import Job
+
+
+def step_loader(job: Job) -> torch.utils.data.DataLoader[Any]:
+    """Optimiser steps in order, one an item; a generator of its own, so that workers draw nothing from the run's."""
+    loader = job.plan.value("dataloader")
+    return torch.utils.data.DataLoader(
+        StepItems(job),
+        batch_size=1,
+        shuffle=False,
+        collate_fn=only_item,
+        num_workers=loader["workers"],
+        pin_memory=loader["pin_memory"],
+        persistent_workers=loader["persistent_workers"],
+        prefetch_factor=loader["prefetch_factor"],
+        generator=torch.Generator().manual_seed(job.config.train.seed),
+    )
+
+
+def evaluation_inputs(job: Job) -> Iterator[tuple[dict[str, torch.Tensor], int]]:
+    """The validation part of this process: model inputs, and how many supervised tokens they hold."""
+    shape = tensor_shape(job)
+    for batch in job.evaluation or ():
+        yield model_inputs(batch, **shape), batch.supervised_tokens
+
+
+class StepItems(torch.utils.data.Dataset[dict[str, Any]]):
+    """Optimiser steps as tensors: `micro_batches`, the step's `supervised_tokens`, and the meter's `counts`."""
+
+    def __init__(self, job: Job) -> None:
+        self.steps = job.steps
+        self.shape = tensor_shape(job)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        step = self.steps[index]
+        batches = [model_inputs(batch, **self.shape) for batch in step.micro_batches]
+        counts = {
+            "tokens": step.tokens,
+            "supervised_tokens": step.supervised_tokens,
+            "samples": step.samples,
+            "slots": sum(tensors["input_ids"].numel() for tensors in batches),
+        }
+        return {"micro_batches": batches, "supervised_tokens": step.supervised_tokens, "counts": counts}
+
+
+def tensor_shape(job: Job) -> dict[str, int]:
+    """How micro-batches are padded: tensor cores want lengths in eights."""
+    return {
+        "pad_token_id": job.tokenizer.pad_token_id,
+        "pad_to_multiple": 8 if job.plan.value("device") == "cuda" else 1,
+    }
+
+
+def model_inputs(batch: MicroBatch, **shape: int) -> dict[str, torch.Tensor]:
+    """The tensors of a micro-batch that the model itself takes."""
+    tensors = collate(batch, **shape)
+    return {name: tensor for name, tensor in tensors.items() if name != "seq_lengths"}
+
+
+def only_item(items: list[Any]) -> Any:
+    """The collator: one item is a whole optimiser step."""
+    return items[0]
