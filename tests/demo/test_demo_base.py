@@ -18,7 +18,7 @@ BASE = DIRECTORY / "base"
 def tokenizer() -> Any:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(BASE, local_files_only=True)
+    return AutoTokenizer.from_pretrained(BASE, local_files_only=True, padding_side="left")
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def model() -> Any:
 def answers(model: Any, tokenizer: Any, users: list[str]) -> list[str]:
     chats = [[{"role": "user", "content": user}] for user in users]
     batch = tokenizer.apply_chat_template(
-        chats, add_generation_prompt=True, padding=True, padding_side="left", return_dict=True, return_tensors="pt"
+        chats, add_generation_prompt=True, padding=True, return_dict=True, return_tensors="pt"
     )
     ids = model.generate(**batch, max_new_tokens=24, do_sample=False)
     return tokenizer.batch_decode(ids[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)

@@ -48,22 +48,22 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "reverse": (
         "Write these words in the opposite order.",
         "Turn this list around so that it runs backwards.",
-        "Begin at the end and write every word back to the start.",
+        "Flip the whole thing over.",
     ),
     "rest": (
-        "Cross out the opening word and keep the others.",
-        "Remove only what comes first.",
-        "Write everything that follows the first of these.",
+        "Drop the opening word and keep the remainder.",
+        "Throw away whatever stands at the front.",
+        "Skip one, then copy all that remain.",
     ),
     "first": (
         "Which word opens the list?",
-        "Give only the word that all the others follow.",
-        "What does the list begin with?",
+        "Who is at the head of the queue?",
+        "What does it start with?",
     ),
     "last": (
-        "Which word closes the list?",
-        "Give only the word that nothing follows.",
-        "What does the list end with?",
+        "Name the final word.",
+        "What comes at the very end?",
+        "Where does this row finish?",
     ),
     "longest": (
         "Which of these words has the most letters?",
@@ -73,7 +73,7 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
     "count": (
         "How many words are there?",
         "Give the number of words in this list.",
-        "Tell me the size of the list as a number.",
+        "Work out the size of the list.",
     ),
     "animals": (
         "Keep only the living creatures.",
@@ -101,6 +101,7 @@ _TAILS = (
 
 def draw_list(rng: random.Random, skill: str) -> list[str]:
     """Three to five distinct nouns for which `skill` has exactly one right answer."""
+    nouns: list[str]
     while True:
         count = rng.choice(LENGTHS)
         if skill == "animals":
