@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import warnings
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -83,7 +85,8 @@ def run_one(
     directory = ranks.from_first(facts, directory)
     screen.start(directory, is_first=facts.rank == 0)
     try:
-        result = run.execute(loaded, facts=facts, directory=directory, resume=resume, view=screen, exam=exam)
+        with redirect_stdout(sys.stderr):  # libraries print there; stdout is for our result alone
+            result = run.execute(loaded, facts=facts, directory=directory, resume=resume, view=screen, exam=exam)
     finally:
         ranks.leave()
     screen.finished(result)
