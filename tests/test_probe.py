@@ -103,10 +103,12 @@ def test_memory_is_that_of_the_cgroup_and_never_more_than_the_machines(
 def test_torchrun_says_which_process_this_is() -> None:
     alone = probe.gather(Recorded())
     assert (alone.world_size, alone.rank, alone.local_rank) == (1, 0, 0)
-    environ = {"WORLD_SIZE": "16", "RANK": "9", "LOCAL_RANK": "1"}
+    assert alone.processes_here == 1
+    environ = {"WORLD_SIZE": "16", "RANK": "9", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}
     both = (cards()["h200"], cards()["t4"])
     ninth = probe.gather(Recorded(environ=environ, gpus=both))
     assert (ninth.world_size, ninth.rank, ninth.local_rank) == (16, 9, 1)
+    assert ninth.processes_here == 8
     assert ninth.gpu.name == "Tesla T4"
 
 

@@ -38,6 +38,7 @@ class Facts:
     world_size: int = 1
     rank: int = 0
     local_rank: int = 0
+    local_world_size: int | None = None
     git_commit: str | None = None
     lock_sha256: str | None = None
 
@@ -45,6 +46,11 @@ class Facts:
     def has_gpu(self) -> bool:
         """True where at least one card is visible to this process."""
         return bool(self.gpus)
+
+    @property
+    def processes_here(self) -> int:
+        """Processes of this run on this machine, which share its CPUs and memory."""
+        return self.local_world_size or self.world_size
 
     @property
     def gpu(self) -> Gpu:

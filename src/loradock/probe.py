@@ -46,6 +46,7 @@ def gather(host: Host) -> Facts:
         world_size=of_launcher(host, "WORLD_SIZE", default=1),
         rank=of_launcher(host, "RANK", default=0),
         local_rank=of_launcher(host, "LOCAL_RANK", default=0),
+        local_world_size=of_launcher(host, "LOCAL_WORLD_SIZE", default=0) or None,
         git_commit=git_commit(host),
         lock_sha256=lock_sha256(host),
     )

@@ -117,6 +117,7 @@ def steps_of(
     plan = plans.make(config, facts=facts, model=model_facts, data=data.facts)
     with stage("engine", record, view):
         engine, decision = choose(config.engine)
+        view.note(f"engine: {decision.value} ({decision.why})")
     record.put(plan=plan.as_dict(), engine=asdict(decision))
     view.plan(plan)
     with stage("base model", record, view):
@@ -137,7 +138,8 @@ def steps_of(
         world_size=facts.world_size,
     )
     if plan.value("packing"):
-        check_isolation(job)
+        change = check_isolation(job)
+        view.note(f"packing: documents do not see one another (logits move by {change:.1e} of the largest)")
     scores = {"before": exam(model, words)} if exam else {}
     outcome = train(job, engine, record=record, view=view)
     record.put(outcome=asdict(outcome))
@@ -161,14 +163,14 @@ def steps_of(
     )
 
 
-def check_isolation(job: Job) -> None:
-    """Prove on the real model that the first two packed rows do not see one another."""
+def check_isolation(job: Job) -> float:
+    """Prove on the real model that two packed rows do not see one another; returns how far the logits moved."""
     batch = job.steps[0].micro_batches[0]
     rows = [
         batch.prepared.row(int(row), length=int(length))[0]
         for row, length in zip(batch.rows, batch.lengths, strict=True)
     ]
-    isolation.check(
+    return isolation.check(
         job.model,
         rows[0].tolist(),
         rows[-1].tolist(),

@@ -49,7 +49,7 @@ class Question:
     @property
     def memory_bytes(self) -> int:
         """Memory of the device that the run may plan with."""
-        whole = self.facts.gpu.memory_bytes if self.on_gpu else self.facts.memory_bytes // self.facts.world_size
+        whole = self.facts.gpu.memory_bytes if self.on_gpu else self.facts.memory_bytes // self.facts.processes_here
         return int(whole * MEMORY_SHARE)
 
     @property

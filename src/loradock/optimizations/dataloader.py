@@ -10,7 +10,7 @@ PREFETCH = 4
 def decide(question: Question) -> Decision:
     """No workers for small data; rows are tokenised ahead, so a worker only gathers and pads."""
     asked = question.config.train.workers
-    spare = question.facts.cpus // max(1, question.facts.world_size) - 1
+    spare = question.facts.cpus // question.facts.processes_here - 1
     if asked != "auto":
         workers, why = asked, "asked for"
     elif question.data.train_rows < SMALL_ROWS:
@@ -18,7 +18,7 @@ def decide(question: Question) -> Decision:
     elif not question.on_gpu:
         workers, why = 0, "on a CPU a worker would take the cores that train"
     elif spare < 1:
-        workers, why = 0, f"no core to spare: {question.facts.cpus} for {question.facts.world_size} process(es)"
+        workers, why = 0, f"no core to spare: {question.facts.cpus} for {question.facts.processes_here} process(es)"
     else:
         workers = min(MOST_WORKERS, spare)
         why = f"rows are tokenised ahead, {workers} of {question.facts.cpus} CPUs keep up"
