@@ -82,7 +82,8 @@ def as_loradock_error(error: BaseException, directory: Path) -> LoradockError:
     if isinstance(error, LoradockError):
         return error
     if isinstance(error, KeyboardInterrupt):
-        return Interrupted("stopped by a signal", hint="--resume continues from the last checkpoint, if there is one")
+        hint = f"loradock train --resume --output {directory} continues from the last checkpoint"
+        return Interrupted("stopped by a signal", hint=hint)
     if isinstance(error, OSError):
         return directories.storage_error(error, Path(error.filename or directory))
     return LoradockError(f"unexpected {type(error).__name__}: {error}", hint="report this with run.json")
@@ -97,7 +98,7 @@ def steps_of(
     if resume_from:
         record.rewind(directories.step_of(resume_from))
         record.put(resumed_from=resume_from.name)
-    with stage("model files", record, view):
+    with stage("model files and libraries", record, view):
         base = source.find(config.model)
         words = tokenizer.open_tokenizer(base)
         model_facts = shape.inspect(base, config)
@@ -115,7 +116,7 @@ def steps_of(
         )
         record.put(data=data.as_dict())
     plan = plans.make(config, facts=facts, model=model_facts, data=data.facts)
-    with stage("engine", record, view):
+    with stage("training library", record, view):
         engine, decision = choose(config.engine)
         view.note(f"engine: {decision.value} ({decision.why})")
     record.put(plan=plan.as_dict(), engine=asdict(decision))

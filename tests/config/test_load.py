@@ -36,8 +36,8 @@ def test_each_layer_wins_over_the_one_before(tmp_path: Path) -> None:
     with_set = loaded(text, tmp_path, "train.learning_rate=1e-2")
     assert with_set.config.train.learning_rate == 1e-2
     with_both = loaded(text, tmp_path, "train.learning_rate=1e-2", lr=0.1)
-    assert with_both.config.train.learning_rate == 0.1
-    assert with_both.warnings == ("--set train.learning_rate has no effect: --lr decides",)
+    assert with_both.config.train.learning_rate == 1e-2
+    assert with_both.warnings == ("--lr has no effect: --set train.learning_rate decides",)
     twice = loaded(text, tmp_path, "train.learning_rate=1e-2", "train.learning_rate=1e-5")
     assert twice.config.train.learning_rate == 1e-5
 
@@ -225,3 +225,10 @@ def test_a_key_below_a_value_or_without_a_position_says_what_belongs_there() -> 
     assert hints[1] == "entries go by their position: data.sources.0"
     assert hints[2].startswith("known here: name, output")
     assert hints[3] == "such as --set train.learning_rate=1e-4"
+
+
+def test_a_set_refines_what_data_names() -> None:
+    """The remedy that an undetected format suggests has to work as it is printed."""
+    overrides = ["data.sources.0.fields.prompt=question", "data.sources.0.fields.completion=reply"]
+    (source,) = load(None, overrides=overrides, shortcuts=INPUTS | {"--data": ["qa.csv"]}).config.data.sources
+    assert (source.path, source.fields) == ("qa.csv", {"prompt": "question", "completion": "reply"})

@@ -11,6 +11,7 @@ from PIL import Image
 from report.content import REVISION, content, evaluations, metrics
 
 from loradock.report import card, curve
+from loradock.report.console import shown
 
 
 def written(directory: Path, *, lines: bool = True, **known: Any) -> str:
@@ -54,7 +55,7 @@ def test_the_card_says_why_each_decision_was_taken(tmp_path: Path) -> None:
     known = content(tmp_path)
     text = written(tmp_path)
     for decision in known["plan"]["decisions"]:
-        assert f"| {decision['name']} | {decision['value']} ({decision['why']})" in text
+        assert f"| {decision['name']} | {shown(decision['value'])} ({decision['why']})" in text
 
 
 def test_every_row_of_a_table_has_two_cells(tmp_path: Path) -> None:

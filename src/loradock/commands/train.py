@@ -50,7 +50,7 @@ def train(ask: Ask, *, demo: bool, resume: bool, as_json: bool) -> None:
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
-    loaded, exam = demo_run(ask, resume=resume) if demo else (ask.load(), None)
+    loaded, exam = demo_run(ask, resume=resume) if demo else (asked(ask, resume=resume), None)
     if loaded.config.deterministic:
         os.environ.update(DETERMINISTIC)
     signal.signal(signal.SIGTERM, interrupted)
@@ -61,6 +61,24 @@ def train(ask: Ask, *, demo: bool, resume: bool, as_json: bool) -> None:
             raise Interrupted("stopped by a signal before the run began") from None
     if as_json:
         click.echo(json.dumps(content, indent=2, default=str))
+
+
+def asked(ask: Ask, *, resume: bool) -> Loaded:
+    """The configuration; with --resume the recorded one where only --output is given, else checked against it."""
+    from loradock import resume as resuming
+
+    if not resume:
+        return ask.load()
+    if ask.config is None and ask.preset is None and not ask.overrides and set(ask.shortcuts) == {"--output"}:
+        directory = str(ask.shortcuts["--output"])
+        loaded = resuming.recorded(Path(directory))
+        loaded = replace(loaded, config=loaded.config.model_copy(update={"output": directory}))
+    else:
+        loaded = ask.load()
+    if not loaded.config.output:
+        raise UsageError("--resume does not know which run", hint="loradock train --resume --output DIRECTORY")
+    resuming.check(loaded, Path(loaded.config.output))
+    return loaded
 
 
 def run_one(

@@ -51,7 +51,7 @@ class Screen:
 
     def stage(self, text: str) -> None:
         """A stage begins."""
-        self.note(f"[{text}]" if self.console.is_terminal else text)
+        self.note(f"{text} ...")
 
     def prepared_rows(self, rows: int, tokens: int) -> None:
         """Rows and tokens prepared so far; shown on a terminal only."""

@@ -17,7 +17,7 @@ from loradock.config.scalars import scalar
 from loradock.config.strict_yaml import KeyPath
 from loradock.config.suggest import dotted
 
-COMMENT_COLUMN = 44
+COMMENT_COLUMN = 42
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./~-][A-Za-z0-9_./~+@=-]*")
 
@@ -25,7 +25,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_./~-][A-Za-z0-9_./~+@=-]*")
 def annotated_yaml(loaded: Loaded) -> str:
     """The whole configuration as YAML text, ending in a newline."""
     lines = _section(loaded.config, (), loaded.origins)
-    return "".join(f"{text:<{COMMENT_COLUMN}}# {origin}\n" if origin else f"{text}\n" for text, origin in lines)
+    return "".join(f"{text:<{COMMENT_COLUMN}}  # {origin}\n" if origin else f"{text}\n" for text, origin in lines)
 
 
 def plain(value: Any) -> str:

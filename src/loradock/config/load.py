@@ -1,4 +1,4 @@
-"""Loading a configuration: defaults < preset < YAML file < `--set` < short forms, with the origin of every value.
+"""Loading a configuration: defaults < preset < YAML file < short forms < `--set`, with the origin of every value.
 
 Everything that is wrong, wherever it was written, is told in one ConfigError.
 """
@@ -61,14 +61,16 @@ def load(
         _put_document(layers, read_preset(preset), label=f"preset {preset}", is_choice=False)
     if path is not None:
         _put_document(layers, read_document(path), label=str(path), is_choice=True)
+    _put_shortcuts(layers, shortcuts or {})
     for override in overrides:
         _put_override(layers, override)
-    notes = list(_put_shortcuts(layers, shortcuts or {}))
     config = _checked(layers, needs_inputs=needs_inputs)
     if layers.problems:
         raise _error(layers.problems, path)
     origins = {key: _label(layers, key) for key in leaves(config)}
-    return Loaded(config=config, origins=origins, warnings=(*notes, *_warnings(layers, config)))
+    return Loaded(
+        config=config, origins=origins, warnings=(*_overruled(overrides, shortcuts or {}), *_warnings(layers, config))
+    )
 
 
 def preset_names() -> list[str]:
@@ -141,17 +143,24 @@ def _put_override(layers: Layers, override: str) -> None:
     layers.put(_path(key.strip()), value, places=_always(origin))
 
 
-def _put_shortcuts(layers: Layers, shortcuts: Mapping[str, object]) -> Iterator[str]:
-    """Lay the short forms over the rest; yields a warning for each that overrules a --set of the same key."""
+def _put_shortcuts(layers: Layers, shortcuts: Mapping[str, object]) -> None:
+    """Lay the short forms over the files; `--set` comes after them, so that it can refine what --data names."""
     for flag, key in SHORTCUTS.items():
         value = shortcuts.get(flag)
         if value is None:
             continue
-        before = layers.origins.get(key)
-        if before is not None and before.label == "--set":
-            yield f"--set {key} has no effect: {flag} decides"
         value = [str(item) for item in cast("Sequence[object]", value)] if flag == "--data" else value
         layers.put(_path(key), str(value) if isinstance(value, Path) else value, places=_always(Origin(label=flag)))
+
+
+def _overruled(overrides: Sequence[str], shortcuts: Mapping[str, object]) -> list[str]:
+    """A warning for each short form whose key a --set gives too."""
+    given = {override.partition("=")[0].strip() for override in overrides}
+    return [
+        f"{flag} has no effect: --set {key} decides"
+        for flag, key in SHORTCUTS.items()
+        if shortcuts.get(flag) is not None and key in given
+    ]
 
 
 def _always(origin: Origin) -> Places:

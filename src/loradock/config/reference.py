@@ -24,7 +24,7 @@ A run is described by one YAML file, or by none: every key has a default except 
     loradock train run.yaml --preset mistral-a10 --set lora.rank=8 --lr 1e-4
 
 Layers, each over the one before, key by key (a list is replaced as a whole):
-defaults < `--preset NAME` < the YAML file < `--set KEY=VALUE` < the short forms.
+defaults < `--preset NAME` < the YAML file < the short forms < `--set KEY=VALUE`.
 
 | command | what it does |
 |---|---|

@@ -36,7 +36,7 @@ def inside(path: str) -> str:
 
 
 def hold(model: Any, tokenizer: Any) -> dict[str, Any]:
-    """Score the model: `accuracy` in percent, and the first row with its answer as `sample`."""
+    """Score the model: `accuracy` in percent, and every held-out question with its answer."""
     rows = load_heldout()
     questions = [alpaca.conversation(row).messages[0].content for row in rows]
     prompts = [
@@ -46,21 +46,23 @@ def hold(model: Any, tokenizer: Any) -> dict[str, Any]:
         for question in questions
     ]
     answers = answer(model, tokenizer, prompts, max_new_tokens=MAX_NEW_TOKENS)
-    return {
-        "accuracy": exact_match(answers, [row["output"] for row in rows]),
-        "rows": len(rows),
-        "sample": {"question": questions[0], "expected": rows[0]["output"], "answer": answers[0].strip()},
-    }
+    answered = [
+        {"question": question, "expected": row["output"], "answer": given.strip()}
+        for question, row, given in zip(questions, rows, answers, strict=True)
+    ]
+    return {"accuracy": exact_match(answers, [row["output"] for row in rows]), "rows": len(rows), "answers": answered}
 
 
 def verdict(scores: dict[str, Any]) -> list[str]:
-    """What the demo prints at its end; the last line is the accuracy before and after."""
+    """What the demo prints at its end: one question that training mended, and the accuracy before and after."""
     before, after = scores["before"], scores["after"]
-    question = " / ".join(after["sample"]["question"].split("\n\n"))
+    pairs = list(zip(before["answers"], after["answers"], strict=True))
+    mended = [(old, new) for old, new in pairs if old["answer"] != old["expected"] == new["answer"]]
+    old, new = (mended or pairs)[0]
     return [
-        f"question: {question}",
-        f"  expected: {after['sample']['expected']}",
-        f"  before:   {before['sample']['answer']}",
-        f"  after:    {after['sample']['answer']}",
+        f"one of {len(mended)} questions that it learned: {' / '.join(new['question'].split(chr(10) * 2))}",
+        f"  expected: {new['expected']}",
+        f"  before:   {old['answer']}",
+        f"  after:    {new['answer']}",
         f"accuracy before: {before['accuracy']:.1f} %  after: {after['accuracy']:.1f} %",
     ]

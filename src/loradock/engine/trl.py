@@ -17,6 +17,7 @@ import torch
 from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
+from loradock.engine import schedule
 from loradock.engine.base import Dtypes, Emit, EvalResult, Job, Outcome, Saved, StepDone, StepResult
 from loradock.engine.evaluation import evaluate
 from loradock.engine.feed import evaluation_inputs, only_item, step_loader
@@ -31,7 +32,6 @@ OPTIMIZERS = {
     "adamw_8bit": "adamw_bnb_8bit",
     "paged_adamw_8bit": "paged_adamw_8bit",
 }
-SCHEDULES = {"cosine": "cosine", "linear": "linear", "constant": "constant_with_warmup"}
 
 
 class TrlEngine:
@@ -92,6 +92,15 @@ class StepTrainer(SFTTrainer):
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Not counted here: the trainer's formula assumes full fine-tuning."""
         return 0
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The schedule that every engine shares."""
+        train = self.job.config.train
+        shape = {"total_steps": num_training_steps, "warmup": train.warmup, "kind": train.schedule}
+        target: Any = optimizer or self.optimizer
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(target, lambda step: schedule.factor(step, **shape))
+        self._created_lr_scheduler = True
+        return self.lr_scheduler
 
     def get_train_dataloader(self) -> torch.utils.data.DataLoader[Any]:
         """Optimiser steps in order."""
@@ -181,6 +190,9 @@ class StepTrainer(SFTTrainer):
         if not all(bool(torch.isfinite(parameter).all()) for parameter in trainable(self.model)):
             raise diverged(self.state.global_step, math.nan)
         super()._save_checkpoint(model, trial)
+        if self.args.should_save:  # peft's empty card; the run writes one, with its facts
+            checkpoint = self.job.directory / "checkpoints" / f"checkpoint-{self.state.global_step}"
+            (checkpoint / "README.md").unlink(missing_ok=True)
         self.meter.pause(time.monotonic() - began)
 
 
@@ -224,15 +236,12 @@ def settings(job: Job) -> SFTConfig:
     plan, train = job.plan, job.config.train
     dtype, steps = plan.value("compute_dtype"), len(job.steps)
     is_judged = job.config.checkpoints.keep_best or bool(train.early_stopping)
-    warmup = train.warmup if train.warmup >= 1 else math.ceil(train.warmup * steps)
     return SFTConfig(
         output_dir=str(job.directory / "checkpoints"),
         max_steps=steps,
         per_device_train_batch_size=1,
         gradient_accumulation_steps=1,
         learning_rate=train.learning_rate,
-        lr_scheduler_type=SCHEDULES[train.schedule],
-        warmup_steps=int(warmup),
         weight_decay=train.weight_decay,
         max_grad_norm=train.max_grad_norm,
         optim=OPTIMIZERS[plan.value("optimizer")],

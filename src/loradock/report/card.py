@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from loradock.report.console import shown
+
 PACKAGES = ("torch", "transformers", "peft", "bitsandbytes")
 
 
@@ -23,7 +25,7 @@ def write(content: dict[str, Any], evaluations: Sequence[dict[str, Any]], file: 
         + f", made by loradock {content['loradock']} on {content['started'][:10]}.",
         table("Training", training_rows(content)),
         table("Data", data_rows(content)),
-        table("Decisions", [(d["name"], f"{d['value']} ({d['why']})") for d in plan["decisions"]]),
+        table("Decisions", [(d["name"], f"{shown(d['value'])} ({d['why']})") for d in plan["decisions"]]),
         results(evaluations),
         usage(model["name"], content["base"]["revision"]),
     ]
@@ -88,6 +90,14 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 base = AutoModelForCausalLM.from_pretrained("{name}"{pin})
-model = PeftModel.from_pretrained(base, "THIS_DIRECTORY")
-tokenizer = AutoTokenizer.from_pretrained("THIS_DIRECTORY")
-```"""
+adapter = "."  # the directory that holds this card
+model = PeftModel.from_pretrained(base, adapter)
+tokenizer = AutoTokenizer.from_pretrained(adapter)
+question = [{{"role": "user", "content": "..."}}]
+prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_dict=True, return_tensors="pt")
+answer = model.generate(**prompt.to(model.device), max_new_tokens=64)
+print(tokenizer.decode(answer[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))
+```
+
+The adapter was trained on the base's quantised weights (see above); pass the same `BitsAndBytesConfig` to
+`from_pretrained` for exactly the trained model."""

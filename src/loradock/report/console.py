@@ -9,6 +9,8 @@ from rich.table import Table
 from loradock.engine.base import EvalResult, StepResult
 from loradock.plan import Plan
 
+LOUD_SHARE = 0.1
+
 
 def plan_table(plan: Plan) -> Table:
     """Every decision with its reason."""
@@ -42,8 +44,9 @@ def plan_lines(plan: Plan) -> list[str]:
         f"data: {data.train_rows:,} rows, {tokens}, {lengths}; {data.validation_rows:,} rows held out",
     ]
     if data.truncated_rows or data.dropped_rows:
+        loud = "warning: " if data.lost_tokens > LOUD_SHARE * (data.tokens + data.lost_tokens) else ""
         lines.append(
-            f"over-long rows: {data.truncated_rows:,} cut, {data.dropped_rows:,} dropped; "
+            f"{loud}over-long rows: {data.truncated_rows:,} cut, {data.dropped_rows:,} dropped; "
             f"{data.lost_tokens:,} tokens are not trained on (data.max_length, data.long_rows)"
         )
     return lines
