@@ -99,7 +99,8 @@ def test_a_mapped_column_and_two_weighted_sources_train(tmp_path: Path, llama: P
     )
     settings = (sources, "train.epochs=1", "train.global_batch=4", "lora.rank=4")
     result = train(tmp_path / "run", *settings, model=llama, data=tmp_path / "b.jsonl")
-    assert result.record["plan"]["data"]["samples_per_epoch"] == 12
+    assert [source["rows"] for source in result.record["data"]["sources"]] == [ROWS, ROWS]
+    assert result.record["plan"]["data"]["samples_per_epoch"] == 3 * ROWS
 
 
 def test_the_seeds_file_trains_through_its_preset(tmp_path: Path, llama: Path) -> None:
