@@ -91,6 +91,13 @@ def _base_can_change(config: RunConfig) -> Iterator[Finding]:
         yield Finding(keys=("lora.init", "model.quantization"), what=what, hint=hint)
 
 
+def _orthogonal_base_is_whole(config: RunConfig) -> Iterator[Finding]:
+    if config.lora.init == "orthogonal" and config.model.quantization != "none":
+        what = f"lora.init orthogonal needs whole base weights, not {config.model.quantization} ones"
+        hint = "--set model.quantization=none, or --set lora.init=default"
+        yield Finding(keys=("lora.init", "model.quantization"), what=what, hint=hint)
+
+
 def _orthogonal_rank_is_even(config: RunConfig) -> Iterator[Finding]:
     if config.lora.init == "orthogonal" and config.lora.rank % 2:
         what = f"lora.init orthogonal needs an even lora.rank, not {config.lora.rank}"
@@ -176,6 +183,7 @@ RULES: tuple[Rule, ...] = (
     _sources_are_distinct,
     _remote_code_names_the_model,
     _base_can_change,
+    _orthogonal_base_is_whole,
     _orthogonal_rank_is_even,
     _targets_are_named,
     _trackers_are_distinct,
