@@ -54,13 +54,17 @@ def test_training_stops_early_when_nothing_improves(tmp_path: Path, llama: Path,
     assert (tmp_path / "run" / "checkpoints" / "checkpoint-6").is_dir()
 
 
-def test_a_non_finite_loss_ends_the_run_and_nothing_is_committed(tmp_path: Path, llama: Path, rows: Path) -> None:
+@pytest.mark.parametrize("save_every", [1, 4])
+def test_a_non_finite_loss_ends_the_run_and_nothing_is_committed(
+    save_every: int, tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    """At the first step, whether or not a checkpoint is due there: the save has a guard of its own."""
     model = copy_tree(llama, tmp_path / "model")
     weights = load_file(model / "model.safetensors")
     weights["model.norm.weight"][3] = float("nan")
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(Diverged, match="step 1"):
-        train(tmp_path / "run", *RUN, "train.max_steps=4", "checkpoints.every=1", model=model, data=rows)
+        train(tmp_path / "run", *RUN, "train.max_steps=4", f"checkpoints.every={save_every}", model=model, data=rows)
     assert not list((tmp_path / "run").glob("checkpoints/*"))
     assert not (tmp_path / "run" / "adapter").exists()
     assert (record_of(tmp_path / "run")["status"], record_of(tmp_path / "run")["exit_code"]) == ("failed", 79)
