@@ -56,7 +56,7 @@ FROM flash-attn-${FLASH_ATTN} AS flash-attn
 # The packages: one layer, from the lock, trimmed and byte-compiled before it is closed; then proven without a GPU.
 FROM system AS venv
 RUN --mount=type=bind,source=docker,target=/run/loradock \
-    --mount=type=bind,from=wheels,source=/usr/lib/python3/dist-packages,target=/run/pip \
+    --mount=type=bind,from=wheels,source=/usr/lib/python3/dist-packages/pip,target=/run/pip/pip \
     --mount=type=bind,from=flash-attn,source=/wheels,target=/run/flash-attn \
     --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca \
     --mount=type=cache,id=loradock-pip,target=/root/.cache/pip \
@@ -71,7 +71,7 @@ FROM venv AS runtime
 COPY docker/requirements.lock docker/versions.json /opt/loradock/lock/
 COPY --chmod=0755 entrypoint docker/healthcheck /opt/loradock/bin/
 RUN --mount=type=bind,source=.,target=/run/loradock \
-    --mount=type=bind,from=wheels,source=/usr/lib/python3/dist-packages,target=/run/pip \
+    --mount=type=bind,from=wheels,source=/usr/lib/python3/dist-packages/pip,target=/run/pip/pip \
     /run/loradock/docker/install_loradock /run/loradock
 
 ARG VERSION=0+unknown

@@ -14,6 +14,10 @@ from loradock.errors import LoradockError
 COMMANDS = {
     "train": ("loradock.commands.train", "Fine-tune an adapter: the main job."),
     "config": ("loradock.commands.config", "Show, validate or describe a run's configuration."),
+    "build": ("loradock.commands.build", "Build the image, on scratch storage."),
+    "prune": ("loradock.commands.prune", "Free the space that loradock's images, caches and scratch take."),
+    "lock": ("loradock.commands.lock", "Verify the installed packages against the lock."),
+    "image": ("loradock.commands.image", "An image's bill of materials, content digest and signature."),
 }
 
 
