@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loradock.errors import EnvironmentUnfit, InputMissing
@@ -11,6 +14,9 @@ from loradock.errors import EnvironmentUnfit, InputMissing
 if TYPE_CHECKING:
     from docker import DockerClient
     from docker.models.images import Image
+
+DEFAULT_SOCKET = "unix:///var/run/docker.sock"
+CLIENT_WITHOUT_BUILDKIT = 23  # from this release on the client leaves BuildKit to the buildx plugin
 
 
 def connect(*, timeout_seconds: int = 600) -> DockerClient:
@@ -37,17 +43,62 @@ def image_named(client: DockerClient, reference: str) -> Image:
     try:
         return client.images.get(reference)
     except ImageNotFound as error:
-        raise InputMissing(
-            f"the engine has no image {reference}", hint=f"loradock build --tag {reference}"
-        ) from error
+        raise InputMissing(f"the engine has no image {reference}", hint=f"loradock build --tag {reference}") from error
 
 
-def build_command() -> list[str]:
-    """The command in front of a build's arguments: buildx where it is installed, otherwise the client's own BuildKit.
+@dataclass(frozen=True, kw_only=True)
+class Builder:
+    """What drives BuildKit: the command in front of a build's arguments, and whether it can export its cache."""
 
-    The client needs DOCKER_BUILDKIT=1 in its environment for the second. LORADOCK_DOCKER names another client.
+    command: tuple[str, ...]
+    name: str
+    can_export_cache: bool
+    why: str
+
+    def environment(self) -> dict[str, str]:
+        """What the command needs in its environment, so that it talks to the engine the SDK talks to."""
+        return {"DOCKER_BUILDKIT": "1", "DOCKER_HOST": os.environ.get("DOCKER_HOST", DEFAULT_SOCKET)}
+
+
+def builder() -> Builder:
+    """buildx where the plugin is installed, otherwise the client's own BuildKit; LORADOCK_DOCKER names another client.
+
+    A buildx builder in a container of its own is used only where it shares this machine's network: the wheels come
+    over the loopback.
     """
     client = os.environ.get("LORADOCK_DOCKER") or shutil.which("docker")
     if client is None:
         raise EnvironmentUnfit("the docker command line is not installed", hint="apt-get install docker.io")
-    return [client, "build"]
+    release = _said(client, "version", "--format", "{{.Client.Version}}")
+    buildx = _said(client, "buildx", "version")
+    if not buildx:
+        if int((re.match(r"\d+", release) or [CLIENT_WITHOUT_BUILDKIT])[0]) >= CLIENT_WITHOUT_BUILDKIT:
+            raise EnvironmentUnfit(
+                f"{client} {release} cannot build with BuildKit: its buildx plugin is missing",
+                hint="apt-get install docker-buildx, or name a client that can: export LORADOCK_DOCKER=/usr/bin/docker",
+            )
+        why = "this client has no buildx; the engine keeps the cache of its builds itself"
+        return Builder(command=(client, "build"), name=f"docker {release}", can_export_cache=False, why=why)
+    inspected = _said(client, "buildx", "inspect")
+    driver = (re.search(r"^Driver:\s*(\S+)", inspected, re.MULTILINE) or ["", "docker"])[1]
+    name = f"buildx {(re.search(r'v?[0-9]+[.][0-9.]+', buildx) or [''])[0]}, driver "
+    build = (client, "buildx", "build", "--load")
+    if driver == "docker-container" and re.search(r'network="?host', inspected):
+        allowed = (*build, "--allow", "network.host")
+        return Builder(command=allowed, name=name + driver, can_export_cache=True, why=f"driver {driver}")
+    why = f"builder with the driver {driver}; one that can: docker buildx create --use --driver-opt network=host"
+    return Builder(command=(*build, "--builder", "default"), name=name + "docker", can_export_cache=False, why=why)
+
+
+def build_command() -> list[str]:
+    """The command in front of a build's arguments; see `builder` for the environment that it needs."""
+    return list(builder().command)
+
+
+def _said(*command: str) -> str:
+    """What a short command prints; empty where it fails. Without a server `docker version` still names the client."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 or "version" in command[1:2] else ""
