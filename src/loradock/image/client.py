@@ -29,7 +29,7 @@ def stoppable() -> Iterator[None]:
         return
     is_stopping = False
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def stop(number: int, _frame: FrameType | None) -> None:
         nonlocal is_stopping
         if not is_stopping:
             is_stopping = True

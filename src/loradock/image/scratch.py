@@ -100,7 +100,7 @@ def _is_compile_tree(path: Path) -> bool:
 
 @contextlib.contextmanager
 def held(scratch: Scratch) -> Iterator[None]:
-    """Hold the scratch for one build; EnvironmentUnfit names the build that holds it. Without locks it is only marked."""
+    """Hold the scratch for one build; EnvironmentUnfit names the build that holds it. Without locks it only marks."""
     with (scratch.root / LOCK).open("a+", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

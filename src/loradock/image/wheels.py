@@ -144,7 +144,7 @@ def served(files: Mapping[str, Path]) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         """One page of links, and the files behind them; pip's cache keeps no copy."""
 
-        def do_GET(self) -> None:  # noqa: N802
+        def do_GET(self) -> None:
             """Send the page or one of the files."""
             path = files.get(unquote(self.path.lstrip("/").split("?")[0]))
             if self.path == "/":
@@ -167,7 +167,7 @@ def served(files: Mapping[str, Path]) -> Iterator[str]:
             self.send_header("Cache-Control", "no-store")
             self.end_headers()
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        def log_message(self, format: str, *args: object) -> None:
             """Say nothing: the build's log has pip's own lines."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:

@@ -1,0 +1,135 @@
+"""`loradock build`: check the machine, build the image on scratch storage, write a record."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import click
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+
+from loradock.image.build import build as build_image
+from loradock.image.build import preflight
+from loradock.image.engine import connect
+from loradock.image.inputs import BuildAsk
+from loradock.image.progress import Step
+from loradock.image.scratch import Finding, default_scratch
+from loradock.image.space import Room, gb
+
+LOG_COLUMNS = 160
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+class Screen:
+    """The build on stderr: one live line on a terminal, a line a step elsewhere."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else LOG_COLUMNS)
+        self.status: Status | None = None
+        self.began = time.monotonic()
+        self.shown: dict[tuple[int, str], str] = {}
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self.status = self.console.status("looking at this machine")
+            self.status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.status:
+            self.status.stop()
+
+    def note(self, text: str) -> None:
+        """One line of text."""
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    def changed(self, step: Step) -> None:
+        """Show where the build is: a step's end as a line, what it says on the live line."""
+        if not step.is_work:
+            return
+        key = (step.number, step.name)
+        title = step.title[: LOG_COLUMNS - 40]
+        if self.status:
+            said = step.lines[-1].strip()[:80] if step.lines else ""
+            elapsed = int(time.monotonic() - self.began)
+            self.status.update(f"{elapsed // 60}:{elapsed % 60:02d} {_plain(title[:60])}  [dim]{_plain(said)}[/dim]")
+        if self.shown.get(key) != step.state and not (self.status and step.state == "running"):
+            self.shown[key] = step.state
+            took = f" {step.seconds:.1f} s" if step.state == "done" else ""
+            self.note(f"{step.state + took:<14}{title}")
+
+    def storage(self, folder: Path, findings: list[Finding]) -> None:
+        """Say what the scratch's storage cannot be relied on for, and what is done instead."""
+        unsafe = [finding for finding in findings if not finding.is_safe]
+        self.note(f"scratch: {folder}" + ("" if unsafe else " (locks, rename, exec, ownership, fsync: all safe)"))
+        for finding in unsafe:
+            self.note(f"  not safe there: {finding.name} ({finding.seen}): {finding.instead}")
+
+    def space(self, rooms: list[Room]) -> None:
+        """The table of need and have."""
+        table = Table(box=None, pad_edge=False)
+        table.add_column("where")
+        for title in ("need", "have", "inodes need", "have"):
+            table.add_column(title, justify="right")
+        for room in rooms:
+            have = "no limit" if room.free_files is None else f"{room.free_files:,}"
+            mark = "" if room.is_enough else "  too little"
+            table.add_row(f"{room.mount}{mark}", gb(room.need_bytes), gb(room.free_bytes), f"{room.need_files:,}", have)
+            for need in room.needs:
+                if need.bytes:
+                    table.add_row(
+                        f"  {need.what} ({need.path})", gb(need.bytes), "", f"{need.files:,}", "", style="dim"
+                    )
+        self.console.print(table)
+
+
+def _plain(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--tag", "-t", help="The image's name. [default: loradock:VERSION]")
+@click.option("--scratch", type=FOLDER, help="Wheels, compile trees, records. [default: ~/.cache/loradock/build]")
+@click.option("--context", type=FOLDER, help="The checkout to build from. [default: the one that this runs from]")
+@click.option("--base-image", help="Instead of the pinned CUDA base, for a site without that registry.")
+@click.option("--devel-image", help="Instead of the pinned CUDA development image (flash-attn only).")
+@click.option("--flash-attn", default="off", show_default=True, metavar="off|build|wheel:PATH", help="Add flash-attn.")
+@click.option("--flash-attn-archs", default="80;90", show_default=True, help="Compute capabilities to compile for.")
+@click.option("--max-jobs", type=click.IntRange(min=1), help="Compilers side by side. [default: from memory and cores]")
+@click.option("--platform", help="As in docker build, for example linux/amd64.")
+@click.option("--pip-conf", type=FILE, help="Your pip.conf (a private index); a secret: in no layer, in no log.")
+@click.option("--ca", type=FILE, help="A bundle of certificates that the downloads trust; a secret as well.")
+@click.option("--sbom", type=FILE, help="Write the image's bill of materials (CycloneDX) to this file.")
+@click.option("--pull", is_flag=True, help="Ask the registry for the base image even where it is there.")
+@click.option("--push", is_flag=True, help="Push the tag afterwards.")
+@click.option("--no-cache", is_flag=True, help="Build every step anew. Wheels of the scratch are still used.")
+@click.option("--dry-run", is_flag=True, help="Only check the machine: need against have.")
+@click.option("--json", "as_json", is_flag=True, help="For programs: the record on standard output.")
+def build(*, scratch: Path | None, dry_run: bool, as_json: bool, **options: Any) -> None:
+    """Build the image: checks disk space first, keeps wheels on scratch storage, cleans up after itself."""
+    ask = BuildAsk(scratch=scratch or default_scratch(), **options)
+    with Screen() as screen:
+        if dry_run:
+            found = preflight(ask, client=connect(), view=screen)
+            if as_json:
+                click.echo(json.dumps({"rooms": [room.as_json() for room in found.rooms]}, indent=2))
+            return
+        record = build_image(ask, view=screen)
+    if as_json:
+        click.echo(json.dumps(record, indent=2))
+        return
+    click.echo(f"{record['tag']}  {record['image'].removeprefix('sha256:')[:12]}  {gb(record['bytes'])}")
+    click.echo(
+        f"{record['seconds']:.0f} s, {record['cached_steps']} of {len(record['steps'])} steps cached; "
+        f"record: {Path(record['log']).with_suffix('.json')}",
+        err=True,
+    )
