@@ -62,7 +62,8 @@ class Screen:
             said = step.lines[-1].strip()[:80] if step.lines else ""
             elapsed = int(time.monotonic() - self.began)
             self.status.update(f"{elapsed // 60}:{elapsed % 60:02d} {_plain(title[:60])}  [dim]{_plain(said)}[/dim]")
-        if self.shown.get(key) != step.state and not (self.status and step.state == "running"):
+        is_silent = step.state == "running" and (self.status or not step.lines)
+        if self.shown.get(key) != step.state and not is_silent:
             self.shown[key] = step.state
             took = f" {step.seconds:.1f} s" if step.state == "done" else ""
             self.note(f"{step.state + took:<14}{title}")

@@ -132,16 +132,22 @@ class Workshop:
             self.log.write(f"{image} stays: {error}\n")
 
     def _container(
-        self, image: str, command: list[str], *, purpose: str, volumes: list[str], **more: object
+        self,
+        image: str,
+        command: list[str],
+        *,
+        purpose: str,
+        volumes: list[str],
+        environment: Mapping[str, str] | None = None,
+        **more: object,
     ) -> list[str]:
         """Run a container as this user; the lines it printed, or an error that shows them."""
         from docker.errors import APIError
 
-        secret = self._pip_secrets()
-        volumes = volumes + [f"{secret['pip']}:/etc/pip.conf:ro"] * ("pip" in secret)
-        volumes += [f"{secret['ca']}:/run/secrets/ca:ro"] * ("ca" in secret)
-        environment = {"HOME": "/tmp", **({"PIP_CERT": "/run/secrets/ca"} if "ca" in secret else {})}
-        environment |= dict(more.pop("environment", {}))  # type: ignore[call-overload]
+        mounted = {"pip": "/etc/pip.conf", "ca": "/run/secrets/ca"}
+        secret_files = self._pip_secrets()
+        volumes = volumes + [f"{path}:{mounted[name]}:ro" for name, path in secret_files.items()]
+        given = {"HOME": "/tmp", **({"PIP_CERT": mounted["ca"]} if "ca" in secret_files else {}), **(environment or {})}
         user = f"{os.getuid()}:{os.getgid()}"
         try:
             status, lines = run_container(
@@ -152,7 +158,7 @@ class Workshop:
                 log=self.log,
                 volumes=volumes,
                 user=user,
-                environment=environment,
+                environment=given,
                 network_mode="host",
                 platform=self.ask.platform,
                 **more,
