@@ -1,0 +1,145 @@
+"""`loradock image verify`: an image's content digest, against a digest, an image, a manifest or a signature."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loradock.directory import storage_error
+from loradock.errors import SHOWN_PROBLEMS, EnvironmentUnfit, Interrupted, Problem, UsageError
+from loradock.image.client import stoppable
+from loradock.image.content import Content, content_of, differences, read_manifest
+from loradock.image.engine import connect, image_named
+from loradock.image.signature import mismatches, sign, statement, statement_file
+from loradock.image.signature import verify as verify_signature
+
+if TYPE_CHECKING:
+    from docker.models.images import Image
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@dataclass(kw_only=True)
+class Verdict:
+    """What was compared and what does not match."""
+
+    content: Content
+    against: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def compare(self, what: str, other: Content) -> None:
+        """Compare with another image or a manifest, path by path."""
+        found = differences(self.content, other)
+        self.against.append(what)
+        self.problems += [f"{what}: {difference}" for difference in found]
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("reference", metavar="IMAGE")
+@click.option("--expect", metavar="DIGEST", help="Fail unless the content has this digest (sha256:...).")
+@click.option("--against", metavar="IMAGE", help="Fail unless this image holds the same; the differences are named.")
+@click.option("--manifest", type=FILE, help="Fail unless the content is that of this manifest.")
+@click.option("--write-manifest", type=FILE, help="Write the list of paths; its sha256 is the digest.")
+@click.option("--sign", "key", type=FILE, metavar="KEY", help="Sign with this ssh key.")
+@click.option("-o", "--output", type=FILE, metavar="FILE.sig", help="Where --sign writes; the statement goes to FILE.")
+@click.option("--signature", type=FILE, metavar="FILE.sig", help="Fail unless this signature is of this image.")
+@click.option("--signers", type=FILE, help="The allowed signers of --signature (man ssh-keygen).")
+@click.option("--identity", help="The signer that --signature has to be of, as the list of signers names it.")
+@click.option("--json", "as_json", is_flag=True, help="For programs: digest, figures, problems.")
+def verify(reference: str, as_json: bool, **wanted: Any) -> None:
+    """Print the digest of what IMAGE holds: the same for two builds from the same inputs.
+
+    Every path's type, mode, owner, size and sha256 count, and the configuration; times do not. Ends with 71 where
+    something asked for does not match.
+    """
+    _refuse_contradictions(**wanted)
+    with closing(connect()) as client:
+        image = image_named(client, reference)
+        other = image_named(client, wanted["against"]) if wanted["against"] else None
+        try:
+            with stoppable():
+                verdict = Verdict(content=content_of(client, image))
+                if other is not None:
+                    verdict.compare(wanted["against"], content_of(client, other))
+        except Interrupted as error:
+            raise Interrupted("stopped before the image was read", hint="run the same command again") from error
+    _compare(verdict, image, **wanted)
+    if wanted["write_manifest"]:
+        _write(wanted["write_manifest"], verdict.content.manifest)
+    if wanted["key"] and not verdict.problems:
+        sign(_statement(verdict, image), key=wanted["key"], signature=wanted["output"])
+        click.echo(f"signed: {wanted['output']} is of {statement_file(wanted['output'])}", err=True)
+    _report(verdict, image=image, reference=reference, as_json=as_json)
+
+
+def _refuse_contradictions(*, signature: Path | None, signers: Path | None, identity: str | None, **other: Any) -> None:
+    if signature and not (signers and identity):
+        raise UsageError(
+            "--signature says nothing without who may sign", hint="add --signers allowed_signers --identity NAME"
+        )
+    if (signers or identity) and not signature:
+        raise UsageError("--signers and --identity belong to --signature", hint="add --signature FILE.sig")
+    if bool(other["key"]) != bool(other["output"]):
+        raise UsageError("--sign and --output go together", hint="--sign KEY -o image.sig")
+    for file in (signature, other["output"]):
+        if file:
+            statement_file(file)
+
+
+def _compare(verdict: Verdict, image: Image, **wanted: Any) -> None:
+    if wanted["expect"]:
+        verdict.against.append("the expected digest")
+        if wanted["expect"] != verdict.content.digest:
+            verdict.problems.append(f"expected {wanted['expect']}, the content is {verdict.content.digest}")
+    if wanted["manifest"]:
+        verdict.compare(str(wanted["manifest"]), read_manifest(wanted["manifest"]))
+    if wanted["signature"]:
+        signed = verify_signature(wanted["signature"], signers=wanted["signers"], identity=wanted["identity"])
+        verdict.against.append(f"the statement signed by {wanted['identity']}")
+        verdict.problems += mismatches(signed, _statement(verdict, image))
+
+
+def _statement(verdict: Verdict, image: Image) -> dict[str, str]:
+    return statement(verdict.content.digest, image_labels=image.labels or {})
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
+def _report(verdict: Verdict, *, image: Image, reference: str, as_json: bool) -> None:
+    content = verdict.content
+    if as_json:
+        report = {
+            "image": reference,
+            "id": image.id,
+            "digest": content.digest,
+            "paths": len(content.entries) - 1,
+            "read_bytes": content.read_bytes,
+            "seconds": round(content.seconds, 2),
+            "against": verdict.against,
+            "problems": verdict.problems[:SHOWN_PROBLEMS],
+            "problem_count": len(verdict.problems),
+        }
+        click.echo(json.dumps(report, indent=2))
+    else:
+        click.echo(content.digest)
+    rate = content.read_bytes / 1e6 / max(content.seconds, 1e-9)
+    size = f"{content.read_bytes / 1e6:.0f} MB in {content.seconds:.1f} s, {rate:.0f} MB/s"
+    click.echo(f"{reference}: {len(content.entries) - 1} paths, {size}", err=True)
+    if verdict.problems:
+        raise EnvironmentUnfit(
+            f"{reference} is not what it should be: {len(verdict.problems)} differ",
+            hint=f"rebuild it from the revision it names, or look: docker run --rm -it {reference} bash",
+            problems=[Problem(what=problem) for problem in verdict.problems],
+        )
+    for what in verdict.against:
+        click.echo(f"matches {what}", err=True)
