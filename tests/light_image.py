@@ -9,8 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # What `loradock --version` imports, what builds loradock itself, and what proves an environment.
 PACKAGES = (
-    "annotated-types", "click", "markdown-it-py", "mdurl", "packaging", "pydantic", "pydantic-core", "pygments", "pyyaml",
-    "rich", "setuptools", "typing-extensions", "typing-inspection",
+    "annotated-types", "click", "markdown-it-py", "mdurl", "packaging", "pydantic", "pydantic-core", "pygments",
+    "pyyaml", "rich", "setuptools", "typing-extensions", "typing-inspection",
 )  # fmt: skip
 
 

@@ -83,7 +83,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 def run_container(
     client: DockerClient, image: str, command: Sequence[str], *, purpose: str, log: TextIO, **options: Any
 ) -> tuple[int, list[str]]:
-    """Run a container with our label, its output copied to `log`; its status and its last lines. It is gone after."""
+    """Run a container with our label, its output copied to `log`; its status and its lines. It is gone after."""
     container = client.containers.create(image, list(command), labels={labels.CONTAINER: purpose}, **options)
     lines: list[str] = []
     rest = b""
@@ -93,7 +93,7 @@ def run_container(
             *whole, rest = (rest + chunk).split(b"\n")
             for line in (part.decode(errors="replace").rstrip("\r") for part in whole):
                 log.write(line + "\n")
-                lines = [*lines[-200:], line]
+                lines.append(line)
         if rest:
             lines.append(rest.decode(errors="replace"))
             log.write(lines[-1] + "\n")
