@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -38,3 +41,40 @@ def base_image(engine: DockerClient) -> str:
     if not engine.images.list(name):
         pytest.skip(f"no base image: docker pull {name}, or name one in LORADOCK_TEST_BASE")
     return name
+
+
+@pytest.fixture(scope="session")
+def canary() -> str:
+    """A secret that the full image's build is given, in its pip.conf."""
+    return f"canary-{secrets.token_hex(16)}"
+
+
+@pytest.fixture(scope="session")
+def record(
+    engine: DockerClient, base_image: str, canary: str, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """The record of a real build of the full image, from the real lock, on the machine's own scratch."""
+    scratch = os.environ.get("LORADOCK_TEST_SCRATCH")
+    folder = Path(scratch) if scratch else tmp_path_factory.mktemp("scratch")
+    folder.mkdir(parents=True, exist_ok=True)
+    conf = tmp_path_factory.mktemp("secrets") / "pip.conf"
+    conf.write_text(f"# {canary}\n[global]\ntimeout = 60\n", encoding="utf-8")
+    command = [sys.executable, "-m", "loradock", "build", "--json", "--tag", "loradock:test-full"]
+    command += ["--base-image", base_image, "--scratch", str(folder), "--pip-conf", str(conf)]
+    bundle = os.environ.get("PIP_CERT") or os.environ.get("SSL_CERT_FILE")
+    command += ["--ca", bundle] if bundle else []
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1700)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="session")
+def image(record: dict[str, Any]) -> str:
+    """The tag of the full image."""
+    return record["tag"]
+
+
+@pytest.fixture(scope="session")
+def build_log(record: dict[str, Any]) -> Path:
+    """All that the build of the full image said."""
+    return Path(record["log"])

@@ -1,0 +1,179 @@
+"""The full image in real containers: any uid, nothing writable but a tmpfs, no capability, no network."""
+
+from __future__ import annotations
+
+import json
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from loradock.image import labels
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+    from docker.models.containers import Container
+
+UIDS = ("65532", "123456:0", "1000730000:0")
+TIGHT = {
+    "read_only": True,
+    "tmpfs": {"/tmp": "rw,exec,nosuid,nodev"},
+    "cap_drop": ["ALL"],
+    "security_opt": ["no-new-privileges"],
+    "network_mode": "none",
+}
+SHORT = ("train", "--demo", "--output", "/out", "--set", "train.max_steps=4")
+
+
+class Ended:
+    """A container that has ended: its exit code and all that it said."""
+
+    def __init__(self, container: Container) -> None:
+        self.code = int(container.wait(timeout=280)["StatusCode"])
+        self.text = container.logs().decode()
+
+
+@pytest.fixture
+def started(engine: DockerClient, image: str) -> Iterator[list[Container]]:
+    """The containers that a test starts; removed afterwards."""
+    containers: list[Container] = []
+    yield containers
+    for container in containers:
+        container.remove(force=True)
+
+
+def start(engine: DockerClient, image: str, started: list[Container], *args: str, **options: object) -> Container:
+    container = engine.containers.run(image, list(args), detach=True, **{**TIGHT, **options})  # pyright: ignore
+    started.append(container)
+    return container
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("user", UIDS)
+def test_any_uid_trains_and_saves_with_nothing_writable_but_a_tmpfs(
+    engine: DockerClient, image: str, started: list[Container], tmp_path: Path, user: str
+) -> None:
+    tmp_path.chmod(0o777)
+    mounts = {str(tmp_path): {"bind": "/out", "mode": "rw"}}
+    ended = Ended(start(engine, image, started, *SHORT, user=user, volumes=mounts))
+    assert ended.code == 0, ended.text
+    (adapter,) = tmp_path.glob("*/adapter/adapter_model.safetensors")
+    assert adapter.stat().st_uid == int(user.partition(":")[0])
+    assert stat.S_IMODE(adapter.stat().st_mode) & 0o060 == 0o060
+    record = json.loads(next(tmp_path.glob("*/run.json")).read_text(encoding="utf-8"))
+    (lock,) = engine.images.get(image).labels[labels.LOCK].split()
+    assert lock in json.dumps(record)
+
+
+@pytest.mark.timeout(120)
+def test_sigterm_to_the_container_reaches_the_trainer(
+    engine: DockerClient, image: str, started: list[Container]
+) -> None:
+    endless = ("train", "--demo", "--output", "/tmp/out", "--set", "train.max_steps=100000")
+    container = start(engine, image, started, *endless)
+    deadline = time.monotonic() + 90
+    while b"step 2/" not in container.logs():
+        assert time.monotonic() < deadline, container.logs().decode()
+        time.sleep(0.3)
+    asked = time.monotonic()
+    container.stop(timeout=30)
+    ended = Ended(container)
+    assert ended.code == 76, ended.text
+    assert time.monotonic() - asked < 20
+
+
+def test_what_is_compiled_in_the_triton_cache_can_be_loaded(
+    engine: DockerClient, image: str, started: list[Container]
+) -> None:
+    script = (
+        'cd "$TRITON_CACHE_DIR" 2>/dev/null || { mkdir -p "$TRITON_CACHE_DIR"; cd "$TRITON_CACHE_DIR"; }; '
+        "echo '#include <Python.h>' >a.c; echo 'int answer(void) { return 42; }' >>a.c; "
+        "gcc -shared -fPIC -I$(python -c 'import sysconfig; print(sysconfig.get_path(\"include\"))') a.c -o a.so; "
+        'python -c "import ctypes; print(ctypes.CDLL(\\"./a.so\\").answer())"; stat -c %a ..'
+    )
+    ended = Ended(start(engine, image, started, "bash", "-c", script, user="1000730000:0"))
+    assert ended.text.split() == ["42", "700"]
+
+
+def test_a_noexec_tmpfs_alone_is_refused_with_the_remedy(
+    engine: DockerClient, image: str, started: list[Container]
+) -> None:
+    plain = {"/tmp": ""}  # Docker's own default: rw,noexec,nosuid,nodev
+    ended = Ended(start(engine, image, started, *SHORT, user="123456:0", tmpfs=plain))
+    assert ended.code == 71
+    assert "--tmpfs /tmp:rw,exec,nosuid,nodev" in ended.text
+
+
+def test_no_arguments_print_help_and_a_wrong_command_is_an_error(
+    engine: DockerClient, image: str, started: list[Container]
+) -> None:
+    helped = Ended(start(engine, image, started))
+    assert helped.code == 0
+    assert "train" in helped.text
+    assert Ended(start(engine, image, started, "trian")).code == 2
+
+
+def test_the_image_carries_its_labels_and_drops_root(engine: DockerClient, image: str) -> None:
+    config = engine.images.get(image).attrs["Config"]
+    assert config["User"] == "65532:0"
+    assert config["StopSignal"] == "SIGTERM"
+    assert config["Labels"][labels.IMAGE] == "true"
+    assert config["Labels"][labels.BASE_VERIFIED] == "false"
+    assert config["Labels"][labels.REVISION] not in {"", "unknown"}
+    assert len(config["Labels"][labels.LOCK].removeprefix("sha256:")) == 64
+
+
+@pytest.mark.parametrize(("made", "code"), [("true", 0), ("touch $H", 0), ("touch -d '20 minutes ago' $H", 1)])
+def test_the_healthcheck_follows_the_heartbeat(
+    engine: DockerClient, image: str, started: list[Container], made: str, code: int
+) -> None:
+    script = f"H=$LORADOCK_HEARTBEAT; {made}; echo ready; exec sleep 60"
+    container = start(engine, image, started, "bash", "-c", script, user="123456:0")
+    while b"ready" not in container.logs():
+        time.sleep(0.1)
+    result = container.exec_run("/opt/loradock/bin/healthcheck")
+    assert result.exit_code == code, result.output
+    container.kill()
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("harm", "found"),
+    [
+        ("true", None),
+        ("printf x >>$S/click/core.py", "click/core.py"),
+        ("mkdir $S/evil-1.0.dist-info; echo 'Name: evil' >$S/evil-1.0.dist-info/METADATA; "
+         "echo 'Version: 1.0' >>$S/evil-1.0.dist-info/METADATA; touch $S/evil-1.0.dist-info/RECORD", "evil"),
+        ("sed -i 's/^Version: .*/Version: 0.0.1/' $S/click-*.dist-info/METADATA", "click"),
+        ("echo 'import os' >$S/evil.pth", "evil.pth"),
+    ],
+    ids=["untouched", "tampered", "extra", "wrong-version", "unowned"],
+)  # fmt: skip
+def test_lock_verify_finds_what_was_changed_in_the_image(
+    engine: DockerClient, image: str, started: list[Container], harm: str, found: str | None
+) -> None:
+    script = f"S=$(python -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))'); {harm}; loradock lock verify"
+    options = {"user": "0", "read_only": False, "cap_drop": []}
+    ended = Ended(start(engine, image, started, "bash", "-c", script, **options))
+    assert ended.code == (71 if found else 0), ended.text
+    assert (found or "") in ended.text
+
+
+@pytest.mark.timeout(900)
+def test_a_secret_of_the_build_is_nowhere_in_the_image(image: str, build_log: Path, canary: str) -> None:
+    """The same scan finds a planted leak: see test_leaks.py."""
+    from leaks import scan
+
+    assert scan(image, [canary], build_log.read_text(encoding="utf-8")) == []
+
+
+def test_docker_run_is_one_command_for_a_person(image: str, engine: DockerClient) -> None:
+    client = subprocess.run(
+        ["docker", "run", "--rm", image, "config", "presets"], capture_output=True, text=True, timeout=60
+    )
+    assert client.returncode == 0, client.stderr
+    assert "commonsense" in client.stdout
