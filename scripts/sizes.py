@@ -21,7 +21,7 @@ STAGES = {
     "base": {"bytes": 400 * MEGABYTE, "files": 12_000, "measured": False},
     "system": {"bytes": 315 * MEGABYTE, "files": 9_000, "measured": True},
     "wheels": {"bytes": 12 * MEGABYTE, "files": 1_300, "measured": True},
-    "loradock": {"bytes": 5 * MEGABYTE, "files": 500, "measured": True},
+    "loradock": {"bytes": 15 * MEGABYTE, "files": 500, "measured": True},
     "devel": {"bytes": 9_000 * MEGABYTE, "files": 40_000, "measured": False},
     "flash-attn-toolchain": {"bytes": 400 * MEGABYTE, "files": 9_000, "measured": True},
     "flash-attn-tree": {"bytes": 9_000 * MEGABYTE, "files": 60_000, "measured": True},

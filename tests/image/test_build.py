@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -44,12 +45,36 @@ def remains(engine: DockerClient, scratch: Path) -> dict[str, list[str]]:
     dangling = engine.images.list(filters={"dangling": True, "label": labels.IMAGE})
     return {
         "containers": [c.name or "" for c in containers if str(scratch) in str(c.attrs["HostConfig"]["Binds"])],
-        "images": [i.id or "" for i in dangling if i.labels[labels.IMAGE] in {"wheels", "flash-attn-toolchain"}],
+        "images": [i.id or "" for i in dangling if i.id not in OLDER and i.labels[labels.IMAGE] != "true"],
         "temporary": [path.name for path in (scratch / "tmp").iterdir()],
     }
 
 
+OLDER: set[str | None] = set()  # what others left on a person's engine before these tests
 NOTHING: dict[str, list[str]] = {"containers": [], "images": [], "temporary": []}
+
+
+def sleeping() -> bool:
+    """True while the process that `backend` was told to become runs, inside or outside of a container."""
+    found = False
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found = found or path.read_bytes() == b"sleep\x00299\x00"
+    return found
+
+
+@contextlib.contextmanager
+def backend(checkout: Path, code: str) -> Iterator[None]:
+    """Let the installation of loradock itself, the last step of a build, run `code`; it is put right at the end."""
+    project = checkout / "pyproject.toml"
+    right = project.read_text(encoding="utf-8")
+    ours = checkout / "src" / "backend.py"
+    ours.write_text(f"# {time.time()}\n{code}\n", encoding="utf-8")
+    setuptools = 'build-backend = "setuptools.build_meta"'
+    project.write_text(right.replace(setuptools, 'build-backend = "backend"\nbackend-path = ["src"]'), encoding="utf-8")
+    yield
+    project.write_text(right, encoding="utf-8")
+    ours.unlink()
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +90,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def built(engine: DockerClient, base_image: str, checkout: Path, scratch: Path) -> Iterator[dict[str, Any]]:
     """The record of a first build, made with a pip.conf that holds a secret."""
-    scratch.parent.mkdir(exist_ok=True)
+    OLDER.update(image.id for image in engine.images.list(filters={"dangling": True}))
     conf = scratch.parent / "pip.conf"
     conf.write_text(f"# {CANARY}\n[global]\ndisable-pip-version-check = true\n", encoding="utf-8")
     done = run(checkout, scratch, base_image, "--tag", TAG, "--json", "--pip-conf", str(conf))
@@ -108,7 +133,11 @@ def test_the_wheels_lie_on_the_scratch_and_none_in_the_image(
     assert len(wheels) == len(PACKAGES)
     assert {path.stat().st_uid for path in wheels} == {os.geteuid()}
     found = engine.containers.run(
-        TAG, ["-c", "find / -xdev -name '*.whl'"], entrypoint="bash", remove=True, labels={labels.CONTAINER: "test"}
+        TAG,
+        ["-c", "find / -xdev -name '*.whl' 2>/dev/null || true"],
+        entrypoint="bash",
+        remove=True,
+        labels={labels.CONTAINER: "test"},
     )
     assert found == b""
 
@@ -117,7 +146,7 @@ def test_a_change_of_code_rebuilds_only_from_there_and_a_second_build_fetches_no
     built: dict[str, Any], base_image: str, checkout: Path, scratch: Path
 ) -> None:
     source = checkout / "src" / "loradock" / "__init__.py"
-    source.write_text(source.read_text(encoding="utf-8") + "\nCHANGED = True\n", encoding="utf-8")
+    source.write_text(source.read_text(encoding="utf-8") + f"\nCHANGED = {time.time()}\n", encoding="utf-8")
     done = run(checkout, scratch, base_image, "--tag", TAG, "--json")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
@@ -140,13 +169,10 @@ def test_a_corrupt_wheel_is_fetched_anew(built: dict[str, Any], base_image: str,
 def test_a_failing_step_shows_its_last_lines_and_the_next_build_works(
     built: dict[str, Any], engine: DockerClient, base_image: str, checkout: Path, scratch: Path
 ) -> None:
-    script = checkout / "docker" / "install_loradock"
-    right = script.read_text(encoding="utf-8")
-    script.write_text(right + "echo the cable is loose >&2\nexit 3\n", encoding="utf-8")
-    failed = run(checkout, scratch, base_image, "--tag", TAG)
-    script.write_text(right, encoding="utf-8")
+    with backend(checkout, "raise SystemExit('the cable is loose')"):
+        failed = run(checkout, scratch, base_image, "--tag", TAG)
     assert failed.returncode == 71
-    assert "| the cable is loose" in failed.stderr
+    assert "the cable is loose" in failed.stderr
     log = failed.stderr.strip().splitlines()[-1].removeprefix("hint: the whole log: less ")
     assert "the cable is loose" in Path(log).read_text(encoding="utf-8")
     assert remains(engine, scratch) == NOTHING
@@ -157,41 +183,35 @@ def test_a_failing_step_shows_its_last_lines_and_the_next_build_works(
 def test_a_signal_ends_a_build_leaving_nothing_and_the_next_one_works(
     built: dict[str, Any], engine: DockerClient, base_image: str, checkout: Path, scratch: Path, number: signal.Signals
 ) -> None:
-    script = checkout / "docker" / "install_loradock"
-    right = script.read_text(encoding="utf-8")
-    script.write_text(f"#!/bin/sh\n: {number.name} {time.time()}\necho asleep\nsleep 299\n", encoding="utf-8")
-    with subprocess.Popen(
-        command(checkout, scratch, base_image, "--tag", TAG), stderr=subprocess.PIPE, text=True
-    ) as process:
+    with (
+        backend(checkout, "import os; os.execvp('sleep', ['sleep', '299'])"),
+        subprocess.Popen(
+            command(checkout, scratch, base_image, "--tag", TAG), stderr=subprocess.PIPE, text=True
+        ) as process,
+    ):
         assert process.stderr is not None
         said = ""
         while "install_loradock" not in said:
             said += process.stderr.readline()
+        while not sleeping():
+            time.sleep(0.1)
         held = run(checkout, scratch, base_image, "--tag", TAG)
         began = time.monotonic()
         process.send_signal(number)
         told = process.stderr.read()
         process.wait(60)
-    script.write_text(right, encoding="utf-8")
+        took = time.monotonic() - began
     assert process.returncode == 76, said + told
-    assert time.monotonic() - began < 20
+    assert took < 15
     assert f"stopped by {number.name}" in told
     assert held.returncode == 71
     assert f"another build (process {process.pid} on" in held.stderr
     assert remains(engine, scratch) == NOTHING
-    sleeping = [p for p in Path("/proc").glob("[0-9]*/cmdline") if b"sleep\x00299" in _content(p)]
-    assert sleeping == []
+    assert not sleeping()
     assert run(checkout, scratch, base_image, "--tag", TAG).returncode == 0
 
 
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
-
-
-def test_a_flash_attn_wheel_is_taken_by_its_hash_and_ends_in_the_image(
+def test_a_flash_attn_wheel_is_taken_by_its_hash_and_an_image_where_it_does_not_import_is_not_built(
     built: dict[str, Any], engine: DockerClient, base_image: str, checkout: Path, scratch: Path, tmp_path: Path
 ) -> None:
     pins = json.loads((checkout / "docker" / "versions.json").read_text(encoding="utf-8"))
@@ -199,18 +219,16 @@ def test_a_flash_attn_wheel_is_taken_by_its_hash_and_ends_in_the_image(
     wheel = tmp_path / f"flash_attn-{version}-py3-none-any.whl"
     info = f"flash_attn-{version}.dist-info"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("flash_attn/__init__.py", f"__version__ = {version!r}\n")
-        archive.writestr("flash_attn_2_cuda.py", "")
+        archive.writestr("flash_attn/__init__.py", "import the_torch_it_was_built_for\n")
         archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: flash-attn\nVersion: {version}\n")
         archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{info}/RECORD", "")
     tag = f"{TAG}-flash"
-    done = run(checkout, scratch, base_image, "--tag", tag, "--json", "--flash-attn", f"wheel:{wheel}")
-    assert done.returncode == 0, done.stderr
-    script = "import importlib.util; print(importlib.util.find_spec('flash_attn').origin)"
-    said = engine.containers.run(
-        tag, ["-c", f'python -c "{script}"'], entrypoint="bash", remove=True, labels={labels.CONTAINER: "test"}
-    )
-    engine.images.remove(tag, force=True)
-    assert b"/opt/loradock/venv/" in said
-    assert len(json.loads(done.stdout)["flash_attn"]["sha256"]) == 64
+    done = run(checkout, scratch, base_image, "--tag", tag, "--flash-attn", f"wheel:{wheel}")
+    log = max((scratch / "records").glob("*.log")).read_text(encoding="utf-8")
+    assert done.returncode == 71, done.stderr
+    assert "failed        [venv 2/2]" in done.stderr
+    assert "ModuleNotFoundError" in done.stderr
+    assert f"Successfully installed flash-attn-{version}" in log
+    assert engine.images.list(tag) == []
+    assert remains(engine, scratch) == NOTHING
