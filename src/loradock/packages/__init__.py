@@ -1,0 +1,1 @@
+"""What is installed in an environment, against the lock: names, versions, and every file's bytes."""
