@@ -10,18 +10,18 @@ ARG BASE_IMAGE=nvidia/cuda:12.8.1-base-ubuntu24.04@sha256:133c78a0575303be34164d
 ARG DEVEL_IMAGE=nvidia/cuda:12.8.1-devel-ubuntu24.04@sha256:520292dbb4f755fd360766059e62956e9379485d9e073bbd2f6e3c20c270ed66
 ARG FLASH_ATTN=off
 
-# What every process of the image needs from the distribution: docker/apt.txt says why, line by line.
+# What every process of the image needs from the distribution: docker/system/apt.txt says why, line by line.
 # hadolint ignore=DL3006
 FROM ${BASE_IMAGE} AS system
 ENV LANG=C.UTF-8
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
-RUN --mount=type=bind,source=docker,target=/run/loradock \
+RUN --mount=type=bind,source=docker/system,target=/run/loradock \
     /run/loradock/apt_install /run/loradock/apt.txt \
     && /run/loradock/harden
 
 # pip, for the stages below; none of it reaches the image. `loradock build` runs this stage to fill its wheel cache.
 FROM system AS wheels
-RUN --mount=type=bind,source=docker,target=/run/loradock \
+RUN --mount=type=bind,source=docker/system,target=/run/loradock \
     /run/loradock/apt_install /run/loradock/apt-wheels.txt
 
 # flash-attn: off is the default, because torch 2.10 has FlashAttention-2 inside.
@@ -31,7 +31,7 @@ RUN mkdir /wheels
 # hadolint ignore=DL3006
 FROM ${DEVEL_IMAGE} AS flash-attn-toolchain
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
-RUN --mount=type=bind,source=docker,target=/run/loradock \
+RUN --mount=type=bind,source=docker/system,target=/run/loradock \
     /run/loradock/apt_install /run/loradock/apt-flash-attn.txt
 COPY docker/flash_attn docker/requirements.lock docker/versions.json /opt/loradock/flash-attn/
 
@@ -46,25 +46,29 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,ta
 # A wheel that exists already, by its sha256, from where the pip secret's find-links points.
 FROM wheels AS flash-attn-wheel
 ARG FLASH_ATTN_SHA256
-RUN --mount=type=bind,source=docker,target=/run/loradock \
+RUN --mount=type=bind,source=docker/fetch_flash_attn,target=/run/loradock/fetch_flash_attn \
+    --mount=type=bind,source=docker/versions.json,target=/run/loradock/versions.json \
     --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca \
     /run/loradock/fetch_flash_attn "$FLASH_ATTN_SHA256" /wheels
 
 # hadolint ignore=DL3006
 FROM flash-attn-${FLASH_ATTN} AS flash-attn
 
-# The packages: one layer, from the lock, trimmed and byte-compiled before it is closed; then proven without a GPU.
+# The packages: one layer, from the lock (a step mounts just the files that decide it, so nothing else rebuilds it),
+# trimmed and byte-compiled before it is closed; then proven without a GPU.
 FROM system AS venv
-RUN --mount=type=bind,source=docker,target=/run/loradock \
+RUN --mount=type=bind,source=docker/venv,target=/run/loradock \
+    --mount=type=bind,source=docker/requirements.lock,target=/run/requirements.lock \
     --mount=type=bind,from=wheels,source=/usr/lib/python3/dist-packages/pip,target=/run/pip/pip \
     --mount=type=bind,from=flash-attn,source=/wheels,target=/run/flash-attn \
     --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca \
     --mount=type=cache,id=loradock-pip,target=/root/.cache/pip \
-    /run/loradock/install_venv /opt/loradock/venv
+    /run/loradock/install_venv /opt/loradock/venv /run/requirements.lock
 ENV PATH=/opt/loradock/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONNOUSERSITE=1
-RUN --mount=type=bind,source=docker,target=/run/loradock \
-    /opt/loradock/venv/bin/python -B /run/loradock/prove.py /run/loradock
+RUN --mount=type=bind,source=docker/prove.py,target=/run/prove.py \
+    --mount=type=bind,source=docker/requirements.lock,target=/run/requirements.lock \
+    /opt/loradock/venv/bin/python -B /run/prove.py /run/requirements.lock
 
 # loradock itself: a change of code rebuilds from here.
 FROM venv AS runtime

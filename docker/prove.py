@@ -1,4 +1,4 @@
-"""Proves the finished environment without a GPU, while the image is built: `prove.py DIRECTORY_OF_THE_LOCK`.
+"""Proves the finished environment without a GPU, while the image is built: `prove.py LOCK`.
 
 One function a promise; each prints what it saw and raises where the promise does not hold, which ends the build.
 A promise about a package that the lock does not hold is named as such (a site may build on a smaller lock).
@@ -141,12 +141,12 @@ PROMISES: tuple[tuple[str | None, Callable[[Path], str]], ...] = (
 )
 
 
-def main(folder: Path) -> None:
+def main(lock: Path) -> None:
     """Prove each promise; the first that fails ends the build."""
     os.environ["TRANSFORMERS_OFFLINE"] = os.environ["HF_HUB_OFFLINE"] = "1"
     for package, promise in PROMISES:
         if package is None or installed(package):
-            print(f"proven: {promise(folder / 'requirements.lock')}", flush=True)
+            print(f"proven: {promise(lock)}", flush=True)
         else:
             print(f"left out: {package} is not in this image", flush=True)
 
