@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from docker.models.images import Image
-
     from docker import DockerClient
+    from docker.models.images import Image
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,9 +23,8 @@ from loradock.errors import EnvironmentUnfit, InputMissing, Interrupted
 from loradock.image import labels
 
 if TYPE_CHECKING:
-    from docker.models.images import Image
-
     from docker import DockerClient
+    from docker.models.images import Image
 
 TITLE = "loradock content 1"
 CHUNK_BYTES = 1 << 20
