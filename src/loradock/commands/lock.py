@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from loradock.errors import EnvironmentUnfit
+from loradock.packages.findings import installers
 from loradock.packages.verify import Verified
 from loradock.packages.verify import verify as verify_environment
 
@@ -81,8 +82,8 @@ def _summary(verified: Verified) -> str:
 def _remedy(verified: Verified) -> str:
     if verified.manifest:
         return "do not use this container: pull or build the image again (loradock build)"
-    python = Path(verified.prefix, "bin", "python")
-    return f"{python} -m pip install --force-reinstall --no-deps --require-hashes -r {verified.lock}"
+    install, _ = installers(Path(verified.prefix))
+    return f"{install} --require-hashes -r {verified.lock}"
 
 
 @contextmanager

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from loradock.errors import Problem
 
-# Kind -> what to do about it; {package}, {version}, {file} and {python} are filled in.
-REINSTALL = "{python} -m pip install --force-reinstall --no-deps {package}=={version}"
+# Kind -> what to do about it; {package}, {version}, {file}, {install} and {uninstall} are filled in.
+REINSTALL = "{install} {package}=={version}"
 REMEDIES = {
     "missing": REINSTALL,
     "wrong-version": REINSTALL,
-    "extra": "{python} -m pip uninstall {package}",
+    "extra": "{uninstall} {package}",
     "duplicate": "rm -r {file}",
     "no-record": REINSTALL,
     "bad-record": REINSTALL,
@@ -20,7 +20,7 @@ REMEDIES = {
     "tampered": REINSTALL,
     "overwritten": REINSTALL,
     "unreadable": "chmod a+r {file}",
-    "outside": "{python} -m pip uninstall {package}",
+    "outside": "{uninstall} {package}",
     "unowned": "rm -r {file}",
     "byte-code": "rm {file}",
     "open": "set include-system-site-packages = false in {file}",
@@ -61,8 +61,10 @@ class Findings:
         remedy = REMEDIES["manifest"] if self.is_image else REMEDIES[kind]
         if package is not None and package not in self.versions and remedy == REINSTALL:
             remedy = REMEDIES["extra"]
+        install, uninstall = installers(self.prefix)
         filled = remedy.format(
-            python=self.prefix / "bin" / "python",
+            install=install,
+            uninstall=uninstall,
             package=package,
             version=self.versions.get(package or "", ""),
             file=file,
@@ -75,6 +77,10 @@ class Findings:
         return tuple(sorted(self.found, key=lambda each: (rank[each.kind], each.file, each.what)))
 
 
-def as_json(finding: Finding) -> dict[str, str | None]:
-    """The finding for programs."""
-    return asdict(finding)
+def installers(prefix: Path) -> tuple[str, str]:
+    """The commands that install anew and uninstall in an environment: by its own pip, or by uv where it has none."""
+    if (prefix / "bin" / "pip").exists():
+        pip = f"{prefix}/bin/pip"
+        return f"{pip} install --force-reinstall --no-deps", f"{pip} uninstall"
+    python = f"--python {prefix}/bin/python"
+    return f"uv pip install {python} --reinstall --no-deps", f"uv pip uninstall {python}"

@@ -30,13 +30,12 @@ class Recorded:
 
 @dataclass(frozen=True, kw_only=True)
 class Installed:
-    """One distribution: the name (normalised) and version of its METADATA, and its RECORD."""
+    """One distribution: the name (normalised) and version of its METADATA; `faults` where the directory disagrees."""
 
     name: str
     version: str
     folder: Path
     metadata: Message
-    records: tuple[Recorded, ...] | None
     faults: tuple[str, ...] = ()
 
     @property
@@ -67,19 +66,11 @@ def _read(folder: Path) -> Installed:
     faults: list[str] = []
     if (name, version) != (canonicalize_name(said_name), said_version):
         faults.append(f"METADATA says {name} {version}, the directory {folder.name}")
-    records, bad = _records(folder)
-    return Installed(
-        name=name,
-        version=version,
-        folder=folder,
-        metadata=metadata,
-        records=records,
-        faults=(*faults, *bad),
-    )
+    return Installed(name=name, version=version, folder=folder, metadata=metadata, faults=tuple(faults))
 
 
-def _records(folder: Path) -> tuple[tuple[Recorded, ...] | None, list[str]]:
-    """The lines of RECORD and what is wrong with some; None where there is no RECORD to read."""
+def read_record(folder: Path) -> tuple[tuple[Recorded, ...] | None, list[str]]:
+    """The lines of a dist-info directory's RECORD and what is wrong with some; None where there is none to read."""
     try:
         text = (folder / "RECORD").read_text(encoding="utf-8")
         rows = list(csv.reader(io.StringIO(text, newline="")))

@@ -6,7 +6,8 @@ import importlib.util
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 from loradock.packages.installed import is_cached_bytecode
@@ -21,7 +22,9 @@ CACHE_NAME = re.compile(r"(.+?)\.(?:cpython-|pypy)\d+.*\.pyc")
 UNCHECKED_HASH = 0b01
 
 
-def unowned(prefix: Path, on_disk: Set[str], *, owned: Set[str], manifest: Set[str]) -> Iterator[tuple[str, str]]:
+def unowned(
+    prefix: Path, on_disk: AbstractSet[str], *, owned: AbstractSet[str], manifest: AbstractSet[str]
+) -> Iterator[tuple[str, str]]:
     """(path, what) for what no RECORD names, or a manifest does not where there is one.
 
     A directory in which no file is owned is one finding.
@@ -39,7 +42,7 @@ def unowned(prefix: Path, on_disk: Set[str], *, owned: Set[str], manifest: Set[s
         yield from ((path, "the manifest does not have it") for path in on_disk & owned - manifest)
 
 
-def _folders_of(owned: Set[str], prefix: Path) -> set[str]:
+def _folders_of(owned: AbstractSet[str], prefix: Path) -> set[str]:
     """Every directory that has an owned file in it, at whatever depth."""
     folders = {str(prefix)}
     for path in owned:
@@ -72,7 +75,7 @@ def bytecode_source(path: str) -> str | None:
     return os.path.join(os.path.dirname(os.path.dirname(path)), f"{match[1]}.py")
 
 
-def foreign_bytecode(paths: Set[str], *, sources: Set[str]) -> Iterator[tuple[str, str]]:
+def foreign_bytecode(paths: AbstractSet[str], *, sources: AbstractSet[str]) -> Iterator[tuple[str, str]]:
     """(path, what) for byte-code that Python runs unasked and that is not of its source's hash.
 
     Other byte-code (of another Python, by time, by checked hash) Python itself compares, and compiles anew.

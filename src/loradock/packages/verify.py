@@ -22,7 +22,7 @@ from pathlib import Path
 
 from loradock.packages.digests import Digests, digest_files
 from loradock.packages.findings import Finding, Findings
-from loradock.packages.installed import Installed, Recorded, files_below, installed_in
+from loradock.packages.installed import Installed, Recorded, files_below, installed_in, read_record
 from loradock.packages.lock import (
     IMAGE_PREFIX,
     Locked,
@@ -179,11 +179,12 @@ def _owners(installed: list[Installed], findings: Findings) -> dict[str, list[tu
     inside = f"{findings.prefix}{os.sep}"
     for each in installed:
         record = str(each.folder / "RECORD")
-        for fault in each.faults:
+        lines, faults = read_record(each.folder)
+        for fault in (*each.faults, *faults):
             findings.add("bad-record", fault, file=record, package=each.name)
-        if each.records is None:
+        if lines is None:
             findings.add("no-record", f"{each.name} has no RECORD of its files", file=record, package=each.name)
-        for line in each.records or ():
+        for line in lines or ():
             if line.path.startswith(inside):
                 owners[line.path].append((each.name, line))
             else:

@@ -1,0 +1,43 @@
+"""`loradock image sbom`: the bill of materials, CycloneDX 1.6 JSON."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from loradock.directory import storage_error
+from loradock.image.sbom import bill_of_image, bill_of_materials
+
+
+@click.command()
+@click.argument("image", required=False)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write to this file, whole or not at all, instead of printing.",
+)
+def sbom(image: str | None, output: Path | None) -> None:
+    """List every Python and system package of IMAGE, or of this environment, as CycloneDX 1.6 JSON.
+
+    The same content gives the same bytes. Where a part cannot be listed there is no list: the command fails.
+    """
+    if image is None:
+        text = bill_of_materials(Path(sys.prefix))
+    else:
+        from loradock.image.engine import connect
+
+        text = bill_of_image(connect(), image).rstrip("\n")
+    if output is None:
+        click.echo(text)
+        return
+    partial = output.with_name(f".{output.name}-{os.getpid()}")
+    try:
+        partial.write_text(text + "\n", encoding="utf-8")
+        partial.replace(output)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise storage_error(error, output) from error
