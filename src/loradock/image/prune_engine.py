@@ -259,15 +259,18 @@ def _parents(record: Mapping[str, Any]) -> list[str]:
 def _record_entry(
     record: Mapping[str, Any], parts: Mapping[str, int], children: Sequence[str], images: Sequence[Seen]
 ) -> Entry:
+    holders = [image for image in images if any(part in image.parts for part in parts)]
+    foreign = [image for image in holders if labels.IMAGE not in image.labels]
     kept = "a build uses it" if record["InUse"] else ""
-    holders = [image.id for image in images if any(part in image.parts for part in parts)]
+    if foreign:
+        kept = kept or f"the image {(*foreign[0].tags, foreign[0].id)[0]} holds it: it frees nothing"
     return Entry(
         kind="cache",
         id=record["ID"],
         name=f"{record['ID'][:12]} {_step_text(record)}",
         last_used=_seconds(record["LastUsedAt"] or record["CreatedAt"]),
         parts=parts,
-        needs=[*children, *(holders[:1] if len(holders) == 1 else [])],
+        needs=[*children, *(image.id for image in holders)],
         kept=kept,
     )
 
