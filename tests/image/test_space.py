@@ -78,6 +78,13 @@ def test_an_engine_elsewhere_is_named_as_such() -> None:
         places({"DockerRootDir": "/var/lib/engine-of-another-machine"})
 
 
+def unmount_below(folder: Path) -> None:
+    """Undo every mount below a folder: the disk, and what an engine leaves (its network namespaces)."""
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+    for mount in sorted((mount for mount in mounts if mount.startswith(f"{folder}/")), reverse=True):
+        subprocess.run(["umount", "--lazy", mount], check=True)
+
+
 @pytest.fixture(scope="module")
 def small_engine(engine: DockerClient, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A second engine whose root is a disk of 1.4 GiB that holds the base image; its folder, with `docker.sock`."""
@@ -93,7 +100,7 @@ def small_engine(engine: DockerClient, base_image: str, tmp_path_factory: pytest
         pytest.skip("needs root and dockerd that may mount")
     flags = ["--data-root", root, "--exec-root", folder / "exec", "-p", folder / "pid", "-H", f"unix://{socket}"]
     with (folder / "log").open("w") as log, contextlib.ExitStack() as ends:
-        ends.callback(subprocess.run, ["umount", "--lazy", root], check=True)
+        ends.callback(unmount_below, folder)
         process = subprocess.Popen(["dockerd", *flags, "--bridge=none", "--iptables=false"], stdout=log, stderr=log)
         ends.callback(process.wait, 60)
         ends.callback(process.terminate)

@@ -82,10 +82,16 @@ def _needs(ask: BuildAsk, *, source: Checkout, client: DockerClient, where: Plac
 
 def _has_layers(client: DockerClient, *, lock_sha256: str, base: str, at_least: int) -> bool:
     """True where an image of this lock and base exists and the build cache holds a layer as large as its packages."""
+    from docker.errors import APIError
+
     images = client.images.list(filters={"label": [f"{labels.LOCK}={lock_sha256}", f"{BASE_NAME}={base}"]})
     if not images:
         return False
-    cached = client.df().get("BuildCache") or []
+    try:
+        cached = client.df().get("BuildCache") or []
+    except APIError:
+        # The engine answers one such question at a time; without an answer the layers count as not there.
+        return False
     return any("install_venv" in record["Description"] and record["Size"] >= at_least for record in cached)
 
 
