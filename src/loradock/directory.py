@@ -25,6 +25,15 @@ def numbered(parent: Path, name: str) -> Path:
             number += 1
 
 
+def open_to_the_group(directory: Path) -> None:
+    """Give the files below a directory the mode that the umask leaves; safetensors writes 0600 whatever the umask."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    for file in directory.rglob("*"):
+        if file.is_file():
+            file.chmod(0o666 & ~mask)
+
+
 def named(directory: Path, *, resume: bool) -> Path:
     """The directory that the user named: new or empty, or one with a run in it that is to be resumed."""
     try:

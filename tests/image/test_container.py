@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from image.leaks import scan
 
 from loradock.image import labels
 
@@ -27,6 +28,10 @@ TIGHT = {
     "network_mode": "none",
 }
 SHORT = ("train", "--demo", "--output", "/out", "--set", "train.max_steps=4")
+
+
+# The first of them builds the image.
+pytestmark = pytest.mark.timeout(1800)
 
 
 class Ended:
@@ -52,7 +57,6 @@ def start(engine: DockerClient, image: str, started: list[Container], *args: str
     return container
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("user", UIDS)
 def test_any_uid_trains_and_saves_with_nothing_writable_but_a_tmpfs(
     engine: DockerClient, image: str, started: list[Container], tmp_path: Path, user: str
@@ -63,20 +67,20 @@ def test_any_uid_trains_and_saves_with_nothing_writable_but_a_tmpfs(
     assert ended.code == 0, ended.text
     (adapter,) = tmp_path.glob("*/adapter/adapter_model.safetensors")
     assert adapter.stat().st_uid == int(user.partition(":")[0])
-    assert stat.S_IMODE(adapter.stat().st_mode) & 0o060 == 0o060
+    closed = [path for path in tmp_path.rglob("*") if stat.S_IMODE(path.stat().st_mode) & 0o060 != 0o060]
+    assert closed == []
     record = json.loads(next(tmp_path.glob("*/run.json")).read_text(encoding="utf-8"))
     (lock,) = engine.images.get(image).labels[labels.LOCK].split()
     assert lock in json.dumps(record)
 
 
-@pytest.mark.timeout(120)
 def test_sigterm_to_the_container_reaches_the_trainer(
     engine: DockerClient, image: str, started: list[Container]
 ) -> None:
     endless = ("train", "--demo", "--output", "/tmp/out", "--set", "train.max_steps=100000")
     container = start(engine, image, started, *endless)
     deadline = time.monotonic() + 90
-    while b"step 2/" not in container.logs():
+    while b"step 10/" not in container.logs():
         assert time.monotonic() < deadline, container.logs().decode()
         time.sleep(0.3)
     asked = time.monotonic()
@@ -140,14 +144,12 @@ def test_the_healthcheck_follows_the_heartbeat(
     container.kill()
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("harm", "found"),
     [
         ("true", None),
         ("printf x >>$S/click/core.py", "click/core.py"),
-        ("mkdir $S/evil-1.0.dist-info; echo 'Name: evil' >$S/evil-1.0.dist-info/METADATA; "
-         "echo 'Version: 1.0' >>$S/evil-1.0.dist-info/METADATA; touch $S/evil-1.0.dist-info/RECORD", "evil"),
+        ("cd $S; mkdir evil-1.dist-info; printf 'Name: evil\\nVersion: 1\\n' | tee evil-1.dist-info/METADATA", "evil"),
         ("sed -i 's/^Version: .*/Version: 0.0.1/' $S/click-*.dist-info/METADATA", "click"),
         ("echo 'import os' >$S/evil.pth", "evil.pth"),
     ],
@@ -163,11 +165,8 @@ def test_lock_verify_finds_what_was_changed_in_the_image(
     assert (found or "") in ended.text
 
 
-@pytest.mark.timeout(900)
 def test_a_secret_of_the_build_is_nowhere_in_the_image(image: str, build_log: Path, canary: str) -> None:
     """The same scan finds a planted leak: see test_leaks.py."""
-    from leaks import scan
-
     assert scan(image, [canary], build_log.read_text(encoding="utf-8")) == []
 
 

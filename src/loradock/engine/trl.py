@@ -17,6 +17,7 @@ import torch
 from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
+from loradock.directory import open_to_the_group
 from loradock.engine import schedule
 from loradock.engine.base import Dtypes, Emit, EvalResult, Job, Outcome, Saved, StepDone, StepResult
 from loradock.engine.evaluation import evaluate
@@ -193,6 +194,7 @@ class StepTrainer(SFTTrainer):
         if self.args.should_save:  # peft's empty card; the run writes one, with its facts
             checkpoint = self.job.directory / "checkpoints" / f"checkpoint-{self.state.global_step}"
             (checkpoint / "README.md").unlink(missing_ok=True)
+            open_to_the_group(checkpoint)
         self.meter.pause(time.monotonic() - began)
 
 

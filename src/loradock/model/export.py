@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loradock.directory import open_to_the_group
 from loradock.errors import Diverged, StorageError
 from loradock.model.adapters import BASE_CHANGING
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from loradock.model.source import BaseModel
 
 WEIGHTS = "adapter_model.safetensors"
-FILE_MODE = 0o644
 
 
 def save_initial(model: Any, directory: Path, *, init: str) -> Path | None:
@@ -48,9 +48,7 @@ def export(
     tokenizer.save_pretrained(staged)
     name_base(staged / "adapter_config.json", base)
     verify(staged / WEIGHTS, expected)
-    for file in staged.rglob("*"):
-        if file.is_file():
-            file.chmod(FILE_MODE)
+    open_to_the_group(staged)
     if directory.exists():
         shutil.rmtree(directory)
     staged.rename(directory)
