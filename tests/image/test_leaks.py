@@ -44,7 +44,7 @@ def build(
     def run(instructions: str) -> tuple[str, str]:
         name = f"loradock-test-{uuid.uuid4().hex[:10]}"
         names.append(name)
-        # A secret is no part of a step's cache key: without a line of its own the last run's steps, and secret, come back.
+        # A secret is no part of a step's cache key: without this line the last run's steps, and secret, come back.
         (tmp_path / "Dockerfile").write_text(f"FROM {base_image}\nENV RUN={name}\n{instructions}\n")
         client = os.environ.get("LORADOCK_DOCKER", "/usr/bin/docker")
         done = subprocess.run(
