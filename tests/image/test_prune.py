@@ -263,6 +263,7 @@ def test_our_build_cache_goes_and_a_foreign_build_is_still_cached(
         assert [take(client, d.entry) for d in decisions] == ["" for _ in decisions]
         assert not {record["ID"] for record in client.api.df()["BuildCache"]}.intersection(chain)
 
+        client.images.remove(foreign)
         assert build(foreign_text, tag=foreign).count("CACHED") == 3
         build_again = build(ours_text, tag=ours)
         assert build_again.count("CACHED") <= 1, build_again

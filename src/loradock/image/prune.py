@@ -75,7 +75,7 @@ def decide(entries: Iterable[Entry], *, rules: Rules) -> list[Decision]:
     for entry in order:
         why = _why_kept(entry, rules, left_bytes=left_bytes - freed_bytes)
         if not why and (waiting := [need for need in entry.needs if need not in taken]):
-            why = f"the {names.get(waiting[0], waiting[0])} stays"
+            why = f"the {names.get(waiting[0], f'step {waiting[0][:12]} of another build')} stays"
         if why:
             decisions.append(Decision(entry=entry, is_taken=False, why=why))
             continue
