@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
@@ -227,6 +228,12 @@ def build(client: DockerClient, base_image: str, tmp_path: Path) -> Callable[...
     return run
 
 
+def ran(log: str) -> list[str]:
+    """The steps of a build that did not come from its cache."""
+    steps = re.findall(r"^#(\d+) \[[^\]]*\d+/\d+\] (?:RUN|COPY)", log, re.MULTILINE)
+    return [number for number in dict.fromkeys(steps) if f"\n#{number} CACHED" not in log]
+
+
 def test_our_build_cache_goes_and_a_foreign_build_is_still_cached(
     client: DockerClient, base_image: str, build: Callable[..., str]
 ) -> None:
@@ -266,9 +273,8 @@ def test_our_build_cache_goes_and_a_foreign_build_is_still_cached(
         assert not {record["ID"] for record in client.api.df()["BuildCache"]}.intersection(chain)
 
         client.images.remove(foreign)
-        assert build(foreign_text, tag=foreign).count("CACHED") == 3
-        build_again = build(ours_text, tag=ours)
-        assert build_again.count("CACHED") <= 1, build_again
+        assert ran(build(foreign_text, tag=foreign)) == []
+        assert len(ran(build(ours_text, tag=ours))) >= 5
         derived_steps = [r for r in client.api.df()["BuildCache"] if f"echo {mark} >/derived" in r["Description"]]
         assert len(derived_steps) == 1
     finally:
