@@ -81,6 +81,7 @@ RUN --mount=type=bind,source=.,target=/run/loradock \
 ARG VERSION=0+unknown
 ARG REVISION=unknown
 ARG LOCK_SHA256=unknown
+ARG PACKAGES_SHA256=unknown
 ARG BASE_NAME=
 ARG BASE_VERIFIED=false
 ENV LORADOCK_COMMIT=${REVISION} \
@@ -96,6 +97,7 @@ LABEL org.opencontainers.image.title="loradock" \
       org.opencontainers.image.base.name="${BASE_NAME}" \
       loradock.image="true" \
       loradock.lock="${LOCK_SHA256}" \
+      loradock.packages="${PACKAGES_SHA256}" \
       loradock.base.verified="${BASE_VERIFIED}"
 WORKDIR /workspace
 USER 65532:0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -45,8 +45,8 @@ def base_image(engine: DockerClient) -> str:
 
 @pytest.fixture(scope="session")
 def canary() -> str:
-    """A secret that the full image's build is given, in its pip.conf."""
-    return f"canary-{secrets.token_hex(16)}"
+    """A secret that the full image's build is given. The same in each session: a step may come from an earlier one."""
+    return "canary-5f0c1d5e4b7a4b0e9d0f2c7a8e6b3d19"
 
 
 @pytest.fixture(scope="session")
@@ -61,8 +61,10 @@ def record(
     conf.write_text(f"# {canary}\n[global]\ntimeout = 60\n", encoding="utf-8")
     command = [sys.executable, "-m", "loradock", "build", "--json", "--tag", "loradock:test-full"]
     command += ["--base-image", base_image, "--scratch", str(folder), "--pip-conf", str(conf)]
-    bundle = os.environ.get("PIP_CERT") or os.environ.get("SSL_CERT_FILE")
-    command += ["--ca", bundle] if bundle else []
+    bundle = conf.with_name("ca.pem")
+    trusted = os.environ.get("PIP_CERT") or os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
+    bundle.write_text(f"# {canary}\n{Path(trusted).read_text(encoding='utf-8') if trusted else ''}", encoding="utf-8")
+    command += ["--ca", str(bundle)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1700)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -68,7 +68,7 @@ def _needs(ask: BuildAsk, *, source: Checkout, client: DockerClient, where: Plac
     sizes = Sizes(source.sizes_file, lock=source.lock)
     base, devel = ask.base_image or source.pinned("base"), ask.devel_image or source.pinned("devel")
     has_layers = not ask.no_cache and _has_layers(
-        client, lock_sha256=source.lock_sha256, base=base, at_least=sizes.total("wheel_bytes")
+        client, packages=source.packages_sha256, base=base, at_least=sizes.total("wheel_bytes")
     )
     return sizes.needs(
         where,
@@ -80,11 +80,11 @@ def _needs(ask: BuildAsk, *, source: Checkout, client: DockerClient, where: Plac
     )
 
 
-def _has_layers(client: DockerClient, *, lock_sha256: str, base: str, at_least: int) -> bool:
-    """True where an image of this lock and base exists and the build cache holds a layer as large as its packages."""
+def _has_layers(client: DockerClient, *, packages: str, base: str, at_least: int) -> bool:
+    """True where an image of these packages on this base exists, and the build cache holds a layer of that size."""
     from docker.errors import APIError
 
-    images = client.images.list(filters={"label": [f"{labels.LOCK}={lock_sha256}", f"{BASE_NAME}={base}"]})
+    images = client.images.list(filters={"label": [f"{labels.PACKAGES}={packages}", f"{BASE_NAME}={base}"]})
     if not images:
         return False
     try:
@@ -175,6 +175,7 @@ def _arguments(workshop: Workshop, *, flash_sha256: str | None) -> dict[str, str
         "REVISION": source.revision,
         "LOCK_SHA256": source.lock_sha256,
         "BASE_NAME": workshop.base,
+        "PACKAGES_SHA256": source.packages_sha256,
         "BASE_VERIFIED": str(source.is_verified(workshop.base)).lower(),
     }
 

@@ -77,6 +77,17 @@ class Checkout:
         return self.root / "docker" / "requirements.lock"
 
     @property
+    def packages_sha256(self) -> str:
+        """The digest (hex) of all that decides the layers below loradock's own: two builds that share it share them."""
+        digest = hashlib.sha256()
+        folders = (self.root / "docker" / "system", self.root / "docker" / "venv")
+        for file in (self.root / "Dockerfile", self.lock_file, *(f for d in folders for f in sorted(d.rglob("*")))):
+            if file.is_file():
+                digest.update(f"{file.relative_to(self.root)}\0{file.stat().st_mode:o}\0".encode())
+                digest.update(hashlib.sha256(file.read_bytes()).digest())
+        return digest.hexdigest()
+
+    @property
     def sizes_file(self) -> Path:
         """The measured sizes of what is locked."""
         return self.root / "docker" / "sizes.json"

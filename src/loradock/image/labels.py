@@ -4,6 +4,7 @@ from __future__ import annotations
 
 IMAGE = "loradock.image"
 LOCK = "loradock.lock"
+PACKAGES = "loradock.packages"
 BASE_VERIFIED = "loradock.base.verified"
 CONTAINER = "loradock.container"
 VERSION = "org.opencontainers.image.version"
