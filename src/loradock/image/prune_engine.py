@@ -76,7 +76,7 @@ class Inventory:
 def inventory(client: DockerClient, *, names: Sequence[str] = ()) -> Inventory:
     """Read the engine. `names`: further repository names (globs) whose tags are ours to take."""
     usage = client.api.df()
-    images = [_seen(client, summary) for summary in usage["Images"] or []]
+    images = [image for summary in usage["Images"] or [] if (image := _seen(client, summary))]
     ours = {image.id for image in images if image.is_ours}
     containers: list[Entry] = []
     users: dict[str, list[str]] = {}
@@ -94,10 +94,18 @@ def inventory(client: DockerClient, *, names: Sequence[str] = ()) -> Inventory:
     return Inventory(entries=containers + entries + cache, held_parts=held | held_by_others)
 
 
-def _seen(client: DockerClient, summary: Mapping[str, Any]) -> Seen:
-    """One image with its layers; where its history does not fit them, they count as one piece of what it alone has."""
-    attrs = client.api.inspect_image(summary["Id"])
-    history = list(reversed(client.api.history(summary["Id"])))
+def _seen(client: DockerClient, summary: Mapping[str, Any]) -> Seen | None:
+    """One image with its layers; where its history does not fit them, they count as one piece of what it alone has.
+
+    None where it has gone since it was listed.
+    """
+    from docker.errors import NotFound
+
+    try:
+        attrs = client.api.inspect_image(summary["Id"])
+        history = list(reversed(client.api.history(summary["Id"])))
+    except NotFound:
+        return None
     steps = [step for step in history if not WITHOUT_LAYER.match(step["CreatedBy"])]
     chains = list(_chains(attrs["RootFS"].get("Layers") or []))
     if len(steps) == len(chains):
@@ -134,10 +142,15 @@ def _is_derived(history: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _container(client: DockerClient, item: Mapping[str, Any], ours: Collection[str]) -> Entry | None:
-    """A container with our label or of our image, or None."""
+    """A container with our label or of our image; None where it is another, or has gone since it was listed."""
     if labels.CONTAINER not in (item["Labels"] or {}) and item["ImageID"] not in ours:
         return None
-    state = client.api.inspect_container(item["Id"])["State"]
+    from docker.errors import NotFound
+
+    try:
+        state = client.api.inspect_container(item["Id"])["State"]
+    except NotFound:
+        return None
     return Entry(
         kind="container",
         id=item["Id"],
