@@ -9,7 +9,6 @@ import py_compile
 import re
 import shutil
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -337,8 +336,5 @@ def test_big_and_small_files_have_the_digests_of_sha256sum(tmp_path: Path) -> No
 
 
 @pytest.mark.full
-def test_the_environment_of_these_tests_is_as_locked_and_is_read_in_a_minute_or_so() -> None:
-    start = time.monotonic()
-    verified = verify_environment(Path(sys.prefix))
-    assert verified.findings == ()
-    assert time.monotonic() - start < 180
+def test_the_environment_of_these_tests_is_as_locked() -> None:
+    assert verify_environment(Path(sys.prefix)).findings == ()

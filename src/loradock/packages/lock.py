@@ -125,7 +125,7 @@ def python_of(prefix: Path) -> str:
             f"{prefix} is no virtual environment: {error.strerror} for pyvenv.cfg",
             hint="loradock lock verify --venv .venv",
         ) from error
-    found = re.search(r"^version(?:_info)?\s*=\s*(\d+\.\d+(?:\.\d+)?)", text, flags=re.MULTILINE)
+    found = re.search(r"^version(?:_info)?\s*=\s*(\d+\.\d+\.\d+)", text, flags=re.MULTILINE)
     if not found:
         raise EnvironmentUnfit(f"{prefix}/pyvenv.cfg names no Python version", hint="make the environment anew")
     return found[1]
