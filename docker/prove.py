@@ -64,10 +64,11 @@ def torch_build(_: Path) -> str:
     """Torch is built for the image's CUDA, for every listed architecture, with the C++11 ABI."""
     import torch
 
-    missing = ARCHITECTURES - set(torch._C._cuda_getArchFlags().split())
+    built_for = torch._C._cuda_getArchFlags() or ""
+    missing = ARCHITECTURES - set(built_for.split())
     if torch.version.cuda != CUDA or missing or not torch.compiled_with_cxx11_abi():
         raise AssertionError(f"torch is built for CUDA {torch.version.cuda}, lacks {sorted(missing) or 'nothing'}")
-    return f"torch {torch.__version__}: CUDA {CUDA}, {torch._C._cuda_getArchFlags()}"
+    return f"torch {torch.__version__}: CUDA {CUDA}, {built_for}"
 
 
 def bitsandbytes_library(_: Path) -> str:

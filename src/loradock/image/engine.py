@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,16 +25,23 @@ def connect(*, timeout_seconds: int = 600) -> DockerClient:
     import docker
     from docker.errors import DockerException
 
+    where = os.environ.get("DOCKER_HOST") or DEFAULT_SOCKET
     try:
+        _knock(where)
         client = docker.from_env(timeout=timeout_seconds)
-        client.ping()
-    except DockerException as error:
-        where = os.environ.get("DOCKER_HOST", "the default socket")
+    except (OSError, DockerException) as error:
         raise EnvironmentUnfit(
             f"no container engine answers at {where}: {error}",
             hint="start it (systemctl start docker), or name one: export DOCKER_HOST=unix:///path/docker.sock",
         ) from error
     return client
+
+
+def _knock(where: str) -> None:
+    """Raise OSError where nobody listens: the SDK would leave its socket open then."""
+    if where.startswith("unix://"):
+        with socket.socket(socket.AF_UNIX) as door:
+            door.connect(where.removeprefix("unix://"))
 
 
 def image_named(client: DockerClient, reference: str) -> Image:

@@ -98,10 +98,14 @@ def _is_compile_tree(path: Path) -> bool:
     return path.name.startswith("flash-attn-")
 
 
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o664)
+
+
 @contextlib.contextmanager
 def held(scratch: Scratch) -> Iterator[None]:
     """Hold the scratch for one build; EnvironmentUnfit names the build that holds it. Without locks it only marks."""
-    with (scratch.root / LOCK).open("a+", encoding="utf-8") as lock:
+    with (scratch.root / LOCK).open("a+", encoding="utf-8", opener=_no_link) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
