@@ -37,7 +37,7 @@ from loradock.packages.manifest import NAME as MANIFEST
 from loradock.packages.manifest import read_manifest
 from loradock.packages.unowned import foreign_bytecode, unowned
 
-# Not in the lock and no finding: loradock itself, and pip where `python -m venv` brought it. Their files are checked too.
+# Not in the lock and no finding: loradock itself, and pip where `python -m venv` brought it. Their files are checked.
 EXPECTED_EXTRA = {"loradock", "pip"}
 
 
