@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loradock.errors import EnvironmentUnfit, NotWritable, UsageError
+from loradock.errors import EnvironmentUnfit, NotWritable, StorageError, UsageError
 from loradock.image.scratch import can_compile, held, opened, probe, temporary
 
 
@@ -96,3 +96,13 @@ def test_a_file_or_a_read_only_folder_is_refused_with_the_option(tmp_path: Path)
         (tmp_path / "sealed").mkdir(mode=0o500)
         with pytest.raises(NotWritable):
             opened(tmp_path / "sealed")
+
+
+def test_a_lock_that_is_a_link_is_refused_and_its_target_kept(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("kept")
+    scratch = opened(tmp_path / "scratch")
+    (scratch.root / ".lock").symlink_to(target)
+    with pytest.raises(StorageError, match="cannot be opened"), held(scratch):
+        pass
+    assert target.read_text() == "kept"

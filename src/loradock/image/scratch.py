@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loradock.directory import storage_error
-from loradock.errors import EnvironmentUnfit, NotWritable, UsageError
+from loradock.errors import EnvironmentUnfit, NotWritable, StorageError, UsageError
 
 MARKER = ".loradock-scratch"
 LOCK = ".lock"
@@ -98,14 +98,18 @@ def _is_compile_tree(path: Path) -> bool:
     return path.name.startswith("flash-attn-")
 
 
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o664)
+def _lock_file(path: Path) -> int:
+    """A descriptor of the lock; StorageError where it is a link: what it points at would be overwritten."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o664)
+    except OSError as error:
+        raise StorageError(f"{path} cannot be opened: {error.strerror}", hint=f"ls -l {path}, and remove it") from error
 
 
 @contextlib.contextmanager
 def held(scratch: Scratch) -> Iterator[None]:
     """Hold the scratch for one build; EnvironmentUnfit names the build that holds it. Without locks it only marks."""
-    with (scratch.root / LOCK).open("a+", encoding="utf-8", opener=_no_link) as lock:
+    with os.fdopen(_lock_file(scratch.root / LOCK), "a+", encoding="utf-8") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
