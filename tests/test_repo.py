@@ -90,6 +90,10 @@ def test_the_version_is_stated_once_in_the_package_and_once_in_the_metadata() ->
     assert PROJECT["project"]["version"] == __version__
 
 
+# Places inside the image, which are the same everywhere: its user's home, and pip's cache while it is built.
+OF_THE_IMAGE = r"loradock\b|\.cache/pip\b"
+
+
 def test_no_file_names_a_path_of_one_machine() -> None:
     # Spelt in parts, so that this file does not find itself.
     places = ["/" + "work/", "/" + "root/", "/" + "home/", "/" + "tmp/brief"]
@@ -97,7 +101,7 @@ def test_no_file_names_a_path_of_one_machine() -> None:
         f"{path.relative_to(ROOT)}: {place}"
         for path in text_files()
         for place in places
-        if re.search(rf"(?<![\w.$}}]){place}", path.read_text(encoding="utf-8", errors="replace"))
+        if re.search(rf"(?<![\w.$}}]){place}(?!{OF_THE_IMAGE})", path.read_text(encoding="utf-8", errors="replace"))
     ]
     assert found == []
 
