@@ -66,9 +66,9 @@ RUN --mount=type=bind,source=docker/venv,target=/run/loradock \
     /run/loradock/install_venv /opt/loradock/venv /run/requirements.lock
 ENV PATH=/opt/loradock/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONNOUSERSITE=1
-RUN --mount=type=bind,source=docker/prove.py,target=/run/prove.py \
-    --mount=type=bind,source=docker/requirements.lock,target=/run/requirements.lock \
-    /opt/loradock/venv/bin/python -B /run/prove.py /run/requirements.lock
+RUN --mount=type=bind,source=docker/prove.py,target=/run/loradock/prove.py \
+    --mount=type=bind,source=docker/requirements.lock,target=/run/loradock/requirements.lock \
+    /opt/loradock/venv/bin/python -B /run/loradock/prove.py /run/loradock/requirements.lock
 
 # loradock itself: a change of code rebuilds from here.
 FROM venv AS runtime
