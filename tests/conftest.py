@@ -12,6 +12,7 @@ ALLOWED_SKIPS = Path(__file__).with_name("skips.txt")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="also run the tests that take minutes")
+    parser.addoption("--write-faults", action="store_true", help="write docs/faults.md from the faults that are made")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loradock.host import Host, visible
+from loradock.host import Host
+from loradock.host.cards import visible
 
 CARDS = [("0", "GPU-aaaa-1111"), ("1", "GPU-aaaa-2222"), ("2", "GPU-bbbb-3333")]
 

@@ -13,6 +13,7 @@ from loradock.errors import LoradockError
 
 COMMANDS = {
     "train": ("loradock.commands.train", "Fine-tune an adapter: the main job."),
+    "env-check": ("loradock.commands.env_check", "Prove that this machine can train, or say what to do."),
     "config": ("loradock.commands.config", "Show, validate or describe a run's configuration."),
     "build": ("loradock.commands.build", "Build the image, on scratch storage."),
     "prune": ("loradock.commands.prune", "Free the space that loradock's images, caches and scratch take."),
@@ -31,7 +32,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(COMMANDS[cmd_name][0])
-        return getattr(module, cmd_name)
+        return getattr(module, cmd_name.replace("-", "_"))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

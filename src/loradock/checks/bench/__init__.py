@@ -1,0 +1,1 @@
+"""How fast the machine is, against what is known of its parts."""

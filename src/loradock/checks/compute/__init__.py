@@ -1,0 +1,1 @@
+"""Real computations on this machine's device, against a reference."""

@@ -1,0 +1,124 @@
+"""A whole examination: which checks to run, and what they found together."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from loradock import __version__
+from loradock.checks import CHECKS, GROUPS
+from loradock.checks.base import LEVELS, SEVERITIES, Check, Finding, Intent, Level, Severity
+from loradock.checks.runner import Looked, run
+from loradock.errors import EnvironmentUnfit, LoradockError, Problem, UsageError
+from loradock.facts import Facts
+from loradock.host import Host
+
+FORMAT = "loradock.env-check/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """What a machine was found to be."""
+
+    level: Level
+    looked: tuple[Looked, ...]
+    facts: Facts
+    seconds: float
+
+    @property
+    def findings(self) -> tuple[tuple[Check, Finding], ...]:
+        """Every finding with its check, in the order of the groups, then of the table."""
+        order = {group: place for place, group in enumerate(GROUPS)}
+        looked = sorted(self.looked, key=lambda each: (order[each.check.group], CHECKS.index(each.check)))
+        return tuple((each.check, finding) for each in looked for finding in each.findings)
+
+    @property
+    def worst(self) -> Severity:
+        """The worst severity found."""
+        return SEVERITIES[max((SEVERITIES.index(finding.severity) for _, finding in self.findings), default=0)]
+
+    @property
+    def exit_code(self) -> int:
+        """That of the first error, 0 where there is none."""
+        return next((finding.exit_code for _, finding in self.findings if finding.severity == "error"), 0)
+
+    def refuse(self) -> None:
+        """Raise where there is an error: what a run would end with, all errors as its problems."""
+        errors = [(check, finding) for check, finding in self.findings if finding.severity == "error"]
+        if not errors:
+            return
+        refusal: LoradockError = EnvironmentUnfit(
+            "this machine cannot train as it is",
+            hint="mend it, see `loradock env-check`, or go on at your own risk with --skip-env-check",
+            problems=[Problem(what=f"{check.name}: {finding.what}", hint=finding.remedy) for check, finding in errors],
+        )
+        refusal.exit_code = self.exit_code
+        raise refusal
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form for programs; `loradock env-check --schema` prints its JSON Schema."""
+        return {
+            "format": FORMAT,
+            "loradock": __version__,
+            "level": self.level,
+            "worst": self.worst,
+            "exit_code": self.exit_code,
+            "findings": [
+                {
+                    "check": check.name,
+                    "group": check.group,
+                    "severity": finding.severity,
+                    "what": finding.what,
+                    "remedy": finding.remedy,
+                    "exit_code": finding.exit_code,
+                }
+                for check, finding in self.findings
+            ],
+            "measured": {check.name: finding.measured for check, finding in self.findings if finding.measured},
+            "seconds": {each.check.name: round(each.seconds, 3) for each in self.looked},
+            "facts": asdict(self.facts),
+        }
+
+
+def chosen(only: Sequence[str], level: Level | None) -> tuple[tuple[Check, ...], Level]:
+    """The checks of these groups (or by their own names) up to a level, and that level.
+
+    Without a level it is `compute`, or what the named checks need. UsageError with the nearest name for one unknown.
+    """
+    names = [*GROUPS, *(check.name for check in CHECKS)]
+    problems = [
+        Problem(what=f"there is no group or check {name!r}", hint=_nearest(name, names))
+        for name in only
+        if name not in names
+    ]
+    if problems:
+        raise UsageError("--only names what is not there", hint=f"groups: {', '.join(GROUPS)}", problems=problems)
+    wanted = [check for check in CHECKS if not only or check.group in only or check.name in only]
+    if level is None:
+        deepest = max([LEVELS.index(check.level) for check in wanted if only], default=0)
+        level = LEVELS[max(deepest, LEVELS.index("compute"))]
+    return tuple(check for check in wanted if LEVELS.index(check.level) <= LEVELS.index(level)), level
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]}?" if near else "loradock env-check --list shows them all"
+
+
+def examine(
+    *,
+    host: Host,
+    facts: Facts,
+    plan: Intent,
+    only: Sequence[str] = (),
+    level: Level | None = None,
+    progress: Callable[[Looked], None] | None = None,
+) -> Examination:
+    """Look at this machine. Raises UsageError for an unknown name; what is wrong with the machine is in the result."""
+    checks, level = chosen(only, level)
+    began = time.monotonic()
+    looked = run(checks, host=host, facts=facts, plan=plan, progress=progress)
+    return Examination(level=level, looked=tuple(looked), facts=facts, seconds=time.monotonic() - began)

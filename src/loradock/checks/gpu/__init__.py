@@ -1,0 +1,1 @@
+"""Cards and driver, as NVML and the driver's library describe them."""

@@ -1,0 +1,36 @@
+"""What a run means to do, from its configuration: the `plan` that checks look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loradock.checks.base import Intent
+from loradock.facts import AttentionShape
+from loradock.host import Host
+from loradock.model.attention_shape import attention_shape
+
+if TYPE_CHECKING:
+    from loradock.config.schema import RunConfig
+
+CACHE = "LORADOCK_CACHE"
+
+
+def intent(host: Host, config: RunConfig | None = None) -> Intent:
+    """Folders and shapes of the run that follows; of a run with every default where `config` is None."""
+    environ = host.environ
+    home = Path(environ.get("HOME", "/"))
+    cache = environ.get(CACHE) or str(Path(environ.get("XDG_CACHE_HOME") or home / ".cache", "loradock"))
+    output = "runs"
+    shape = None
+    if config is not None:
+        cache = config.data.cache or cache
+        output = config.output or output
+        shape = attention_shape(Path(config.model.name).expanduser() / "config.json")
+    return Intent(
+        config=config,
+        output=Path(output).absolute(),
+        cache=Path(cache).absolute(),
+        scratch=Path(environ.get("TMPDIR") or "/tmp"),
+        attention=shape or AttentionShape(),
+    )

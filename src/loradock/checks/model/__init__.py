@@ -1,0 +1,1 @@
+"""The model and the data that a configuration names."""

@@ -1,0 +1,1 @@
+"""Installed packages: as locked, and fit for one another."""

@@ -1,0 +1,1 @@
+"""What the machine or the container gives a run: limits, folders, users, tools."""

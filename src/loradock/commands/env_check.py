@@ -1,0 +1,80 @@
+"""`loradock env-check`: prove that this machine can train, name what is wrong, say what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from loradock.checks.base import LEVELS, Level
+from loradock.checks.runner import Looked
+from loradock.report.findings import finding_lines, verdict
+
+COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
+
+
+@click.command("env-check")
+@click.option("--config", type=click.Path(path_type=Path), help="Also look at what this run needs: model, data, disk.")
+@click.option("--level", type=click.Choice(LEVELS), help="quick: no torch; compute (default): proofs; bench: speeds.")
+@click.option("--only", metavar="NAME,...", default="", help="Groups or single checks; --list names them.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on stdout.")
+@click.option(
+    "--list", "as_list", is_flag=True, help="Print the checks as the text of docs/checks.md, and look at none."
+)
+@click.option("--schema", "as_schema", is_flag=True, help="Print the JSON Schema of --json.")
+def env_check(
+    *, config: Path | None, level: Level | None, only: str, as_json: bool, as_list: bool, as_schema: bool
+) -> None:
+    """Prove that this machine, this driver and these packages can train.
+
+    \b
+    loradock env-check
+    loradock env-check --config run.yaml --json
+    loradock env-check --only gpu,compute
+
+    Ends with 0 where there is no error (warnings are none), else with the exit code of the first error.
+    """
+    from loradock.checks import reference
+
+    if as_list or as_schema:
+        click.echo(reference.markdown() if as_list else json.dumps(reference.schema(), indent=2), nl=as_schema)
+        return
+    from loradock import probe
+    from loradock.checks.examination import examine
+    from loradock.checks.intent import intent
+    from loradock.host import Host
+
+    host = Host()
+    loaded = None
+    if config:
+        from loradock.config.load import load
+
+        loaded = load(config).config
+    facts = probe.gather(host)
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    examination = examine(
+        host=host,
+        facts=facts,
+        plan=intent(host, loaded),
+        only=names,
+        level=level,
+        progress=None if as_json else show,
+    )
+    if as_json:
+        click.echo(json.dumps(examination.as_dict(), indent=2))
+    else:
+        click.echo(verdict(examination))
+    sys.exit(examination.exit_code)
+
+
+def show(looked: Looked) -> None:
+    """Print what a check found, as soon as it ends."""
+    color = None if os.environ.get("NO_COLOR") else COLORS
+    for finding in looked.findings:
+        first, *rest = finding_lines(looked.check, finding)
+        click.echo(click.style(first, fg=color[finding.severity]) if color else first)
+        for line in rest:
+            click.echo(line)
