@@ -1,13 +1,20 @@
-"""The ordered table of checks. To add one: a module with a `CHECK`, and its line here.
+"""The ordered table of checks, a folder for each group. To add one: a module with a `CHECK`, and its line in the table of
+its group.
 
-Groups are shown in the order of GROUPS; within one, checks run in the order of the table, and a check may rely on
-nothing that another one found.
+Within a group checks run in the order of the table; none relies on what another one found.
 """
 
+from loradock.checks import bench, compute, gpu, model, packages, system
 from loradock.checks.base import Check
-from loradock.checks.system import processors
 
-CHECKS: tuple[Check, ...] = (processors.CHECK,)
+CHECKS: tuple[Check, ...] = (
+    *system.CHECKS,
+    *gpu.CHECKS,
+    *packages.CHECKS,
+    *model.CHECKS,
+    *compute.CHECKS,
+    *bench.CHECKS,
+)
 
 GROUPS: dict[str, str] = {
     "system": "the machine or the container",

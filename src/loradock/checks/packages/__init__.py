@@ -1,1 +1,5 @@
 """Installed packages: as locked, and fit for one another."""
+
+from loradock.checks.base import Check
+
+CHECKS: tuple[Check, ...] = ()

@@ -1,1 +1,6 @@
-"""What the machine or the container gives a run: limits, folders, users, tools."""
+"""The machine or the container: limits, folders, users, tools."""
+
+from loradock.checks.base import Check
+from loradock.checks.system import processors
+
+CHECKS: tuple[Check, ...] = (processors.CHECK,)
