@@ -1,5 +1,6 @@
-"""The ordered table of checks, a folder for each group. To add one: a module with a `CHECK`, and its line in the table of
-its group.
+"""The ordered table of checks, a folder for each group.
+
+To add one: a module with a `CHECK`, and its line in the table of its group.
 
 Within a group checks run in the order of the table; none relies on what another one found.
 """
