@@ -98,7 +98,8 @@ class Check:
     """One check: its name (kebab-case, its file's), its group (its folder), what it proves in a sentence for the docs.
 
     `needs` leaves a check out where there is no card ("gpu") or no configuration ("config"). `limit_seconds` bounds it;
-    one above the `quick` level also pays for the imports that it is the first to need.
+    one above the `quick` level also pays for the imports that it is the first to need. `is_beside` gives a long one that
+    needs no such imports a process of its own beside the others.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Check:
     level: Level = "quick"
     needs: Literal["nothing", "gpu", "config"] = "nothing"
     limit_seconds: float = 5.0
+    is_beside: bool = False
 
     def applies(self, facts: Facts, plan: Intent) -> bool:
         """False where there is nothing to look at."""

@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from loradock.checks.base import Check, Finding, Intent, error, warning
+from loradock.checks.base import LEVELS, Check, Finding, Intent, Level, error, warning
 from loradock.facts import Facts
 from loradock.host import Host
 
@@ -48,32 +47,48 @@ def run(
     plan: Intent,
     progress: Callable[[Looked], None] | None = None,
 ) -> list[Looked]:
-    """Run the checks that apply, in their order within a level; `progress` is told each as it ends."""
+    """Run the checks that apply: quick ones, then those that compute, then measurements, which want a quiet machine.
+
+    `progress` is told each as it ends.
+    """
     machine = (host, facts, plan)
     looked: list[Looked] = []
-    for method, chosen in (
-        ("fork", [check for check in checks if check.level == "quick"]),
-        ("spawn", [check for check in checks if check.level != "quick"]),
-    ):
-        for each in _in_children([check for check in chosen if check.applies(facts, plan)], machine, method):
+    applying = [check for check in checks if check.applies(facts, plan)]
+    for level in LEVELS:
+        for each in _of_level([check for check in applying if check.level == level], machine, level):
             looked.append(each)
             if progress:
                 progress(each)
     return looked
 
 
-def _in_children(checks: Sequence[Check], machine: Machine, method: str) -> Iterator[Looked]:
-    """Each check in the current child; a child that is lost is replaced."""
+def _of_level(checks: Sequence[Check], machine: Machine, level: Level) -> Iterator[Looked]:
+    """The checks one after another in one child, and each that may run beside them in one of its own."""
+    method = "fork" if level == "quick" else "spawn"
+    with contextlib.ExitStack() as children:
+        beside = [
+            (children.enter_context(contextlib.closing(Child(machine, method))), check)
+            for check in checks
+            if check.is_beside
+        ]
+        for child, check in beside:
+            child.ask(check)
+        yield from _in_turn([check for check in checks if not check.is_beside], machine, method)
+        for child, _ in beside:
+            yield child.answer()
+
+
+def _in_turn(checks: Sequence[Check], machine: Machine, method: str) -> Iterator[Looked]:
+    """Each check in the current child; one that is lost is replaced."""
     child: Child | None = None
     try:
         for check in checks:
             child = child or Child(machine, method)
-            began = time.monotonic()
-            findings = child.look(check)
+            child.ask(check)
+            yield child.answer()
             if child.is_lost:
                 child.close()
                 child = None
-            yield Looked(check=check, findings=findings, seconds=time.monotonic() - began)
     finally:
         if child:
             child.close()
@@ -85,22 +100,32 @@ class Child:
     def __init__(self, machine: Machine, method: str) -> None:
         context: Any = multiprocessing.get_context(method)
         self.is_lost = False
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the child
+        self._output = os.memfd_create("loradock-env-check")  # on no disk: that one may be what is sick
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, machine), daemon=False)
         self._redirected(self._process.start)
         theirs.close()
 
-    def look(self, check: Check) -> tuple[Finding, ...]:
-        """What the check finds; an error where it hangs, crashes or raises. Never raises itself."""
+    def ask(self, check: Check) -> None:
+        """Let it begin with a check; its answer is fetched later."""
+        self._check, self._began = check, time.monotonic()
+        with contextlib.suppress(OSError):  # a child that is gone already: its answer says so
+            self._pipe.send(check)
+
+    def answer(self) -> Looked:
+        """What the check found; an error where it hangs, crashes or raises. Never raises itself."""
+        check = self._check
+        left = self._began + check.limit_seconds - time.monotonic()
         try:
-            self._pipe.send(check.name)
-            if self._pipe.poll(check.limit_seconds):
-                return self._pipe.recv()
+            findings = self._pipe.recv() if self._pipe.poll(max(0.0, left)) else None
         except (EOFError, OSError):
-            return (self._died(check),)
-        self.is_lost = True
-        return (_hung(check),)
+            self.is_lost, findings = True, (self._died(check),)
+        if findings is None:
+            self.is_lost, findings = (
+                True,
+                (_unanswered(check, f"the check did not end within {check.limit_seconds:g} s"),),
+            )
+        return Looked(check=check, findings=findings, seconds=time.monotonic() - self._began)
 
     def close(self) -> None:
         """End the child and all that it started; it holds nothing that could be lost."""
@@ -109,7 +134,7 @@ class Child:
             os.killpg(int(self._process.pid or 0), signal.SIGKILL)
         self._process.kill()
         self._process.join(timeout=5)
-        self._output.close()
+        os.close(self._output)
 
     def _redirected(self, start: Callable[[], None]) -> None:
         """Start the child with our temporary file for its stdout and stderr."""
@@ -117,8 +142,8 @@ class Child:
         sys.stderr.flush()
         saved = os.dup(1), os.dup(2)
         try:
-            os.dup2(self._output.fileno(), 1)
-            os.dup2(self._output.fileno(), 2)
+            os.dup2(self._output, 1)
+            os.dup2(self._output, 2)
             start()
         finally:
             for number, copy in zip((1, 2), saved, strict=True):
@@ -126,12 +151,11 @@ class Child:
                 os.close(copy)
 
     def _died(self, check: Check) -> Finding:
-        self.is_lost = True
         self._process.join(timeout=5)
         code = self._process.exitcode
         how = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
-        size = os.fstat(self._output.fileno()).st_size
-        said = os.pread(self._output.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace")
+        size = os.fstat(self._output).st_size
+        said = os.pread(self._output, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace")
         last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
         return error(
             f"the check died with {how}: {last[:200]}",
@@ -139,29 +163,27 @@ class Child:
         )
 
 
-def _hung(check: Check) -> Finding:
-    what = f"the check did not end within {check.limit_seconds:g} s"
-    remedy = f"loradock env-check --only {check.name}"
-    return error(what, remedy=remedy) if check.level != "quick" else warning(what, remedy=remedy)
+def _unanswered(check: Check, what: str) -> Finding:
+    """A quick check that fails us proves nothing; of a computation that fails us the run would have failed too."""
+    remedy = f"loradock env-check --only {check.name} --report"
+    return warning(what, remedy=remedy) if check.level == "quick" else error(what, remedy=remedy)
 
 
 def _serve(pipe: Connection, machine: Machine) -> None:
     """The child: look at what is asked for until nobody asks any more."""
-    from loradock.checks import CHECKS
-
     os.setsid()
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    by_name = {check.name: check for check in CHECKS}
     while True:
         try:
-            name = pipe.recv()
+            check = pipe.recv()
         except EOFError:
             return
-        pipe.send(_look(by_name[name], machine))
+        pipe.send(_look(check, machine))
 
 
 def _look(check: Check, machine: Machine) -> tuple[Finding, ...]:
@@ -171,9 +193,5 @@ def _look(check: Check, machine: Machine) -> tuple[Finding, ...]:
         traceback.print_exc()
         first = (str(failure).strip().splitlines() or [""])[0][:200]
         place = traceback.extract_tb(failure.__traceback__)[-1]
-        return (
-            error(
-                f"the check failed at {Path(place.filename).name}:{place.lineno}: {type(failure).__name__}: {first}",
-                remedy=f"loradock env-check --only {check.name} --report",
-            ),
-        )
+        where = f"{Path(place.filename).name}:{place.lineno}"
+        return (_unanswered(check, f"the check failed at {where}: {type(failure).__name__}: {first}"),)

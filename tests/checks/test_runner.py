@@ -1,0 +1,93 @@
+"""The runner: a check that crashes, hangs or raises costs itself alone, and nothing that it prints reaches us."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from checks import sick
+from facts.recorded import machine
+
+from loradock.checks.base import Check, Intent, Level
+from loradock.checks.runner import Looked, run
+from loradock.host import Host
+
+LEVELS: tuple[Level, ...] = ("quick", "compute")
+
+
+def looked(*checks: Check, folder: Path) -> list[Looked]:
+    plan = Intent(output=folder / "pid", cache=folder, scratch=folder)
+    return run(checks, host=Host(), facts=machine(), plan=plan)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_check_that_crashes_says_how_and_the_next_ones_run_in_another_process(level: Level, tmp_path: Path) -> None:
+    well, crash = sick.check(sick.well, level=level), sick.check(sick.crash, level=level)
+    before, died, after, again = looked(well, crash, well, well, folder=tmp_path)
+    assert died.findings[0].severity == "error"
+    assert "died with signal SIGKILL: the last words" in died.findings[0].what
+    assert before.findings != after.findings == again.findings
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_check_that_ends_its_process_is_found(level: Level, tmp_path: Path) -> None:
+    (left,) = looked(sick.check(sick.leave, level=level), folder=tmp_path)
+    assert "died with exit code 3" in left.findings[0].what
+
+
+@pytest.mark.parametrize(("level", "severity"), [("quick", "warning"), ("compute", "error")])
+def test_a_check_that_hangs_ends_at_its_limit_with_all_that_it_started(
+    level: Level, severity: str, tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    hung, after = looked(
+        sick.check(sick.hang, level=level, limit_seconds=2), sick.check(sick.well, level=level), folder=tmp_path
+    )
+    assert hung.findings[0].severity == severity
+    assert "did not end within 2 s" in hung.findings[0].what
+    assert after.findings[0].severity == "ok"
+    assert time.monotonic() - began < 60
+    status = Path("/proc", (tmp_path / "pid").read_text(encoding="utf-8"), "status")
+    deadline = time.monotonic() + 5
+    while status.exists() and "Z (zombie)" not in status.read_text(encoding="utf-8") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not status.exists() or "Z (zombie)" in status.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("level", "severity"), [("quick", "warning"), ("compute", "error")])
+def test_a_check_that_raises_is_a_finding_of_one_line_with_its_place(
+    level: Level, severity: str, tmp_path: Path
+) -> None:
+    failed, after = looked(sick.check(sick.fail, level=level), sick.check(sick.well, level=level), folder=tmp_path)
+    assert failed.findings[0].severity == severity
+    assert "failed at sick.py:" in failed.findings[0].what
+    assert failed.findings[0].what.endswith("ValueError: seven")
+    assert after.findings[0].severity == "ok"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_is_printed_in_a_check_stays_there(
+    level: Level, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (spoke,) = looked(sick.check(sick.speak, level=level), folder=tmp_path)
+    assert spoke.findings[0].what == "spoke"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_long_checks_run_beside_the_others_and_are_told_last(tmp_path: Path) -> None:
+    beside = sick.check(sick.slow, level="compute", is_beside=True)
+    began = time.monotonic()
+    both = looked(beside, sick.check(sick.slow, level="compute"), folder=tmp_path)
+    took = time.monotonic() - began
+    assert [each.check.is_beside for each in both] == [False, True]
+    assert all(each.findings[0].severity == "ok" for each in both)
+    assert took < sum(each.seconds for each in both)
+
+
+def test_a_finding_is_one_line_and_has_a_remedy_unless_it_is_ok() -> None:
+    from loradock.checks.base import error, ok, warning
+
+    for wrong in (lambda: ok("two\nlines"), lambda: warning("no remedy", remedy=""), lambda: error("", remedy="none")):
+        with pytest.raises(ValueError, match="one line"):
+            wrong()
