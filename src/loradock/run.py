@@ -62,10 +62,18 @@ class Result:
 
 
 def execute(
-    loaded: Loaded, *, facts: Facts, directory: Path, resume: bool, view: View, exam: Exam | None = None
+    loaded: Loaded,
+    *,
+    facts: Facts,
+    directory: Path,
+    resume: bool,
+    view: View,
+    exam: Exam | None = None,
+    env_check: dict[str, Any] | None = None,
 ) -> Result:
-    """Run it all; raises LoradockError, with run.json telling how far it came."""
+    """Run it all; raises LoradockError, with run.json telling how far it came, `env_check` in it."""
     record = RunRecord(directory, config=loaded.config, origins=loaded.origins, facts=facts)
+    record.put(env_check=env_check)
     try:
         result = steps_of(loaded.config, facts=facts, record=record, resume=resume, view=view, exam=exam)
     except (Exception, KeyboardInterrupt) as error:

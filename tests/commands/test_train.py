@@ -34,13 +34,15 @@ with torch.no_grad():
 """
 
 
-def loradock(*arguments: str, cwd: Path, processes: int = 1) -> subprocess.CompletedProcess[str]:
-    """Run the command line in `cwd`, under torchrun where there are several processes."""
+def loradock(*arguments: str, cwd: Path, processes: int = 1, proves: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run the command line in `cwd`, under torchrun where there are several processes; the environment is not looked at
+    each time unless it `proves` it."""
     launcher = [sys.executable, "-m"]
     if processes > 1:
         launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
     environment = os.environ | {"LORADOCK_CACHE": str(cwd / "cache"), "NO_COLOR": "1"}
-    command = [*launcher, "loradock", *arguments]
+    skips = ["--skip-env-check"] if arguments[0] == "train" and not proves else []
+    command = [*launcher, "loradock", *arguments, *skips]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=280, check=False)
 
 
@@ -49,7 +51,7 @@ def inputs(model: Path, data: Path) -> tuple[str, ...]:
 
 
 def test_the_demo_learns_and_starts_a_new_directory_each_time(tmp_path: Path) -> None:
-    first = loradock("train", "--demo", cwd=tmp_path)
+    first = loradock("train", "--demo", cwd=tmp_path, proves=True)
     assert first.returncode == 0, first.stderr
     last = first.stdout.rstrip().splitlines()[-1]
     found = re.fullmatch(r"accuracy before: (\d+\.\d) %  after: (\d+\.\d) %", last)
@@ -57,6 +59,8 @@ def test_the_demo_learns_and_starts_a_new_directory_each_time(tmp_path: Path) ->
     assert float(found[2]) - float(found[1]) >= 50
     record = json.loads((tmp_path / "runs" / "demo-001" / "run.json").read_text(encoding="utf-8"))
     assert record["status"] == "finished"
+    assert record["env_check"]["level"] == "compute"
+    assert {finding["severity"] for finding in record["env_check"]["findings"]} <= {"ok", "warning"}
     assert record["exam"]["after"]["accuracy"] == pytest.approx(float(found[2]), abs=0.05)
     second = loradock("train", "--demo", "--max-steps", "1", cwd=tmp_path)
     assert second.returncode == 0, second.stderr
@@ -156,7 +160,11 @@ def test_a_signal_ends_a_run_with_a_record(sent: signal.Signals, tmp_path: Path,
     command = [sys.executable, "-m", "loradock", "train", *inputs(llama, rows), *RUN, "--max-steps", "100000"]
     environment = os.environ | {"LORADOCK_CACHE": str(tmp_path / "cache")}
     run = subprocess.Popen(
-        [*command, "--output", "out"], cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+        [*command, "--output", "out", "--skip-env-check"],
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     metrics = tmp_path / "out" / "metrics.jsonl"
     deadline = time.monotonic() + 120

@@ -52,20 +52,17 @@ class Examination:
             return
         refusal: LoradockError = EnvironmentUnfit(
             "this machine cannot train as it is",
-            hint="mend it, see `loradock env-check`, or go on at your own risk with --skip-env-check",
+            hint="loradock env-check looks again; --skip-env-check goes on all the same",
             problems=[Problem(what=f"{check.name}: {finding.what}", hint=finding.remedy) for check, finding in errors],
         )
         refusal.exit_code = self.exit_code
         raise refusal
 
-    def as_dict(self) -> dict[str, Any]:
-        """The form for programs; `loradock env-check --schema` prints its JSON Schema."""
+    def summary(self) -> dict[str, Any]:
+        """What was found and how long it took, for a run's record."""
         return {
-            "format": FORMAT,
-            "loradock": __version__,
             "level": self.level,
-            "worst": self.worst,
-            "exit_code": self.exit_code,
+            "seconds": round(self.seconds, 1),
             "findings": [
                 {
                     "check": check.name,
@@ -77,6 +74,17 @@ class Examination:
                 }
                 for check, finding in self.findings
             ],
+        }
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form for programs; `loradock env-check --schema` prints its JSON Schema."""
+        return {
+            "format": FORMAT,
+            "loradock": __version__,
+            "level": self.level,
+            "worst": self.worst,
+            "exit_code": self.exit_code,
+            "findings": self.summary()["findings"],
             "measured": {check.name: finding.measured for check, finding in self.findings if finding.measured},
             "seconds": {each.check.name: round(each.seconds, 3) for each in self.looked},
             "facts": asdict(self.facts),

@@ -12,13 +12,17 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from loradock.commands.run_options import Ask, run_options
 from loradock.config.load import Loaded
 from loradock.errors import Interrupted, UsageError
+
+if TYPE_CHECKING:
+    from loradock.facts import Facts
+    from loradock.host import Host
 
 QUIET = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -36,8 +40,9 @@ DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 @run_options
 @click.option("--demo", is_flag=True, help="Train the embedded demo: a tiny model, a small task, a minute or two.")
 @click.option("--resume", is_flag=True, help="Continue the run in the output directory from its last checkpoint.")
+@click.option("--skip-env-check", is_flag=True, help="Do not prove first that this machine can train; it is recorded.")
 @click.option("--json", "as_json", is_flag=True, help="Print the run record as JSON on stdout at the end.")
-def train(ask: Ask, *, demo: bool, resume: bool, as_json: bool) -> None:
+def train(ask: Ask, *, demo: bool, resume: bool, skip_env_check: bool, as_json: bool) -> None:
     """Fine-tune a QLoRA adapter from CONFIG, a preset, or the short options alone.
 
     \b
@@ -56,7 +61,9 @@ def train(ask: Ask, *, demo: bool, resume: bool, as_json: bool) -> None:
     signal.signal(signal.SIGTERM, interrupted)
     with Screen(is_quiet=as_json) as screen:
         try:
-            content = run_one(loaded, resume=resume, screen=screen, exam=exam, is_demo=demo)
+            content = run_one(
+                loaded, resume=resume, screen=screen, exam=exam, is_demo=demo, skips_env_check=skip_env_check
+            )
         except KeyboardInterrupt:
             raise Interrupted("stopped by a signal before the run began") from None
     if as_json:
@@ -82,7 +89,13 @@ def asked(ask: Ask, *, resume: bool) -> Loaded:
 
 
 def run_one(
-    loaded: Loaded, *, resume: bool, screen: Any, exam: Callable[..., Any] | None, is_demo: bool
+    loaded: Loaded,
+    *,
+    resume: bool,
+    screen: Any,
+    exam: Callable[..., Any] | None,
+    is_demo: bool,
+    skips_env_check: bool,
 ) -> dict[str, Any]:
     """Look at the machine, choose the directory, run, and say how it ended. Returns the content of run.json."""
     from loradock import directory as directories
@@ -94,7 +107,9 @@ def run_one(
     for warning in loaded.warnings:
         screen.note(f"warning: {warning}")
     config = loaded.config
-    facts = probe.gather(Host())
+    host = Host()
+    facts = probe.gather(host)
+    proof = looked_first(loaded, host=host, facts=facts, screen=screen, skips=skips_env_check)
     ranks.join(facts, asked=config.device)
     if config.output and not is_demo:
         directory = directories.named(Path(config.output), resume=resume) if facts.rank == 0 else Path(config.output)
@@ -105,13 +120,32 @@ def run_one(
     screen.start(directory, is_first=facts.rank == 0)
     try:
         with redirect_stdout(sys.stderr):  # libraries print there; stdout is for our result alone
-            result = run.execute(loaded, facts=facts, directory=directory, resume=resume, view=screen, exam=exam)
+            result = run.execute(
+                loaded, facts=facts, directory=directory, resume=resume, view=screen, exam=exam, env_check=proof
+            )
     finally:
         ranks.leave()
     screen.finished(result)
     if exam and facts.rank == 0:
         screen.verdict(verdict(result.record["exam"]))
     return result.record
+
+
+def looked_first(loaded: Loaded, *, host: Host, facts: Facts, screen: Any, skips: bool) -> dict[str, Any]:
+    """Prove that this machine can train, once a machine; what was found, for run.json. Raises where it cannot."""
+    from loradock.checks.examination import examine
+    from loradock.checks.intent import intent
+
+    if skips:
+        screen.note("environment: not checked (--skip-env-check)")
+        return {"skipped": "--skip-env-check"}
+    if facts.local_rank:
+        return {"skipped": "the first process of this machine looks"}
+    screen.stage("environment")
+    examination = examine(host=host, facts=facts, plan=intent(host, loaded.config), progress=screen.looked)
+    screen.examined(examination)
+    examination.refuse()
+    return examination.summary()
 
 
 def demo_run(ask: Ask, *, resume: bool) -> tuple[Loaded, Callable[..., Any]]:

@@ -11,9 +11,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from loradock.checks.examination import Examination
+from loradock.checks.runner import Looked
 from loradock.engine.base import Dtypes, EvalResult, Event, Saved, StepDone, StepResult
 from loradock.plan import Plan
-from loradock.report import console
+from loradock.report import console, findings
 from loradock.run import Result
 
 LOG_COLUMNS = 180
@@ -48,6 +50,17 @@ class Screen:
         """The run directory is known."""
         self.is_first = is_first
         self.note(f"run directory: {directory}")
+
+    def looked(self, looked: Looked) -> None:
+        """A check of the environment ended; what is well needs no line."""
+        for finding in looked.findings:
+            if finding.severity != "ok":
+                for line in findings.finding_lines(looked.check, finding):
+                    self.note(line)
+
+    def examined(self, examination: Examination) -> None:
+        """The environment was looked at."""
+        self.note(findings.verdict(examination))
 
     def stage(self, text: str) -> None:
         """A stage begins."""
