@@ -31,7 +31,7 @@ def test_the_check_of_the_walk_through_works_as_printed(tmp_path: Path) -> None:
     shutil.copytree(Path(loradock.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "demo"))
     table = package / "checks" / "system" / "__init__.py"
     (table.parent / "swap.py").write_text(module, "utf-8")
-    text = table.read_text("utf-8").replace("    processors.CHECK,\n", f"    processors.CHECK,\n{entry}")
+    text = table.read_text("utf-8").replace("= (", f"= (\n{entry}")
     table.write_text(text.replace("CHECKS:", "from loradock.checks.system import swap\n\nCHECKS:"), "utf-8")
     command = [sys.executable, "-m", "loradock", "env-check", "--level", "quick", "--only", "swap"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
