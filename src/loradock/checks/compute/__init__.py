@@ -1,5 +1,14 @@
-"""Real computations on this machine's device, against a reference."""
+"""Real computations on this machine's device, against a reference.
+
+Checks whose imports are cheap come first; those of a card come after `collective`, which forks.
+"""
 
 from loradock.checks.base import Check
+from loradock.checks.compute import collective, dtypes, optimizer, triton
 
-CHECKS: tuple[Check, ...] = ()
+CHECKS: tuple[Check, ...] = (
+    collective.CHECK,
+    dtypes.CHECK,
+    optimizer.CHECK,
+    triton.CHECK,
+)
