@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
+import resource
+import shutil
 import subprocess
+import sysconfig
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from loradock.facts import ProcessOne
+
+LIMITS = {
+    "open files": resource.RLIMIT_NOFILE,
+    "processes": resource.RLIMIT_NPROC,
+    "locked memory": resource.RLIMIT_MEMLOCK,
+    "address space": resource.RLIMIT_AS,
+    "file size": resource.RLIMIT_FSIZE,
+    "CPU seconds": resource.RLIMIT_CPU,
+}
+SIGTERM_BIT = 1 << 14
 
 
 class Machine:
@@ -59,3 +76,113 @@ class Machine:
         except (OSError, subprocess.SubprocessError):
             return None
         return done.stdout.strip()
+
+    def machine(self) -> str:
+        """The architecture, as in x86_64."""
+        return platform.machine()
+
+    def glibc(self) -> tuple[int, ...] | None:
+        """The version of glibc, (2, 36); None where the C library is another one."""
+        try:
+            text = os.confstr("CS_GNU_LIBC_VERSION") or ""
+        except (ValueError, OSError):
+            return None
+        return tuple(int(part) for part in text.removeprefix("glibc ").split(".")[:2]) if text else None
+
+    def now_seconds(self) -> float:
+        """The clock on the wall, in seconds of the epoch."""
+        return time.time()
+
+    def limit(self, name: str) -> tuple[int | None, int | None]:
+        """The soft and the hard limit by its name in LIMITS; None where there is none. Memory in bytes."""
+        soft, hard = (None if value == resource.RLIM_INFINITY else value for value in resource.getrlimit(LIMITS[name]))
+        return soft, hard
+
+    def uid(self) -> int:
+        """The effective user."""
+        return os.geteuid()
+
+    def user_name(self) -> str | None:
+        """The name of this uid in the user database, or None."""
+        import pwd
+
+        try:
+            return pwd.getpwuid(self.uid()).pw_name
+        except KeyError:
+            return None
+
+    def program(self, name: str) -> str | None:
+        """The path of a program by its name or path, as a shell would find it, or None."""
+        return shutil.which(name, path=self.environ.get("PATH"))
+
+    def python_headers(self) -> str:
+        """The folder that should hold Python.h, by the scheme that Triton goes by too."""
+        scheme = sysconfig.get_default_scheme()
+        return sysconfig.get_paths(scheme="posix_prefix" if scheme == "posix_local" else scheme)["include"]
+
+    def cgroup_values(self, controller: str, v2: str, v1: str) -> tuple[int, ...]:
+        """The numbers in a file of this process's cgroup and of those above it, nearest first.
+
+        `v2` and `v1` are the file's names in both versions of cgroups; "max" and missing files are left out.
+        """
+        texts = [
+            self.read_text(f"{folder}/{v1}") for folder in self._cgroups(controller, f"/sys/fs/cgroup/{controller}")
+        ]
+        texts += [self.read_text(f"{folder}/{v2}") for folder in self._cgroups("", "/sys/fs/cgroup")]
+        return tuple(int(text) for text in texts if text and text.strip().isdigit())
+
+    def _cgroups(self, controller: str, root: str) -> list[str]:
+        """Folders of this process's cgroup in a hierarchy, nearest first; the root alone in a namespace of cgroups."""
+        for line in (self.read_text("/proc/self/cgroup") or "").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controller in controllers.split(","):
+                own = Path(path.lstrip("/"))
+                return [str(Path(root, each)) for each in (own, *own.parents) if ".." not in own.parts] or [root]
+        return [root]
+
+    def process_one(self) -> ProcessOne | None:
+        """PID 1, or None where it may not be seen."""
+        lines = (self.read_text("/proc/1/status") or "").splitlines()
+        values = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+        if not values.get("SigCgt") or not values.get("SigBlk"):
+            return None
+        heard = int(values["SigCgt"], 16) | int(values["SigBlk"], 16)
+        return ProcessOne(name=values.get("Name", ""), hears_sigterm=bool(heard & SIGTERM_BIT))
+
+    def orphan_is_reaped(self, *, timeout_seconds: float = 1.5) -> bool:
+        """Leave a process without its parent, and see whether whoever inherits it clears it away when it has ended.
+
+        Where nobody does, one dead entry stays in the table of processes until PID 1 ends.
+        """
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            _leave_an_orphan(writing)
+        os.close(writing)
+        with os.fdopen(reading) as told:
+            os.waitpid(child, 0)
+            orphan = int(told.read() or 0)
+        deadline = time.monotonic() + timeout_seconds
+        while time.monotonic() < deadline:
+            with contextlib.suppress(PermissionError):
+                try:
+                    os.kill(orphan, 0)
+                except ProcessLookupError:
+                    return True
+            time.sleep(0.002)
+        return False
+
+
+def _leave_an_orphan(writing: int) -> None:
+    """In a child: start one more, tell its PID, end. The one that is left ends once its parent has."""
+    try:
+        parent = os.getpid()
+        orphan = os.fork()
+        if orphan:
+            os.write(writing, str(orphan).encode())
+        else:
+            os.close(writing)
+            while os.getppid() == parent:
+                time.sleep(0.001)
+    finally:
+        os._exit(0)
