@@ -19,7 +19,7 @@ code  meaning                                             class
 78    the configuration or the model it names is bad      ConfigError, ModelError
 79    training diverged (a non-finite loss)               Diverged
 80    out of GPU memory                                   OutOfMemory
-81    the GPU is suspect                                  (reserved)
+81    the GPU is suspect                                  GpuSuspect
 82    hung                                                (reserved)
 83    no acceptable checkpoint to resume from             NoCheckpoint
 84    another run holds the output directory              (reserved)
@@ -149,6 +149,12 @@ class OutOfMemory(LoradockError):
     """The GPU has too little memory for the batch shape."""
 
     exit_code = 80
+
+
+class GpuSuspect(LoradockError):
+    """The card lost data, or does not answer: what it computes cannot be trusted."""
+
+    exit_code = 81
 
 
 class NoCheckpoint(LoradockError):

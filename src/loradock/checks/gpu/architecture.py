@@ -1,0 +1,40 @@
+"""Architecture: torch's kernels are compiled for this card."""
+
+from __future__ import annotations
+
+from loradock.checks.base import Check, Finding, Intent, error, ok
+from loradock.checks.known import Runtime, runtime
+from loradock.facts import Facts, Gpu
+from loradock.host import Host
+
+
+def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
+    """Compare each card's compute capability with what the wheel holds."""
+    needed = runtime()
+    wrong = [_unserved(gpu, needed) for gpu in dict.fromkeys(facts.gpus) if not needed.serves(gpu.capability)]
+    served = ", ".join(dict.fromkeys(_dotted(gpu.capability) for gpu in facts.gpus))
+    return wrong or [ok(f"compute capability {served}, torch has kernels for it")]
+
+
+def _unserved(gpu: Gpu, needed: Runtime) -> Finding:
+    """Code for a compute capability runs on the same major version and the same or a later minor one."""
+    what = f"{gpu.name} has compute capability {_dotted(gpu.capability)}"
+    if gpu.capability < min(needed.architectures):
+        first = _dotted(min(needed.architectures))
+        what = f"{what}, torch's CUDA {needed.cuda} wheel begins at {first}"
+    else:
+        what = f"{what}, for which torch's CUDA {needed.cuda} wheel has no kernels"
+    return error(what, remedy="loradock train --set device=cpu, or on another card: export CUDA_VISIBLE_DEVICES=N")
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return "{}.{}".format(*capability)
+
+
+CHECK = Check(
+    name="architecture",
+    group="gpu",
+    proves="The locked torch has kernels for the compute capability of each card.",
+    look=look,
+    needs="gpu",
+)

@@ -1,0 +1,128 @@
+"""Cards: those that were promised are there and answer; a run never falls back to the CPU in silence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from loradock.checks.base import Check, Finding, Intent, error, ok, warning
+from loradock.checks.seen import plural
+from loradock.errors import GpuSuspect
+from loradock.facts import CardState, DriverState, Facts
+from loradock.host import Host
+
+VISIBLE, INJECTED = "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"
+HIDDEN = ("", "-1", "NoDevFiles")
+WITHOUT = "loradock train --set device=cpu"
+RUN = "docker run --gpus all ..."
+
+
+def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
+    """What stands between this process and a card, the nearest cause alone."""
+    if plan.refuses_gpu:
+        return [ok("the configuration asks for the CPU")]
+    states = host.card_states()
+    if silent := [card for card in states if card.failure]:
+        return [_silent(card) for card in silent]
+    if facts.has_gpu:
+        return [_there(facts, states)]
+    return [missing(facts, host.driver(), states, host.environ, plan)]
+
+
+def _there(facts: Facts, states: tuple[CardState, ...]) -> Finding:
+    names = ", ".join(f"{count} x {name}" for name, count in Counter(gpu.name for gpu in facts.gpus).items())
+    keeps_driver_loaded = {
+        f"gpu_{card.index}_is_persistent": float(card.is_persistent)
+        for card in states
+        if card.is_persistent is not None
+    }
+    return ok(f"{plural(len(facts.gpus), 'card')}: {names}", **keeps_driver_loaded)
+
+
+def _silent(card: CardState) -> Finding:
+    return error(
+        f"{card.label} does not answer: {card.failure}",
+        remedy=f"sudo nvidia-smi --gpu-reset -i {card.index} || sudo reboot",
+        ends=GpuSuspect,
+    )
+
+
+def missing(
+    facts: Facts, driver: DriverState, states: tuple[CardState, ...], environ: Mapping[str, str], plan: Intent
+) -> Finding:
+    """Why no card can be used, where one should be; ok where nothing promises one."""
+    if states:
+        return _out_of_reach(states, environ.get(VISIBLE), plan)
+    if driver.is_installed and not (facts.in_container and not driver.nodes):
+        return _broken(facts, driver)
+    wanted, injected = environ.get(VISIBLE), environ.get(INJECTED, "")
+    if wanted is not None and wanted not in HIDDEN:
+        return error(f"{VISIBLE} is {wanted!r}, and this machine shows no card", remedy=f"unset {VISIBLE}")
+    if facts.in_container and injected not in ("", "void", "none"):
+        return _not_injected(injected, plan)
+    if plan.wants_gpu:
+        return error("the configuration asks for a card, and there is none", remedy=_give_one(facts, driver))
+    if driver.devices or driver.module:
+        count = plural(len(driver.devices), "NVIDIA card") if driver.devices else "an NVIDIA driver"
+        return warning(
+            f"the machine has {count}, which this process cannot use, so a run trains on the CPU",
+            remedy=_give_one(facts, driver),
+        )
+    return ok("no card, a run trains on the CPU")
+
+
+def _out_of_reach(states: tuple[CardState, ...], wanted: str | None, plan: Intent) -> Finding:
+    """NVML shows cards, CUDA would see none of them."""
+    there = plural(len(states), "card")
+    if wanted is not None and not any(card.is_visible for card in states):
+        if wanted in HIDDEN and not plan.wants_gpu:
+            return ok(f"{there}, none of them for this process: a run trains on the CPU")
+        return error(f"{VISIBLE} is {wanted!r}, which leaves none of {there}", remedy=f"unset {VISIBLE}")
+    divided = [card for card in states if card.is_mig and not card.mig_instances]
+    if divided:
+        return error(
+            f"{divided[0].label} is in MIG mode without an instance, so CUDA sees no card",
+            remedy=f"sudo nvidia-smi -i {divided[0].index} -mig 0",
+        )
+    return error(f"NVML shows {there} without saying what they are", remedy="sudo reboot")
+
+
+def _broken(facts: Facts, driver: DriverState) -> Finding:
+    """The driver is installed, and NVML does not work: say which of the known causes it is."""
+    failure = driver.nvml_failure or "NVML shows no card"
+    said = failure.lower()
+    if "mismatch" in said:
+        versions = f"the kernel module is {driver.module}, the library {driver.nvml_library or 'another version'}"
+        return error(f"driver and library do not match: {versions}", remedy="sudo reboot")
+    if "not found" in said and "library" in said:
+        what = "the NVIDIA driver is loaded, its library libnvidia-ml.so.1 is not found"
+        return error(what, remedy=RUN if facts.in_container else "sudo ldconfig && ldconfig -p | grep libnvidia-ml")
+    if "unknown error" in said and facts.in_container:
+        return error(
+            "this container lost its access to the cards (NVML: Unknown Error), as after systemctl daemon-reload",
+            remedy="docker restart CONTAINER",
+        )
+    remedy = "sudo chmod a+rw /dev/nvidia*" if "permission" in said else "sudo modprobe nvidia && nvidia-smi"
+    return error(f"the NVIDIA driver is loaded, but shows no card: {failure}", remedy=remedy)
+
+
+def _not_injected(injected: str, plan: Intent) -> Finding:
+    """A container that was to get cards. CUDA's images set `all` everywhere, so that alone is no promise."""
+    what = f"{INJECTED} is {injected!r}, and this container has no card"
+    if plan.wants_gpu or injected != "all":
+        return error(what, remedy=RUN)
+    return warning(f"{what}, so a run trains on the CPU", remedy=f"{RUN}, or to mean it: {WITHOUT}")
+
+
+def _give_one(facts: Facts, driver: DriverState) -> str:
+    if facts.in_container:
+        return RUN
+    return "sudo modprobe nvidia && nvidia-smi" if driver.devices else WITHOUT
+
+
+CHECK = Check(
+    name="cards",
+    group="gpu",
+    proves="A card that was promised is there and answers; a run never falls back to the CPU in silence.",
+    look=look,
+)

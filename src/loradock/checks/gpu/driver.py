@@ -1,0 +1,61 @@
+"""Driver: its CUDA library is there, is not below the floor of the locked torch, and matches the kernel module."""
+
+from __future__ import annotations
+
+import re
+
+from loradock.checks.base import Check, Finding, Intent, error, ok
+from loradock.checks.known import Runtime, runtime
+from loradock.facts import DriverState, Facts
+from loradock.host import Host
+
+LIBRARY_VERSION = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)$")
+# Forward compatibility is for data centre cards: CUDA refuses it (error 804) on the others.
+CONSUMER = re.compile(r"GeForce|TITAN|\bRTX\b(?! A\d)", re.IGNORECASE)
+
+
+def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
+    """Judge what the driver answers."""
+    return [judge(host.driver(), facts, runtime())]
+
+
+def judge(driver: DriverState, facts: Facts, needed: Runtime) -> Finding:
+    """By cuDriverGetVersion, not by what a tool prints: that is what the CUDA runtime asks too."""
+    if driver.cuda is None:
+        return _no_library(driver, facts)
+    speaks = f"{driver.cuda // 1000}.{driver.cuda % 1000 // 10}"
+    version = driver.version or driver.module or "?"
+    if driver.cuda < needed.driver_cuda:
+        return error(
+            f"driver {version} speaks CUDA {speaks}; torch is built for {needed.cuda}, which needs {needed.driver}",
+            remedy="sudo apt-get install nvidia-driver-570-server && sudo reboot",
+        )
+    library = LIBRARY_VERSION.search(driver.cuda_library or "")
+    if "/compat/" in (driver.cuda_library or ""):
+        if library and library[1] != driver.module and any(CONSUMER.search(gpu.name) for gpu in facts.gpus):
+            return error(
+                f"{facts.gpus[0].name} cannot use CUDA's compatibility library {library[1]} on driver {version}",
+                remedy="sudo rm /etc/ld.so.conf.d/*compat*.conf && sudo ldconfig; unset LD_LIBRARY_PATH",
+            )
+    elif library and driver.module and library[1] != driver.module:
+        return error(
+            f"libcuda.so.1 is of driver {library[1]}, the kernel module of {driver.module}",
+            remedy="sudo reboot",
+        )
+    return ok(f"driver {version} speaks CUDA {speaks}, torch is built for {needed.cuda}")
+
+
+def _no_library(driver: DriverState, facts: Facts) -> Finding:
+    what = f"NVML shows a card, CUDA's driver library does not work: {driver.cuda_failure}"
+    if facts.in_container:
+        return error(what, remedy="docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...")
+    return error(what, remedy="sudo ldconfig && ldconfig -p | grep libcuda.so.1")
+
+
+CHECK = Check(
+    name="driver",
+    group="gpu",
+    proves="The driver is new enough for the CUDA of the locked torch, and its libraries match its module.",
+    look=look,
+    needs="gpu",
+)

@@ -1,0 +1,36 @@
+"""PCIe: a card's link has the width that card and slot can have."""
+
+from __future__ import annotations
+
+from loradock.checks.base import Check, Finding, Intent, warning
+from loradock.checks.seen import each, used_cards
+from loradock.facts import CardState, Facts
+from loradock.host import Host
+
+
+def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
+    """Width alone: an idle card lowers the generation of its link by itself, the bench level measures it at work."""
+    cards = used_cards(host)
+    is_virtual = " hypervisor" in (host.read_text("/proc/cpuinfo") or "")
+    widths = ", ".join(dict.fromkeys(f"x{card.pcie_width}" for card in cards if card.pcie_width))
+    return each(cards, lambda card: judge(card, is_virtual=is_virtual), fine=f"PCIe {widths or 'links are not shown'}")
+
+
+def judge(card: CardState, *, is_virtual: bool) -> Finding | None:
+    """Half a link is a fault to mend, but in a virtual machine it is how the provider wired the card."""
+    width, possible = card.pcie_width, card.pcie_width_max
+    if not width or not possible or width >= possible or (is_virtual and width * 2 >= possible):
+        return None
+    return warning(
+        f"{card.label} is linked by PCIe x{width} of x{possible}",
+        remedy=f"sudo lspci -vv -s {card.pci_bus or card.index} | grep Lnk, then reseat the card or its riser",
+    )
+
+
+CHECK = Check(
+    name="pcie",
+    group="gpu",
+    proves="The PCIe link of a card has its full width.",
+    look=look,
+    needs="gpu",
+)
