@@ -1,5 +1,26 @@
 """The model and the data that a configuration names."""
 
 from loradock.checks.base import Check
+from loradock.checks.model import (
+    base,
+    data_files,
+    embedding,
+    model_memory,
+    model_space,
+    offline,
+    revision,
+    token,
+    tokenizer,
+)
 
-CHECKS: tuple[Check, ...] = ()
+CHECKS: tuple[Check, ...] = (
+    base.CHECK,
+    revision.CHECK,
+    token.CHECK,
+    offline.CHECK,
+    tokenizer.CHECK,
+    embedding.CHECK,
+    model_space.CHECK,
+    data_files.CHECK,
+    model_memory.CHECK,
+)

@@ -1,0 +1,107 @@
+"""The hub's own cache on this machine, by its layout: what lies there already, and whether the hub is switched off.
+
+Read by hand, so that a quick look imports no hub library; the rules are those of huggingface_hub and datasets.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from loradock.host import Host
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+TRUE_WORDS = {"1", "ON", "YES", "TRUE"}
+TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+
+Environ = Mapping[str, str]
+
+
+def is_hub_id(name: str) -> bool:
+    """True where a model's name means the hub (OWNER/NAME) and no folder of this machine, as `source.find` reads it."""
+    return name.count("/") == 1 and not name.startswith((".", "~")) and not Path(name).exists()
+
+
+def home(environ: Environ) -> Path:
+    """The folder of all that the hub's libraries keep."""
+    caches = environ.get("XDG_CACHE_HOME") or _expanded("~/.cache", environ)
+    return Path(_expanded(environ.get("HF_HOME") or f"{caches}/huggingface", environ))
+
+
+def cache(environ: Environ) -> Path:
+    """The folder of downloaded models and data sets."""
+    named = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(_expanded(named, environ)) if named else home(environ) / "hub"
+
+
+def datasets_cache(environ: Environ) -> Path:
+    """The folder of data sets as `datasets` prepared them."""
+    named = environ.get("HF_DATASETS_CACHE")
+    return Path(_expanded(named, environ)) if named else home(environ) / "datasets"
+
+
+def token_file(environ: Environ) -> Path:
+    """Where `hf auth login` keeps the token."""
+    named = environ.get("HF_TOKEN_PATH")
+    return Path(_expanded(named, environ)) if named else home(environ) / "token"
+
+
+def token(host: Host) -> str | None:
+    """The token that the hub's library would send: of the environment, else of the file. Never to be shown."""
+    if is_true(host.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN")):
+        return None
+    named = next((host.environ[name] for name in TOKENS if host.environ.get(name)), None)
+    return (named or host.read_text(str(token_file(host.environ))) or "").strip() or None
+
+
+def commit(name: str, revision: str, *, environ: Environ, kind: str = "models") -> str | None:
+    """The commit that a revision of OWNER/NAME was when it was last fetched; None where it never was."""
+    if COMMIT.fullmatch(revision):
+        return revision
+    try:
+        return (folder(name, environ=environ, kind=kind) / "refs" / revision).read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
+def folder(name: str, *, environ: Environ, kind: str = "models") -> Path:
+    """The folder of OWNER/NAME in the cache, whether or not it exists; `kind` is models or datasets."""
+    return cache(environ) / f"{kind}--{name.replace('/', '--')}"
+
+
+def snapshot(name: str, revision: str, *, environ: Environ, kind: str = "models") -> Path | None:
+    """The folder with the files of that revision, some or all of them; None where nothing of it was fetched."""
+    found = commit(name, revision, environ=environ, kind=kind)
+    path = folder(name, environ=environ, kind=kind) / "snapshots" / str(found)
+    return path if found and path.is_dir() else None
+
+
+def directory_of(name: str, revision: str | None, *, environ: Environ) -> Path | None:
+    """The directory that a model's name means on this machine: its own, or that in the cache; None for neither."""
+    if is_hub_id(name):
+        return snapshot(name, revision or "main", environ=environ)
+    path = Path(name).expanduser()
+    return path if path.is_dir() else None
+
+
+def is_offline(environ: Environ) -> bool:
+    """True where the hub is switched off for models: HF_HUB_OFFLINE decides, TRANSFORMERS_OFFLINE where it is unset."""
+    return is_true(environ.get("HF_HUB_OFFLINE") or environ.get("TRANSFORMERS_OFFLINE"))
+
+
+def datasets_are_offline(environ: Environ) -> bool:
+    """True where the hub is switched off for data sets: HF_DATASETS_OFFLINE decides, where it is set."""
+    own = environ.get("HF_DATASETS_OFFLINE")
+    return is_offline(environ) or (own is not None and is_true(own))
+
+
+def is_true(text: str | None) -> bool:
+    """True for the words that the hub's libraries take for a yes; every other word is a no."""
+    return (text or "").upper() in TRUE_WORDS
+
+
+def _expanded(path: str, environ: Environ) -> str:
+    home = environ.get("HOME") or os.path.expanduser("~")
+    return re.sub(r"^~(?=/|$)", lambda _: home, os.path.expandvars(path))
