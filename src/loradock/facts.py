@@ -271,3 +271,23 @@ class ProcessOne:
 
     name: str
     hears_sigterm: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distribution:
+    """An installed distribution, by the name (normalised) and version of its metadata; `folder` is its dist-info."""
+
+    name: str
+    version: str
+    folder: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedObject:
+    """What a shared library asks of the dynamic linker; `rpath` and `runpath` are folders, with $ORIGIN unreplaced."""
+
+    path: str
+    soname: str = ""
+    needed: tuple[str, ...] = ()
+    rpath: tuple[str, ...] = ()
+    runpath: tuple[str, ...] = ()

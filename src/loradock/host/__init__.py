@@ -5,10 +5,11 @@ lie by subject, one file each; each answers with plain values or types of `facts
 """
 
 from loradock.host.cards import Cards
+from loradock.host.distributions import Distributions
 from loradock.host.folders import Folders
 from loradock.host.hub import Hub
 from loradock.host.libraries import Libraries
 
 
-class Host(Folders, Cards, Libraries, Hub):
+class Host(Folders, Cards, Distributions, Libraries, Hub):
     """The real machine. It keeps nothing, so it can be handed to another process."""
