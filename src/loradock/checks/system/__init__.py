@@ -1,6 +1,40 @@
 """The machine or the container: limits, folders, users, tools."""
 
 from loradock.checks.base import Check
-from loradock.checks.system import processors
+from loradock.checks.system import (
+    caches,
+    clock,
+    compiler,
+    executable,
+    filesystem,
+    home,
+    init,
+    limits,
+    memory,
+    platform,
+    processors,
+    shared_memory,
+    space,
+    storage,
+    tasks,
+    user,
+)
 
-CHECKS: tuple[Check, ...] = (processors.CHECK,)
+CHECKS: tuple[Check, ...] = (
+    platform.CHECK,
+    processors.CHECK,
+    memory.CHECK,
+    tasks.CHECK,
+    limits.CHECK,
+    shared_memory.CHECK,
+    space.CHECK,
+    storage.CHECK,
+    filesystem.CHECK,
+    user.CHECK,
+    home.CHECK,
+    caches.CHECK,
+    executable.CHECK,
+    compiler.CHECK,
+    clock.CHECK,
+    init.CHECK,
+)

@@ -1,0 +1,53 @@
+"""Where libraries keep what they download and compile, by their variables and their defaults. No check itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from loradock.host import Host
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A cache: what it is for, the folder it resolves to, the variable that moves it, and whether HOME decides it."""
+
+    what: str
+    folder: Path
+    variable: str
+    is_below_home: bool
+    is_for_cards: bool = False
+
+
+def places(host: Host) -> list[Place]:
+    """The caches of a run, by the rules of the libraries that keep them."""
+    environ = host.environ
+    home = Path(environ.get("HOME") or "/")
+    cache = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
+    has_cache = bool(environ.get("XDG_CACHE_HOME"))
+    user = environ.get("LOGNAME") or environ.get("USER") or host.user_name() or "unknown"
+    hub = environ.get("HF_HOME")
+    inductor = environ.get("TORCHINDUCTOR_CACHE_DIR")
+    triton = environ.get("TRITON_CACHE_DIR")
+    temporary = Path(environ.get("TMPDIR") or "/tmp")
+    return [
+        Place(
+            what="models from the hub",
+            folder=Path(hub or cache / "huggingface"),
+            variable="HF_HOME",
+            is_below_home=not hub and not has_cache,
+        ),
+        Place(
+            what="code compiled by torch",
+            folder=Path(inductor or temporary / f"torchinductor_{user}"),
+            variable="TORCHINDUCTOR_CACHE_DIR",
+            is_below_home=False,
+        ),
+        Place(
+            what="kernels compiled by Triton",
+            folder=Path(triton or home / ".triton" / "cache"),
+            variable="TRITON_CACHE_DIR",
+            is_below_home=not triton,
+            is_for_cards=True,
+        ),
+    ]

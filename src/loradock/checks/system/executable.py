@@ -1,0 +1,45 @@
+"""Executable: code that is compiled at run time may be started and mapped where it is put."""
+
+from __future__ import annotations
+
+from loradock.checks.base import Check, Finding, Intent, error, ok, warning
+from loradock.checks.system.cache_places import places
+from loradock.checks.system.loading import has_card
+from loradock.checks.system.places import listed, reason
+from loradock.facts import Attempt, Facts
+from loradock.host import Host
+
+
+def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
+    """Triton compiles a launcher in the scratch folder, and loads it from its cache."""
+    roles: dict[str, list[str]] = {}
+    folders = {"TMPDIR": plan.scratch}
+    folders |= {place.variable: place.folder for place in places(host) if place.is_for_cards}
+    for role, folder in folders.items():
+        roles.setdefault(str(host.nearest(folder)), []).append(role)
+    found: list[Finding] = []
+    for each in roles.values():
+        attempt = host.try_executing(host.nearest(folders[each[0]]))
+        if finding := judge(attempt, each, has_card=has_card(facts, plan)):
+            found.append(finding)
+    return found or [ok("compiled code may be run from the scratch folder and from Triton's cache")]
+
+
+def judge(attempt: Attempt, variables: list[str], *, has_card: bool) -> Finding | None:
+    """On a CPU nothing of this is compiled unless a user asks for it. What cannot be written is others' subject."""
+    steps = [step for step in attempt.failed if step != "write"]
+    if not steps:
+        return None
+    refused = " or ".join(steps)
+    what = f"{attempt.folder} ({listed(variables)}): the system refuses to {refused} there"
+    what += f" ({reason(attempt.failed[steps[0]])}), and Triton loads what it compiles"
+    remedy = f"docker run --tmpfs {attempt.folder}:rw,exec,nosuid,nodev ..."
+    return error(what, remedy=remedy) if has_card else warning(what, remedy=remedy)
+
+
+CHECK = Check(
+    name="executable",
+    group="system",
+    proves="Compiled code may be run from the scratch folder and from Triton's cache.",
+    look=look,
+)
