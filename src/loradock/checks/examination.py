@@ -5,15 +5,16 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from loradock import __version__
 from loradock.checks import CHECKS, GROUPS
 from loradock.checks.base import LEVELS, SEVERITIES, Check, Finding, Intent, Level, Severity
+from loradock.checks.node import Node, node
 from loradock.checks.runner import Looked, run
 from loradock.errors import EnvironmentUnfit, LoradockError, Problem, UsageError
-from loradock.facts import Facts
+from loradock.facts import CardState, Facts
 from loradock.host import Host
 
 FORMAT = "loradock.env-check/1"
@@ -21,12 +22,14 @@ FORMAT = "loradock.env-check/1"
 
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """What a machine was found to be."""
+    """What a machine was found to be. `cards` are its cards as they were when the last check had ended."""
 
     level: Level
     looked: tuple[Looked, ...]
     facts: Facts
     seconds: float
+    node: Node = field(default_factory=lambda: Node(name="?"))
+    cards: tuple[CardState, ...] = ()
 
     @property
     def findings(self) -> tuple[tuple[Check, Finding], ...]:
@@ -76,6 +79,15 @@ class Examination:
             ],
         }
 
+    @property
+    def measured(self) -> dict[str, dict[str, float]]:
+        """Figures by check and name, of all findings of the check together."""
+        figures: dict[str, dict[str, float]] = {}
+        for check, finding in self.findings:
+            if finding.measured:
+                figures.setdefault(check.name, {}).update(finding.measured)
+        return figures
+
     def as_dict(self) -> dict[str, Any]:
         """The form for programs; `loradock env-check --schema` prints its JSON Schema."""
         return {
@@ -85,8 +97,10 @@ class Examination:
             "worst": self.worst,
             "exit_code": self.exit_code,
             "findings": self.summary()["findings"],
-            "measured": {check.name: finding.measured for check, finding in self.findings if finding.measured},
+            "measured": self.measured,
             "seconds": {each.check.name: round(each.seconds, 3) for each in self.looked},
+            "node": asdict(self.node),
+            "cards": [asdict(card) for card in self.cards],
             "facts": asdict(self.facts),
         }
 
@@ -129,4 +143,11 @@ def examine(
     checks, level = chosen(only, level)
     began = time.monotonic()
     looked = run(checks, host=host, facts=facts, plan=plan, progress=progress)
-    return Examination(level=level, looked=tuple(looked), facts=facts, seconds=time.monotonic() - began)
+    return Examination(
+        level=level,
+        looked=tuple(looked),
+        facts=facts,
+        seconds=time.monotonic() - began,
+        node=node(host, facts, plan),
+        cards=host.card_states(afresh=True),
+    )

@@ -18,6 +18,7 @@ HEAD = """\
     loradock env-check --config run.yaml        # also what this run needs
     loradock env-check --only gpu,compute       # groups, or single checks by name
     loradock env-check --level bench --json     # speeds too, for programs
+    loradock env-check --compare a.json b.json  # against what other nodes printed
 
 `train` looks first, at the quick and compute levels, and refuses on an error; `--skip-env-check` is recorded.
 The exit code is that of the first error found, 0 where there is none. What each fault looks like, with its remedy and
@@ -64,9 +65,22 @@ def schema() -> dict[str, Any]:
             "additionalProperties": {"type": "object", "additionalProperties": figure},
         },
         "seconds": {"type": "object", "additionalProperties": figure, "description": "Wall clock of each check."},
+        "node": {"type": "object", "description": "What should be the same on every node.", "required": ["name"]},
+        "cards": {
+            "type": "array",
+            "items": {"type": "object", "required": ["index"]},
+            "description": "Every card as NVML described it at the end; null where it does not say.",
+        },
         "facts": {"type": "object", "description": "The machine as a run sees it."},
     }
-    return {"$schema": DIALECT, "title": "loradock env-check --json", **_object(**properties)}
+    schema = {"$schema": DIALECT, "title": "loradock env-check --json", **_object(**properties)}
+    difference = _object(subject=text, severity={"enum": list(SEVERITIES)}, what=text, remedy=text)
+    schema["properties"]["comparison"] = {
+        "type": "array",
+        "items": difference,
+        "description": "With --compare: first what differs between the nodes, then which of them is slow.",
+    }
+    return schema
 
 
 def _object(**properties: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import click
 
 from loradock.checks.base import LEVELS, Level
 from loradock.checks.runner import Looked
+from loradock.errors import UsageError
 from loradock.report.findings import finding_lines, verdict
 
 COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
@@ -25,8 +26,25 @@ COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
     "--list", "as_list", is_flag=True, help="Print the checks as the text of docs/checks.md, and look at none."
 )
 @click.option("--schema", "as_schema", is_flag=True, help="Print the JSON Schema of --json.")
+@click.option(
+    "others",
+    "--compare",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE...",
+    help="Compare this node, at the bench level, with what --json printed on others.",
+)
+@click.argument("more", nargs=-1, type=click.Path(path_type=Path), metavar="")
 def env_check(
-    *, config: Path | None, level: Level | None, only: str, as_json: bool, as_list: bool, as_schema: bool
+    *,
+    config: Path | None,
+    level: Level | None,
+    only: str,
+    as_json: bool,
+    as_list: bool,
+    as_schema: bool,
+    others: tuple[Path, ...],
+    more: tuple[Path, ...],
 ) -> None:
     """Prove that this machine, this driver and these packages can train.
 
@@ -34,6 +52,7 @@ def env_check(
     loradock env-check
     loradock env-check --config run.yaml --json
     loradock env-check --only gpu,compute
+    loradock env-check --compare node-a.json node-b.json
 
     Ends with 0 where there is no error (warnings are none), else with the exit code of the first error.
     """
@@ -43,10 +62,16 @@ def env_check(
         click.echo(reference.markdown() if as_list else json.dumps(reference.schema(), indent=2), nl=as_schema)
         return
     from loradock import probe
-    from loradock.checks.examination import examine
+    from loradock.checks.compare import compare, lines, read
+    from loradock.checks.examination import FORMAT, examine
     from loradock.checks.intent import intent
     from loradock.host import Host
 
+    if more and not others:
+        raise UsageError(
+            f"{more[0]} is no option", hint=f"loradock env-check --config {more[0]}, or --compare {more[0]}"
+        )
+    nodes = read([*others, *more], format=FORMAT)
     host = Host()
     loaded = None
     if config:
@@ -60,13 +85,16 @@ def env_check(
         facts=facts,
         plan=intent(host, loaded),
         only=names,
-        level=level,
+        level=level or ("bench" if nodes else None),
         progress=None if as_json else show,
     )
+    content = examination.as_dict()
+    differences = compare([content, *nodes]) if nodes else []
     if as_json:
-        click.echo(json.dumps(examination.as_dict(), indent=2))
+        comparison = {"comparison": [each.as_dict() for each in differences]} if nodes else {}
+        click.echo(json.dumps({**content, **comparison}, indent=2))
     else:
-        click.echo(verdict(examination))
+        click.echo("\n".join([verdict(examination), *lines(differences)]))
     sys.exit(examination.exit_code)
 
 

@@ -5,11 +5,12 @@ lie by subject, one file each; each answers with plain values or types of `facts
 """
 
 from loradock.host.cards import Cards
+from loradock.host.disk_speed import DiskSpeed
 from loradock.host.distributions import Distributions
 from loradock.host.folders import Folders
 from loradock.host.hub import Hub
 from loradock.host.libraries import Libraries
 
 
-class Host(Folders, Cards, Distributions, Libraries, Hub):
+class Host(Folders, Cards, DiskSpeed, Distributions, Libraries, Hub):
     """The real machine. It keeps nothing, so it can be handed to another process."""

@@ -1,0 +1,49 @@
+"""Host to device: pinned memory to the card and back, over PCIe."""
+
+from __future__ import annotations
+
+from loradock.checks.base import Check, Finding, Intent
+from loradock.checks.known import peak
+from loradock.checks.seen import used_cards
+from loradock.checks.speeds import judge, medians
+from loradock.facts import Facts
+from loradock.host import Host
+
+SIZE_BYTES = 256 << 20
+
+
+def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
+    """Both directions in turns; the link wakes up to its full generation meanwhile."""
+    import torch
+
+    pinned = torch.empty(SIZE_BYTES, dtype=torch.uint8, pin_memory=True)
+    on_card = torch.empty(SIZE_BYTES, dtype=torch.uint8, device="cuda")
+    seconds = medians(
+        {
+            "to_device": lambda: on_card.copy_(pinned, non_blocking=True),
+            "to_host": lambda: pinned.copy_(on_card, non_blocking=True),
+        },
+        settle=torch.cuda.synchronize,
+    )
+    known = peak(facts.gpu.name)
+    return [
+        judge(
+            "host-to-device",
+            {f"{way}_gb_per_second": SIZE_BYTES / each / 1e9 for way, each in seconds.items()},
+            subject=f"pinned memory to {facts.gpu.name} and back",
+            peak=known,
+            published=known and known.pcie,
+            cards=used_cards(host, afresh=True),
+        )
+    ]
+
+
+CHECK = Check(
+    name="host-to-device",
+    group="bench",
+    proves="Transfers between pinned memory and the card reach their share of the PCIe link's GB/s.",
+    look=look,
+    level="bench",
+    needs="gpu",
+    limit_seconds=60,
+)
