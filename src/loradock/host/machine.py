@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import pwd
 import resource
 import shutil
 import subprocess
@@ -104,12 +105,13 @@ class Machine:
 
     def user_name(self) -> str | None:
         """The name of this uid in the user database, or None."""
-        import pwd
+        entry = _user(self.uid())
+        return entry.pw_name if entry else None
 
-        try:
-            return pwd.getpwuid(self.uid()).pw_name
-        except KeyError:
-            return None
+    def user_home(self) -> str | None:
+        """The home of this uid in the user database, or None."""
+        entry = _user(self.uid())
+        return entry.pw_dir if entry else None
 
     def program(self, name: str) -> str | None:
         """The path of a program by its name or path, as a shell would find it, or None."""
@@ -171,6 +173,13 @@ class Machine:
                     return True
             time.sleep(0.002)
         return False
+
+
+def _user(uid: int) -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwuid(uid)
+    except KeyError:
+        return None
 
 
 def _leave_an_orphan(writing: int) -> None:

@@ -19,10 +19,15 @@ class Place:
     is_for_cards: bool = False
 
 
+def home_of(host: Host) -> str | None:
+    """What ~ stands for: HOME, else the home in the user database; None where both are missing."""
+    return host.environ.get("HOME") or host.user_home()
+
+
 def places(host: Host) -> list[Place]:
     """The caches of a run, by the rules of the libraries that keep them."""
     environ = host.environ
-    home = Path(environ.get("HOME") or "/")
+    home = Path(home_of(host) or "/")
     cache = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
     has_cache = bool(environ.get("XDG_CACHE_HOME"))
     user = environ.get("LOGNAME") or environ.get("USER") or host.user_name() or "unknown"

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.system.cache_places import Place, places
+from loradock.checks.system.cache_places import Place, home_of, places
 from loradock.checks.system.loading import has_card
 from loradock.errors import NotWritable
 from loradock.facts import Facts
@@ -15,8 +15,8 @@ from loradock.host import Host
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """A cache below a HOME that cannot be written is the subject of `home`."""
-    home = host.environ.get("HOME")
-    is_home_usable = bool(home) and host.may_write(host.nearest(Path(home or "/")))
+    home = home_of(host)
+    is_home_usable = home is not None and host.may_write(host.nearest(Path(home)))
     found: list[Finding] = []
     for place in places(host):
         if is_home_usable or not place.is_below_home:
@@ -27,8 +27,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 def judge(host: Host, place: Place, facts: Facts, plan: Intent) -> list[Finding]:
     """Where the folder is, or where it would be made."""
     nearest = host.nearest(place.folder)
-    name = place.variable.removesuffix("_CACHE_DIR").removesuffix("_HOME").lower()
-    remedy = f"export {place.variable}={plan.scratch}/{name}"
+    remedy = f"export {place.variable}=$(mktemp -d)"
     if not host.may_write(nearest):
         what = f"{place.folder} ({place.what}) cannot be written by uid {host.uid()}"
         if _is_needed(host, place, facts, plan):
@@ -42,11 +41,17 @@ def judge(host: Host, place: Place, facts: Facts, plan: Intent) -> list[Finding]
 
 
 def _is_needed(host: Host, place: Place, facts: Facts, plan: Intent) -> bool:
-    """A shared cache of models that may only be read serves all that is in it, and a local model needs none."""
+    """A shared cache of models that may only be read serves all that is in it, and a local model needs none.
+
+    torch makes its own folder when it is imported, and writes there where it compiles.
+    """
     if place.variable == "HF_HOME":
         has_local_model = plan.config is not None and os.path.isabs(plan.config.model.name)
         return not has_local_model and not host.exists(str(place.folder))
-    return has_card(facts, plan) or not place.is_for_cards
+    if place.variable == "TORCHINDUCTOR_CACHE_DIR":
+        compiles = plan.config is not None and plan.config.train.compile
+        return compiles or not host.exists(f"{place.folder}/.")
+    return has_card(facts, plan)
 
 
 CHECK = Check(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.system.cache_places import places
+from loradock.checks.system.cache_places import home_of, places
 from loradock.errors import NotWritable
 from loradock.facts import Facts
 from loradock.host import Host
@@ -13,26 +13,23 @@ from loradock.host import Host
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """An error only where a cache that a run needs would lie in it; else some library may still want it."""
-    home = host.environ.get("HOME")
-    problem = _problem(host, home)
-    if not problem:
+    home = home_of(host)
+    if home is None:
+        problem = f"HOME is not set, and uid {host.uid()} has no home in the user database"
+    elif not host.may_write(nearest := host.nearest(Path(home))):
+        why = (
+            f"where uid {host.uid()} may not write" if str(nearest) == home else "which is not there and cannot be made"
+        )
+        problem = f"HOME is {home}, {why}"
+    elif not host.environ.get("HOME"):
+        return [warning("HOME is not set: prepared data would be kept in /.cache", remedy=f"export HOME={home}")]
+    else:
         return [ok(f"{home} is writable")]
     inside = [place.what for place in places(host) if place.is_below_home]
-    remedy = f"mkdir -p {plan.scratch}/home && export HOME={plan.scratch}/home"
     if inside:
-        return [error(f"{problem}: no place for {', '.join(inside)}", remedy=remedy, ends=NotWritable)]
-    return [warning(f"{problem}: a library that keeps its settings there may fail", remedy=remedy)]
-
-
-def _problem(host: Host, home: str | None) -> str:
-    if not home:
-        return "HOME is not set"
-    nearest = host.nearest(Path(home))
-    if host.may_write(nearest):
-        return ""
-    if str(nearest) != home:
-        return f"HOME is {home}, which is not there and cannot be made"
-    return f"HOME is {home}, where uid {host.uid()} may not write"
+        what = f"{problem}: no place for {', '.join(inside)}"
+        return [error(what, remedy="export HOME=$(mktemp -d)", ends=NotWritable)]
+    return [warning(f"{problem}: a library that keeps its settings there may fail", remedy="export HOME=$(mktemp -d)")]
 
 
 CHECK = Check(
