@@ -4,11 +4,13 @@ Checks whose imports are cheap come first; those of a card come after `collectiv
 """
 
 from loradock.checks.base import Check
-from loradock.checks.compute import collective, dtypes, optimizer, triton
+from loradock.checks.compute import attention_kernels, collective, dtypes, optimizer, quantised_linear, triton
 
 CHECKS: tuple[Check, ...] = (
     collective.CHECK,
     dtypes.CHECK,
     optimizer.CHECK,
     triton.CHECK,
+    quantised_linear.CHECK,
+    attention_kernels.CHECK,
 )

@@ -68,7 +68,9 @@ def judge(exchange: Exchange, environ: Mapping[str, str], interfaces: Sequence[s
     if others := [name for name in SUSPECT if backend == "nccl" and name in environ]:
         return say(f"{backend} failed with {', '.join(others)} set{suffix}", remedy=f"unset {' '.join(others)}")
     if fault:
-        remedy = f"export {variable}=lo" if backend == "gloo" else "NCCL_DEBUG=INFO loradock env-check --only collective"
+        remedy = (
+            f"export {variable}=lo" if backend == "gloo" else "NCCL_DEBUG=INFO loradock env-check --only collective"
+        )
         return say(f"{backend} failed: {fault}{suffix}", remedy=remedy)
     what = f"{exchange.silent} of {ranks} processes did not finish an all-reduce by {backend}{suffix}"
     remedy = "export NCCL_P2P_DISABLE=1" if backend == "nccl" else f"export {variable}=lo"

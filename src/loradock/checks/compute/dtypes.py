@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.compute.places import FIRST_BFLOAT16, UNIT_ROUNDOFF, Place, at_each
+from loradock.checks.compute.places import FIRST_BFLOAT16, ROUNDINGS, UNIT_ROUNDOFF, Place, at_each
 from loradock.facts import Facts
 from loradock.host import Host
 
 ROWS, INNER, COLUMNS = 96, 512, 160
-ROUNDINGS = 8
 TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 
 
@@ -54,10 +53,10 @@ def judge(place: Place, errors: dict[str, float], *, tf32_override: str | None =
     """What the errors say; `errors` maps a dtype to the largest relative error of a product in it."""
     found: list[Finding] = []
     figures = {f"{name}_relative_error": value for name, value in errors.items()}
-    wrong = [name for name, value in errors.items() if value > ROUNDINGS * UNIT_ROUNDOFF[name]]
+    wrong = [name for name, value in errors.items() if value > ROUNDINGS[name] * UNIT_ROUNDOFF[name]]
     for name in wrong:
         what = f"products in {name} on {place.device} differ from float64 by more than {name} rounds"
-        if name == "float32" and errors[name] <= ROUNDINGS * UNIT_ROUNDOFF["tf32"] and tf32_override:
+        if name == "float32" and errors[name] <= ROUNDINGS["tf32"] * UNIT_ROUNDOFF["tf32"] and tf32_override:
             what = f"{TF32_OVERRIDE}={tf32_override} makes float32 products on {place.device} TF32 products"
             found.append(warning(what, remedy=f"unset {TF32_OVERRIDE}", **figures))
         elif name == place.dtype:
@@ -68,7 +67,9 @@ def judge(place: Place, errors: dict[str, float], *, tf32_override: str | None =
         what = f"{TF32_OVERRIDE}=0 keeps products on {place.device} from using TF32: they are slower"
         found.append(warning(what, remedy=f"unset {TF32_OVERRIDE}"))
     if place.dtype == "bfloat16" and place.capability and place.capability < FIRST_BFLOAT16:
-        what = f"bfloat16 is asked for, but {place.device} (sm{place.capability[0]}{place.capability[1]}) only imitates it"
+        what = (
+            f"bfloat16 is asked for, but {place.device} (sm{place.capability[0]}{place.capability[1]}) only imitates it"
+        )
         found.append(error(what, remedy="--set model.compute_dtype=float16"))
     right = [name for name in errors if name not in wrong]
     if not found:

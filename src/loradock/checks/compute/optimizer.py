@@ -68,7 +68,11 @@ def exact_steps(place: Place) -> torch.Tensor:
     """AdamW (Loshchilov and Hutter 2019, algorithm 2, with the decay scaled by the rate) in float64, weights [N]."""
     import torch
 
-    weights, mean, square = start(), torch.zeros(NUMBERS, dtype=torch.float64), torch.zeros(NUMBERS, dtype=torch.float64)
+    weights, mean, square = (
+        start(),
+        torch.zeros(NUMBERS, dtype=torch.float64),
+        torch.zeros(NUMBERS, dtype=torch.float64),
+    )
     for step, gradient in enumerate(gradients(), 1):
         mean = BETAS[0] * mean + (1 - BETAS[0]) * gradient
         square = BETAS[1] * square + (1 - BETAS[1]) * gradient * gradient

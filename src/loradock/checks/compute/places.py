@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 FIRST_BFLOAT16 = (8, 0)
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+# How many roundings a result of few operations may be off: in float32 the sums count, in the others the factors.
+ROUNDINGS = {"float32": 64.0, "tf32": 8.0, "float16": 8.0, "bfloat16": 8.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,11 @@ class Place:
     def unit(self) -> float:
         """The unit roundoff of the dtype."""
         return UNIT_ROUNDOFF[self.dtype]
+
+    @property
+    def roundings(self) -> float:
+        """How many units of roundoff a right result may be off."""
+        return ROUNDINGS[self.dtype]
 
     def random(self, *shape: int, seed: int = 0, dtype: Any = None) -> torch.Tensor:
         """Standard normal numbers, the same on every device, in this dtype (or this place's)."""

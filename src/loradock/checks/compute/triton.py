@@ -55,9 +55,7 @@ def nearest(folder: Path) -> Path:
     return next(each for each in (folder, *folder.parents) if each.is_dir())
 
 
-def failure_of(
-    act: Callable[[], None], cache: Path, environ: Mapping[str, str]
-) -> tuple[str, str] | None:
+def failure_of(act: Callable[[], None], cache: Path, environ: Mapping[str, str]) -> tuple[str, str] | None:
     """What is wrong and its remedy, where this fails."""
     try:
         act()

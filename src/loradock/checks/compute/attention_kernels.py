@@ -1,0 +1,174 @@
+"""Each attention implementation, result and gradients, with the model's heads, against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from loradock.checks.base import Check, Finding, Intent, error, ok, warning
+from loradock.checks.compute.exact_attention import LENGTH, Case, attend, cases
+from loradock.checks.compute.implementations import Implementation, implementations, is_incapable
+from loradock.checks.compute.places import Place, at_each
+from loradock.facts import AttentionShape, Facts
+from loradock.host import Host
+
+if TYPE_CHECKING:
+    import torch
+
+GRADIENT_FACTOR = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How an implementation did: the cases where it is wrong or fails, what it said, and those that it cannot do."""
+
+    setting: str | None
+    right: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
+    said: str = ""
+    cannot: tuple[str, ...] = ()
+    obstacle: str = ""
+
+
+def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
+    """All implementations at each place."""
+    shape = plan.attention
+
+    def at(place: Place) -> list[Finding]:
+        expected = {case.name: exact(place, case, shape) for case in cases(shape)}
+        outcomes = {each.name: outcome(each, place, shape, expected) for each in implementations(place, facts, shape)}
+        return judge(outcomes, place, shape, wanted(facts, plan, place))
+
+    return at_each(facts, plan, at)
+
+
+def wanted(facts: Facts, plan: Intent, place: Place) -> str:
+    """The `model.attention` of a run here."""
+    asked = plan.config.model.attention if plan.config else "auto"
+    if asked != "auto":
+        return asked
+    has_flash = place.is_card and (place.capability or (0, 0)) >= (8, 0) and place.dtype != "float32"
+    return "flash_attention_2" if has_flash and "flash-attn" in facts.packages else "sdpa"
+
+
+def arguments(place: Place, case: Case, shape: AttentionShape) -> list[torch.Tensor]:
+    """Query, key, value and the gradient of the result, as this place has them; no gradient comes from padding."""
+    heads = (shape.heads, shape.key_value_heads, shape.key_value_heads, shape.heads)
+    made = [place.random(case.rows, n, LENGTH, shape.head_size, seed=seed) for seed, n in enumerate(heads)]
+    made[3] = made[3] * case.real()[:, None, :, None].to(place.device)
+    return made
+
+
+def exact(place: Place, case: Case, shape: AttentionShape) -> list[torch.Tensor]:
+    """The result and the gradients of query, key and value in float64, on the CPU."""
+    return with_gradients(
+        lambda q, k, v: attend(q, k, v, case.allowed(), softcap=shape.softcap),
+        [each.cpu().double() for each in arguments(place, case, shape)],
+        case,
+    )
+
+
+def with_gradients(function: Any, given: list[torch.Tensor], case: Case) -> list[torch.Tensor]:
+    """[result, dq, dk, dv] on the CPU in float64; the result is zero where there is padding."""
+    *inputs, gradient = given
+    inputs = [each.detach().requires_grad_() for each in inputs]
+    out = function(*inputs)
+    out.backward(gradient)
+    real = case.real()[:, None, :, None]
+    return [
+        (out.detach().cpu() * real).double(),
+        *(each.grad.cpu().double() for each in inputs if each.grad is not None),
+    ]
+
+
+def outcome(
+    implementation: Implementation, place: Place, shape: AttentionShape, expected: Mapping[str, list[torch.Tensor]]
+) -> Outcome:
+    """Try all cases."""
+    right: list[str] = []
+    wrong: list[str] = []
+    cannot: list[str] = []
+    said = ""
+    if implementation.obstacle:
+        names = tuple(case.name for case in cases(shape))
+        return Outcome(setting=implementation.setting, cannot=names, obstacle=implementation.obstacle)
+    for case in cases(shape):
+        try:
+            found = with_gradients(
+                lambda q, k, v, case=case: implementation.attend(q, k, v, case, shape),
+                arguments(place, case, shape),
+                case,
+            )
+            place.finish()
+        except Exception as failure:  # noqa: BLE001  a kernel may fail in any way; it is said of that kernel
+            if is_incapable(failure):
+                cannot.append(case.name)
+            else:
+                wrong.append(case.name)
+                said = (str(failure).strip().splitlines() or [type(failure).__name__])[0][:160]
+            continue
+        (wrong if is_off(found, expected[case.name], place) else right).append(case.name)
+    return Outcome(
+        setting=implementation.setting, right=tuple(right), wrong=tuple(wrong), said=said, cannot=tuple(cannot)
+    )
+
+
+def is_off(found: list[torch.Tensor], expected: list[torch.Tensor], place: Place) -> bool:
+    """True where result or gradients are not what they should be, by their norms; also where they are not finite."""
+    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+        limit = place.roundings * place.unit * (GRADIENT_FACTOR if number else 1)
+        if not float((one - other).norm() / other.norm()) <= limit:
+            return True
+    return False
+
+
+def judge(outcomes: Mapping[str, Outcome], place: Place, shape: AttentionShape, setting: str) -> list[Finding]:
+    """Wrong is an error where the run would use it; what cannot be done only where nothing else of its setting can."""
+    found: list[Finding] = []
+    good = {each.setting for each in outcomes.values() if each.setting} - {
+        each.setting for each in outcomes.values() if each.wrong or each.obstacle
+    }
+    other = next((name for name in ("flash_attention_2", "sdpa", "eager") if name in good), None)
+    remedy = f"--set model.attention={other}" if other else "pip install --force-reinstall torch transformers"
+    for name, each in outcomes.items():
+        if not each.wrong:
+            continue
+        how = f"fails: {each.said}" if each.said else "differs from float64"
+        what = f"{name} attention on {place} {how} ({', '.join(each.wrong)})"
+        if each.setting == setting:
+            found.append(error(what, remedy=remedy))
+        else:
+            found.append(warning(f"{what}; a run here uses {setting}", remedy=f"--set model.attention={setting}"))
+    own = [each for each in outcomes.values() if each.setting == setting]
+    missing = [case.name for case in cases(shape) if not any(case.name in (*each.right, *each.wrong) for each in own)]
+    if missing:
+        why = next((each.obstacle for each in own if each.obstacle), "no kernel takes it")
+        what = f"{setting} attention cannot do this model's ({why}) on {place}: {', '.join(missing)}"
+        found.append(error(what, remedy=remedy))
+    return [*found, *summary(outcomes, place, shape)]
+
+
+def summary(outcomes: Mapping[str, Outcome], place: Place, shape: AttentionShape) -> list[Finding]:
+    """What is right, and what is not done, in a line each."""
+    right = [name for name, each in outcomes.items() if each.right and not each.wrong]
+    refused = [
+        f"{name} ({each.obstacle or 'not ' + ' and '.join(each.cannot)})"
+        for name, each in outcomes.items()
+        if each.cannot
+    ]
+    heads = f"{shape.heads} heads over {shape.key_value_heads}, size {shape.head_size}"
+    heads += ", window" * bool(shape.window) + ", softcap" * bool(shape.softcap)
+    lines = [f"{', '.join(right)} attention matches float64 on {place}: {heads}"] if right else []
+    lines += [f"not for this shape on {place.device}: {', '.join(refused)}"] if refused else []
+    return [ok(line) for line in lines]
+
+
+CHECK = Check(
+    name="attention-kernels",
+    group="compute",
+    proves="Each attention implementation matches float64, forward and backward, with the model's heads and masks.",
+    look=look,
+    level="compute",
+    limit_seconds=90,
+)
