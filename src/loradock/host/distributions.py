@@ -60,6 +60,10 @@ class Distributions(Machine):
         """Where Python looks for modules, first to last; '' is the working directory, here by its path."""
         return tuple(os.path.abspath(entry) for entry in sys.path)
 
+    def working_folder(self) -> str:
+        """The working directory."""
+        return os.getcwd()
+
     def modules_in(self, folder: str) -> frozenset[str]:
         """Names of the modules and packages (with an `__init__`) that Python finds in a folder."""
         try:

@@ -15,7 +15,6 @@ from loradock.host.machine import Machine
 LDCONFIG = "/sbin/ldconfig"
 DEFAULT_FOLDERS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib")
 CACHED = re.compile(r"^\s+(\S+) \(([^)]*)\) => (\S+)", re.MULTILINE)
-SAMPLE_BYTES = 1 << 16
 SHARED = re.compile(r"\.so(\.[\w.]+)?$")
 
 
@@ -70,13 +69,6 @@ class Libraries(Machine):
         """The path without links."""
         return os.path.realpath(path)
 
-    def is_same_content(self, one: str, other: str) -> bool:
-        """True where two files have the same size, and the same bytes at both ends; False where one cannot be read."""
-        try:
-            return os.path.samefile(one, other) or _ends(one) == _ends(other)
-        except OSError:
-            return False
-
     def newest_in(self, path: str, prefixes: Sequence[str]) -> dict[str, tuple[int, ...]]:
         """{prefix: highest version} of the symbol versions that a file holds, as GLIBCXX_3.4.30 for `GLIBCXX_`."""
         try:
@@ -88,11 +80,3 @@ class Libraries(Machine):
             texts = re.findall(rb"\0" + prefix.encode() + rb"(\d+(?:\.\d+)+)(?=\0)", content)
             found[prefix] = max((tuple(map(int, text.split(b"."))) for text in texts), default=())
         return found
-
-
-def _ends(path: str) -> tuple[int, bytes, bytes]:
-    with open(path, "rb") as stream:
-        first = stream.read(SAMPLE_BYTES)
-        size = stream.seek(0, os.SEEK_END)
-        stream.seek(max(0, size - SAMPLE_BYTES))
-        return size, first, stream.read()

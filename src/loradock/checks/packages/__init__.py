@@ -1,5 +1,18 @@
 """Installed packages: as locked, and fit for one another."""
 
 from loradock.checks.base import Check
+from loradock.checks.packages import (
+    bitsandbytes_variables,
+    cuda_packages,
+    library_variables,
+    python_path,
+    versions,
+)
 
-CHECKS: tuple[Check, ...] = ()
+CHECKS: tuple[Check, ...] = (
+    versions.CHECK,
+    python_path.CHECK,
+    library_variables.CHECK,
+    bitsandbytes_variables.CHECK,
+    cuda_packages.CHECK,
+)
