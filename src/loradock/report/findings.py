@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from loradock.checks import CHECKS
 from loradock.checks.base import Check, Finding
 from loradock.checks.examination import Examination
 
 MARKS = {"ok": "ok", "warning": "WARNING", "error": "ERROR"}
-WIDTH = 22
+WIDTH = 2 + max(len(check.name) for check in CHECKS)
 
 
 def finding_lines(check: Check, finding: Finding) -> list[str]:
