@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from loradock.checks.base import Intent
 from loradock.facts import AttentionShape
 from loradock.host import Host
-from loradock.model.attention_shape import attention_shape
+from loradock.model import attention_shape
 
 if TYPE_CHECKING:
     from loradock.config.schema import RunConfig
@@ -26,7 +26,7 @@ def intent(host: Host, config: RunConfig | None = None) -> Intent:
     if config is not None:
         cache = config.data.cache or cache
         output = config.output or output
-        shape = attention_shape(Path(config.model.name).expanduser() / "config.json")
+        shape = attention_shape.of_model(config.model.name, config.model.revision, environ=environ)
     return Intent(
         config=config,
         output=Path(output).absolute(),

@@ -36,10 +36,13 @@ def cache(environ: Environ) -> Path:
     return Path(_expanded(named, environ)) if named else home(environ) / "hub"
 
 
-def datasets_cache(environ: Environ) -> Path:
-    """The folder of data sets as `datasets` prepared them."""
+def prepared_commits(name: str, *, environ: Environ) -> set[str]:
+    """The commits at which `datasets` has prepared OWNER/NAME here; without the hub it reads nothing else."""
     named = environ.get("HF_DATASETS_CACHE")
-    return Path(_expanded(named, environ)) if named else home(environ) / "datasets"
+    folder = Path(_expanded(named, environ)) if named else home(environ) / "datasets"
+    owner, _, short = name.partition("/")
+    snake = re.sub(r"([a-z\d])([A-Z])", r"\1_\2", re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", short)).lower()
+    return {found.name for found in (folder / f"{owner}___{snake}").glob("*/*/*") if found.is_dir()}
 
 
 def token_file(environ: Environ) -> Path:

@@ -62,7 +62,7 @@ def faults(directory: Path, *, remedy: str = "") -> list[Finding]:
         return [error(f"{directory / 'config.json'} cannot be read: {wrong}", remedy=remedy, ends=ModelError)]
     if method:
         what = f"{directory} is already quantised ({method}); a run quantises the 16-bit weights itself"
-        return [error(what, remedy="--set model.name=DIR (the 16-bit weights)", ends=ModelError)]
+        return [error(what, remedy="--set model.name=DIR  # of the 16-bit weights", ends=ModelError)]
     return []
 
 

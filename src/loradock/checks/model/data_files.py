@@ -73,14 +73,18 @@ def of_hub(host: Host, source: SourceConfig) -> Iterator[Finding]:
     """A data set of the hub: in a cache of this machine, or there when asked."""
     name, revision = source.path.removeprefix(HUB_DATA), source.revision or "main"
     environ = host.environ
-    here = hub_cache.snapshot(name, revision, environ=environ, kind="datasets")
-    prepared = hub_cache.datasets_cache(environ) / name.replace("/", "___")
-    if here or host.exists(str(prepared)):
+    prepared = hub_cache.prepared_commits(name, environ=environ)
+    if revision in prepared:
         return
-    download = f"HF_HUB_OFFLINE=0 hf download --repo-type dataset {name} --revision {revision}"
+    load = shlex.quote(f"import datasets; datasets.load_dataset({name!r}, revision={revision!r})")
+    fetch = f"HF_HUB_OFFLINE=0 HF_DATASETS_OFFLINE=0 python -c {load}"
     if hub_cache.datasets_are_offline(environ):
-        what = f"the data set {name} at {revision} is in no cache here, and the hub is switched off"
-        yield error(what, remedy=download, ends=HubError)
+        if prepared:
+            what = f"the data set {name} is here at another revision than {revision}, and the hub is switched off"
+            yield warning(what, remedy=fetch)
+            return
+        what = f"the data set {name} was never prepared here, and the hub is switched off"
+        yield error(what, remedy=fetch, ends=HubError)
         return
     url = host.hub_url(f"datasets/{name}/resolve/{revision}/README.md")
     status, reason = host.hub_answer(url, token=hub_cache.token(host))
@@ -88,7 +92,7 @@ def of_hub(host: Host, source: SourceConfig) -> Iterator[Finding]:
         yield warning(f"the data set {name}: the hub cannot be reached ({reason})", remedy=f"curl -sSIL {url}")
     elif status in (401, 403):
         what = f"the hub refuses the data set {name} ({status}): it is gated, private, or misspelt"
-        yield error(what, remedy="hf auth login (or: export HF_TOKEN=TOKEN)", ends=HubError)
+        yield error(what, remedy="hf auth login  # or: export HF_TOKEN=TOKEN", ends=HubError)
     elif status == 404 and reason != "EntryNotFound":
         what = f"the hub has no data set {name} at {revision}"
         yield error(what, remedy=f"hf datasets info {name}", ends=HubError)
@@ -103,7 +107,8 @@ def of_template(template: str) -> Iterator[Finding]:
     except ConfigError as wrong:
         yield error(one_line(wrong.what), remedy=f"--set data.template={'|'.join(NAMES)}", ends=ConfigError)
     except LoradockError as wrong:
-        yield error(one_line(wrong.what), remedy=f"ls -l {shlex.quote(template)}", ends=type(wrong))
+        what = f"data.template: {template} cannot be read as UTF-8 text"
+        yield error(what, remedy=f"ls -l {shlex.quote(template)}", ends=type(wrong))
 
 
 CHECK = Check(

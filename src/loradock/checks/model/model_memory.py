@@ -32,7 +32,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     try:
         base = find(host, config)
     except LoradockError as wrong:
-        return refusal(wrong, remedy="--set model.name=DIR (a causal language model in 16 bit)")
+        return refusal(wrong, remedy="--set model.name=DIR  # of a causal language model")
     if base is None:
         return [ok("not estimated: the model's files are not all here")]
     try:
@@ -123,7 +123,7 @@ def remedy_of(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int
         need, have, _ = expected(changed, facts=facts, model=model, length=shorter)
         if need <= have:
             return " ".join(f"--set {key}" for key in keys)
-    return "--model DIR (a smaller one)"
+    return "--set model.name=DIR  # of a smaller model"
 
 
 def changes(config: RunConfig, length: int) -> Iterator[tuple[list[str], RunConfig, int]]:

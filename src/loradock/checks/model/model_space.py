@@ -52,8 +52,8 @@ def judge_download(name: str, need: int, *, host: Host, is_guess: bool) -> Findi
         return ok(f"{cache} has room for {name}", **figures)
     say = warning if is_guess else _full
     about = "about " if is_guess else ""
-    what = f"{name} takes {about}{need / 1e9:.0f} GB, and {cache} lies on a disk with less free"
-    return say(what, remedy="export HF_HOME=DIR (a folder with room)", **figures)
+    what = f"{name} takes {about}{need / 1e9:.2g} GB, and {cache} lies on a disk with less free"
+    return say(what, remedy="export HF_HOME=DIR  # on a disk with room", **figures)
 
 
 def _full(what: str, *, remedy: str, **measured: float) -> Finding:

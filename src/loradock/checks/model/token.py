@@ -53,9 +53,9 @@ def of_hub(host: Host, plan: Intent) -> list[Finding]:
     why = "it is gated" if reason == "GatedRepo" else "it is gated, private, or misspelt"
     if token:
         what = f"the hub refuses {name} ({status}): {why}, and the token that is here does not open it"
-        return [error(what, remedy="hf auth whoami (then ask for access on the model's page)", ends=HubError)]
+        return [error(what, remedy="hf auth whoami  # then ask for access on the model's page", ends=HubError)]
     what = f"the hub refuses {name} ({status}): {why}, and there is no token here"
-    return [error(what, remedy="hf auth login (or: export HF_TOKEN=TOKEN)", ends=HubError)]
+    return [error(what, remedy="hf auth login  # or: export HF_TOKEN=TOKEN", ends=HubError)]
 
 
 CHECK = Check(
