@@ -14,9 +14,8 @@ from loradock.host import Host
 MIB, GIB = 1 << 20, 1 << 30
 FEWEST_BYTES = 16 * MIB
 FEWEST_INODES, FEW_INODES = 64, 2000
-CHECKPOINT_BYTES_PER_RANK = 32 * MIB
-"""A weight and AdamW's two moments in float32 for all linears of an 8B model, at each unit of LoRA's rank."""
-RANK, KEPT = 16, 2
+OUTPUT_BYTES = 3 * 512 * MIB
+"""Three checkpoints of an 8B model's adapter at rank 16: weights and AdamW's two moments in float32."""
 CACHE_BYTES, SCRATCH_BYTES = 256 * MIB, 256 * MIB
 PREPARED_PER_BYTE = 2
 UNPACKED = {".gz": 5, ".zst": 5, ".parquet": 4}
@@ -59,24 +58,14 @@ def disks(host: Host, plan: Intent) -> list[Disk]:
 
 
 def needed_bytes(host: Host, plan: Intent) -> dict[str, int]:
-    """Bytes that a run writes, by role: checkpoints, prepared data, compiled kernels.
-
-    A checkpoint is taken as that of an 8B model's adapter, at most as large as a base that lies here.
-    """
-    config = plan.config
-    rank = config.lora.rank if config else RANK
-    kept = config.checkpoints.keep + config.checkpoints.keep_best if config else KEPT
+    """Bytes that a run writes, by role. What a configured run keeps in its output `model-space` counts exactly."""
+    if plan.config is None:
+        return {"output": OUTPUT_BYTES, "cache": CACHE_BYTES, "scratch": SCRATCH_BYTES}
     prepared = sum(
         host.size_bytes(Path(source.path)) * PREPARED_PER_BYTE * UNPACKED.get(Path(source.path).suffix, 1)
-        for source in (config.data.sources if config else ())
+        for source in plan.config.data.sources
     )
-    model = host.size_bytes(Path(config.model.name)) if config else 0
-    checkpoint = min(rank * CHECKPOINT_BYTES_PER_RANK, model or 1 << 60)
-    return {
-        "output": (kept + 1) * checkpoint,
-        "cache": max(CACHE_BYTES, prepared),
-        "scratch": SCRATCH_BYTES,
-    }
+    return {"output": 0, "cache": max(CACHE_BYTES, prepared), "scratch": SCRATCH_BYTES}
 
 
 def judge(disk: Disk, plan: Intent) -> list[Finding]:
