@@ -4,7 +4,15 @@ Checks whose imports are cheap come first; those of a card come after `collectiv
 """
 
 from loradock.checks.base import Check
-from loradock.checks.compute import attention_kernels, collective, dtypes, optimizer, quantised_linear, triton
+from loradock.checks.compute import (
+    attention_kernels,
+    collective,
+    dtypes,
+    optimizer,
+    quantised_linear,
+    training,
+    triton,
+)
 
 CHECKS: tuple[Check, ...] = (
     collective.CHECK,
@@ -13,4 +21,5 @@ CHECKS: tuple[Check, ...] = (
     triton.CHECK,
     quantised_linear.CHECK,
     attention_kernels.CHECK,
+    training.CHECK,
 )

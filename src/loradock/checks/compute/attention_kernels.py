@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.compute.exact_attention import LENGTH, Case, attend, cases
-from loradock.checks.compute.implementations import Implementation, implementations, is_incapable
+from loradock.checks.compute.implementations import Implementation, implementations, is_incapable, wanted
 from loradock.checks.compute.places import Place, at_each
 from loradock.facts import AttentionShape, Facts
 from loradock.host import Host
@@ -41,15 +41,6 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         return judge(outcomes, place, shape, wanted(facts, plan, place))
 
     return at_each(facts, plan, at)
-
-
-def wanted(facts: Facts, plan: Intent, place: Place) -> str:
-    """The `model.attention` of a run here."""
-    asked = plan.config.model.attention if plan.config else "auto"
-    if asked != "auto":
-        return asked
-    has_flash = place.is_card and (place.capability or (0, 0)) >= (8, 0) and place.dtype != "float32"
-    return "flash_attention_2" if has_flash and "flash-attn" in facts.packages else "sdpa"
 
 
 def arguments(place: Place, case: Case, shape: AttentionShape) -> list[torch.Tensor]:

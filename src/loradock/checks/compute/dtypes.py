@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.compute.places import FIRST_BFLOAT16, ROUNDINGS, UNIT_ROUNDOFF, Place, at_each
 from loradock.facts import Facts
@@ -52,7 +54,7 @@ def product_error(place: Place, name: str) -> float:
 def judge(place: Place, errors: dict[str, float], *, tf32_override: str | None = None) -> list[Finding]:
     """What the errors say; `errors` maps a dtype to the largest relative error of a product in it."""
     found: list[Finding] = []
-    figures = {f"{name}_relative_error": value for name, value in errors.items()}
+    figures: dict[str, Any] = {f"{name}_relative_error": value for name, value in errors.items()}
     wrong = [name for name, value in errors.items() if value > ROUNDINGS[name] * UNIT_ROUNDOFF[name]]
     for name in wrong:
         what = f"products in {name} on {place.device} differ from float64 by more than {name} rounds"

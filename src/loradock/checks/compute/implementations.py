@@ -1,4 +1,4 @@
-"""The attention implementations of this machine: torch's SDPA by backend, its varlen, flash-attn, transformers' eager."""
+"""The attention implementations here: torch's SDPA by backend, its varlen, flash-attn, transformers' eager."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from loradock.checks.base import Intent
 from loradock.checks.compute.exact_attention import Case
 from loradock.checks.compute.places import Place
 from loradock.facts import AttentionShape, Facts
@@ -48,7 +49,7 @@ def implementations(place: Place, facts: Facts, shape: AttentionShape) -> tuple[
         Implementation(name=f"sdpa {name}", setting="sdpa", attend=partial(_sdpa, BACKENDS[name]), obstacle=capped)
         for name in (BACKENDS if place.is_card else ("flash", "math"))
     ]
-    if place.is_card and (place.capability or (0, 0)) >= FIRST_FLASH and place.dtype != "float32":
+    if has_flash(place):
         too_long = f"heads of at most {MOST_FLASH}" if shape.head_size > MOST_FLASH else None
         windowed = "no window" if shape.window else None
         found.append(
@@ -59,6 +60,19 @@ def implementations(place: Place, facts: Facts, shape: AttentionShape) -> tuple[
                 Implementation(name="flash-attn", setting="flash_attention_2", attend=_flash_attn, obstacle=too_long)
             )
     return (*found, Implementation(name="eager", setting="eager", attend=_eager))
+
+
+def wanted(facts: Facts, plan: Intent, place: Place) -> str:
+    """The `model.attention` of a run here."""
+    asked = plan.config.model.attention if plan.config else "auto"
+    if asked != "auto":
+        return asked
+    return "flash_attention_2" if has_flash(place) and "flash-attn" in facts.packages else "sdpa"
+
+
+def has_flash(place: Place) -> bool:
+    """True where FlashAttention-2 has kernels."""
+    return place.is_card and (place.capability or (0, 0)) >= FIRST_FLASH and place.dtype != "float32"
 
 
 def is_incapable(failure: Exception) -> bool:
@@ -130,8 +144,8 @@ def _eager(query: Any, key: Any, value: Any, case: Case, shape: AttentionShape) 
     mask = mask.masked_fill(~case.allowed()[:, None].to(query.device), torch.finfo(query.dtype).min)
     scaling = query.shape[-1] ** -0.5
     if shape.softcap:
-        function, extra = modeling_gemma2.eager_attention_forward, {"softcap": shape.softcap}
+        function = partial(modeling_gemma2.eager_attention_forward, softcap=shape.softcap)
     else:
-        function, extra = modeling_llama.eager_attention_forward, {}
-    out, _ = function(layer, query, key, value, mask, scaling=scaling, dropout=0.0, **extra)
+        function = modeling_llama.eager_attention_forward
+    out, _ = function(layer, query, key, value, mask, scaling=scaling, dropout=0.0)
     return out.transpose(1, 2)

@@ -79,7 +79,7 @@ def judge_library(said: str, environ: Mapping[str, str], *, is_card: bool, versi
 
 
 def measure(place: Place, *, is_double: bool) -> dict[str, float]:
-    """The largest errors over all shapes: of table and scales over a block's scale, of products in units of roundoff."""
+    """The largest errors over all shapes: of table and scales over a block's scale, of products in roundoffs."""
     worst = {"table": 0.0, "scales": 0.0, "forward": 0.0, "backward": 0.0}
     for seed, (rows, columns) in enumerate(SHAPES):
         raw = place.random(rows, columns, seed=seed)
@@ -135,7 +135,8 @@ def linear(weights: torch.Tensor, place: Place, *, is_double: bool) -> Any:
     layer = bnb.nn.Linear4bit(
         columns, rows, bias=False, compute_dtype=place.torch_dtype, compress_statistics=is_double, quant_type="nf4"
     )
-    layer.weight = bnb.nn.Params4bit(
+    params_4bit: Any = bnb.nn.Params4bit
+    layer.weight = params_4bit(
         weights.cpu(), requires_grad=False, compress_statistics=is_double, quant_type="nf4", blocksize=nf4.BLOCK
     )
     layer = layer.to(place.device)
@@ -174,7 +175,7 @@ def products(layer: Any, expected: torch.Tensor, place: Place, tokens: int) -> t
 def judge(place: Place, worst: Mapping[str, float], version: str) -> list[Finding]:
     """What the errors of `measure` say."""
     again = f"pip install --force-reinstall --no-deps bitsandbytes=={version}"
-    figures = {
+    figures: dict[str, Any] = {
         "table_error_of_scale": worst["table"],
         "scale_error_of_spread": worst["scales"],
         "forward_error_roundoffs": worst["forward"],

@@ -1,8 +1,7 @@
-"""Triton: kernels compiled and run on the card; without one, compiled ahead of time, with the module that starts them."""
+"""Triton: kernels compiled and run on the card; without one, compiled ahead of time, with what starts them."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
@@ -70,9 +69,8 @@ def explain(failure: Exception, cache: Path, environ: Mapping[str, str]) -> tupl
     if "failed to map segment" in text or "cannot open shared object" in text:
         what = f"Triton's cache {cache} lies where nothing may be executed, so its kernels cannot be started"
         return what, "export TRITON_CACHE_DIR=/tmp/triton"
-    if named := environ.get("CC"):
-        if isinstance(failure, (OSError, subprocess.CalledProcessError)):
-            return f"the C compiler that CC names does not work: {named}", "unset CC"
+    if (named := environ.get("CC")) and isinstance(failure, (OSError, subprocess.CalledProcessError)):
+        return f"the C compiler that CC names does not work: {named}", "unset CC"
     if "C compiler" in text or isinstance(failure, FileNotFoundError):
         return "no C compiler: Triton builds a module with it to start a kernel", "apt-get install gcc libc6-dev"
     if isinstance(failure, subprocess.CalledProcessError):
@@ -109,11 +107,11 @@ def compile_ahead() -> None:
     from loradock.checks.compute import triton_kernels
 
     vector: dict[str, Any] = {
-        "signature": dict(x_ptr="*fp32", y_ptr="*fp32", out_ptr="*fp32", count="i32", block="constexpr"),
+        "signature": {"x_ptr": "*fp32", "y_ptr": "*fp32", "out_ptr": "*fp32", "count": "i32", "block": "constexpr"},
         "constexprs": {(4,): BLOCK},
     }
     product: dict[str, Any] = {
-        "signature": dict(a_ptr="*fp16", b_ptr="*fp16", out_ptr="*fp32", size="constexpr"),
+        "signature": {"a_ptr": "*fp16", "b_ptr": "*fp16", "out_ptr": "*fp32", "size": "constexpr"},
         "constexprs": {(3,): SIZE},
     }
     for architecture in ARCHITECTURES:
@@ -132,10 +130,12 @@ def _run_at(place: Place) -> list[Finding]:
     with torch.cuda.device(place.device):
         x, y = place.random(COUNT, seed=5, dtype=torch.float32), place.random(COUNT, seed=6, dtype=torch.float32)
         out = torch.empty_like(x)
-        triton_kernels.scale_and_add[(-(-COUNT // BLOCK),)](x, y, out, COUNT, block=BLOCK)
+        vector: Any = triton_kernels.scale_and_add
+        vector[(-(-COUNT // BLOCK),)](x, y, out, COUNT, block=BLOCK)
         a, b = (place.random(SIZE, SIZE, seed=seed, dtype=torch.float16) for seed in (7, 8))
         product = torch.empty(SIZE, SIZE, device=place.device)
-        triton_kernels.square_product[(1,)](a, b, product, size=SIZE)
+        square: Any = triton_kernels.square_product
+        square[(1,)](a, b, product, size=SIZE)
         place.finish()
     is_right = torch.allclose(out.cpu(), 2 * x.cpu() + y.cpu(), rtol=1e-6, atol=1e-6) and torch.allclose(
         product.cpu().double(), a.cpu().double() @ b.cpu().double(), rtol=1e-4, atol=1e-4

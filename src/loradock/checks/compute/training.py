@@ -1,0 +1,192 @@
+"""Three steps of QLoRA on a tiny model, once for each attention; where one is wrong, again without 4-bit."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loradock.checks.base import Check, Finding, Intent
+from loradock.checks.compute import tiny_model
+from loradock.checks.compute.exact_attention import Case, cases
+from loradock.checks.compute.implementations import BACKENDS, implementations, is_incapable, wanted
+from loradock.checks.compute.places import Place, at_each, places
+from loradock.checks.compute.verdict import Trial, judge
+from loradock.facts import AttentionShape, Facts
+from loradock.host import Host
+
+if TYPE_CHECKING:
+    import torch
+
+    from loradock.config.schema import ModelConfig
+
+STEPS = 3
+RATE = 1e-2
+SCALE = 1024.0
+LOSS_TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-3, "float16": 5e-3}
+GRADIENT_TOLERANCE = {"float32": 0.05, "bfloat16": 0.1, "float16": 0.1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A way to attention: its name, transformers' name for it, and the one backend of SDPA that may be used."""
+
+    name: str
+    setting: str
+    backend: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What the first step gives in float64: the loss, and the gradient of all adapters in one vector."""
+
+    loss: float
+    gradient: torch.Tensor
+
+
+class Bench:
+    """The tiny model in one storage, and its targets; each is made when it is first needed."""
+
+    def __init__(self, asked: ModelConfig, *, shape: AttentionShape, place: Place, folder: Path, weights: Any) -> None:
+        self.place = place
+        self.shape = shape
+        self._weights = weights
+        self._is_nf4 = asked.quantization == "nf4"
+        self._model = tiny_model.adapted(folder, asked, place)
+        self._start = [adapter.detach().clone() for adapter in tiny_model.adapters(self._model)]
+        self._targets: dict[str, Target] = {}
+
+    def target(self, case: Case) -> Target:
+        """The first step of the float64 twin."""
+        import torch
+
+        if case.name not in self._targets:
+            twin = tiny_model.twin(self.shape, self._weights, case, is_quantised=self._is_nf4)
+            loss = tiny_model.loss_of(twin, tiny_model.batch(case, "cpu"))
+            loss.backward()
+            gradient = torch.cat([adapter.grad.flatten() for adapter in tiny_model.adapters(twin)])
+            self._targets[case.name] = Target(loss=float(loss.detach()), gradient=gradient)
+        return self._targets[case.name]
+
+    def train(self, way: Way, case: Case) -> str:
+        """Train from the start; what is wrong, "" where nothing is. Raises what the kernels raise."""
+        import torch
+
+        self._model.get_base_model().set_attn_implementation(way.setting)
+        adapters = tiny_model.adapters(self._model)
+        for adapter, start in zip(adapters, self._start, strict=True):
+            adapter.data.copy_(start)
+        optimiser = torch.optim.AdamW(adapters, lr=RATE)
+        given = tiny_model.batch(case, self.place.device)
+        losses: list[float] = []
+        gradient = None
+        for _ in range(STEPS):
+            losses.append(self._step(way, given, adapters))
+            if gradient is None:
+                gradient = torch.cat([adapter.grad.flatten() for adapter in adapters]).cpu().double()
+            optimiser.step()
+        self.place.finish()
+        return fault(losses, gradient, self.target(case), self.place.dtype)
+
+    def _step(self, way: Way, given: Mapping[str, torch.Tensor], adapters: Sequence[Any]) -> float:
+        """Loss and gradients of one step."""
+        import torch
+
+        scale = SCALE if self.place.dtype == "float16" else 1.0
+        kind = "cuda" if self.place.is_card else "cpu"
+        is_mixed = self.place.dtype != "float32"
+        with only(way.backend), torch.autocast(kind, dtype=self.place.torch_dtype, enabled=is_mixed):
+            loss = tiny_model.loss_of(self._model, dict(given))
+        self._model.zero_grad()
+        (loss * scale).backward()
+        for adapter in adapters:
+            adapter.grad /= scale
+        return float(loss.detach())
+
+
+def only(backend: str | None) -> contextlib.AbstractContextManager[Any]:
+    """Leave SDPA this backend alone; None leaves the choice to torch."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    return sdpa_kernel([SDPBackend.__members__[backend]]) if backend else contextlib.nullcontext()
+
+
+def fault(losses: Sequence[float], gradient: Any, target: Target, dtype: str) -> str:
+    """What is wrong with three steps, "" where nothing is."""
+    off = float((gradient - target.gradient).norm() / target.gradient.norm())
+    if not all(math.isfinite(each) for each in (*losses, off)):
+        return "the loss or its gradient is not finite"
+    if abs(losses[0] / target.loss - 1) > LOSS_TOLERANCE[dtype]:
+        return "the first loss differs from float64"
+    if off > GRADIENT_TOLERANCE[dtype]:
+        return "the gradient differs from float64"
+    return "" if losses[-1] < losses[0] else "the loss does not fall"
+
+
+def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
+    """At the first place: what depends on the card alone was seen on each by the checks before."""
+    first = places(facts, plan)[0]
+    return at_each(facts, plan, lambda place: _at(place, facts, plan) if place == first else [])
+
+
+def _at(place: Place, facts: Facts, plan: Intent) -> list[Finding]:
+    from transformers.utils import logging
+
+    from loradock.config.schema import ModelConfig
+
+    logging.disable_progress_bar()
+    asked = plan.config.model if plan.config else ModelConfig()
+    with tempfile.TemporaryDirectory() as folder:
+        weights = tiny_model.make(plan.attention, Path(folder), place)
+
+        def bench(storage: ModelConfig) -> Bench:
+            return Bench(storage, shape=plan.attention, place=place, folder=Path(folder), weights=weights)
+
+        stored = bench(asked)
+        seen = {way.name: (way, attempt(stored, way)) for way in ways(place, facts, plan.attention)}
+        whole: Bench | None = None
+        trials: dict[str, Trial] = {}
+        for name, (way, wrong) in seen.items():
+            again = ""
+            if wrong and asked.quantization != "none":
+                whole = whole or bench(asked.model_copy(update={"quantization": "none"}))
+                again = attempt(whole, way) or ""
+            trials[name] = Trial(setting=way.setting, wrong=wrong or "", whole=again, cannot=wrong is None)
+    return judge(trials, storage=asked.quantization, place=str(place), wanted=wanted(facts, plan, place))
+
+
+def ways(place: Place, facts: Facts, shape: AttentionShape) -> list[Way]:
+    """What transformers can call here: each backend of SDPA by itself, SDPA as it chooses, flash-attn, eager."""
+    able = [each for each in implementations(place, facts, shape) if each.setting and not each.obstacle]
+    found = [
+        Way(name=each.name, setting=each.setting, backend=BACKENDS.get(each.name.removeprefix("sdpa ")))
+        for each in able
+        if each.setting
+    ]
+    return [*found, Way(name="sdpa", setting="sdpa")] if any(each.setting == "sdpa" for each in able) else found
+
+
+def attempt(bench: Bench, way: Way) -> str | None:
+    """What is wrong with this way on packed documents, or, where it cannot do them, on plain ones; None: on neither."""
+    plain, _, packed = cases(bench.shape)
+    for case in (packed, plain):
+        try:
+            return bench.train(way, case)
+        except Exception as failure:  # noqa: BLE001  a kernel may fail in any way; it is said of that kernel
+            if not is_incapable(failure):
+                return f"it fails: {(str(failure).strip().splitlines() or [type(failure).__name__])[0][:160]}"
+    return None
+
+
+CHECK = Check(
+    name="training",
+    group="compute",
+    proves="Three steps of QLoRA on a tiny model go as in float64, once with each attention and backend of SDPA.",
+    look=look,
+    level="compute",
+    limit_seconds=150,
+)

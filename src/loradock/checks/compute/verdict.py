@@ -1,0 +1,74 @@
+"""Whose fault a wrong training is: the attention's, the quantisation's, that of both together, or neither's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from loradock.checks.base import Finding, error, ok, warning
+
+REINSTALL = "pip install --force-reinstall torch transformers peft"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """How a training with one attention went: what is wrong as the base is stored and in whole weights, "" for nothing.
+
+    `setting` is the `model.attention` that leads to it. `whole` was tried only where the first is wrong. `cannot` says
+    that it cannot do what was tried.
+    """
+
+    setting: str | None
+    wrong: str = ""
+    whole: str = ""
+    cannot: bool = False
+
+
+def judge(trials: Mapping[str, Trial], *, storage: str, place: str, wanted: str) -> list[Finding]:
+    """The findings for trials by name of attention; `storage` is how the base is stored (nf4, int8, none)."""
+    tried = {name: trial for name, trial in trials.items() if not trial.cannot}
+    wrong = {name: trial for name, trial in tried.items() if trial.wrong}
+    if not tried:
+        return [error(f"no attention can train this model on {place}", remedy="--set model.attention=eager")]
+    if not wrong:
+        return [ok(f"the loss of a tiny {_kind(storage)} falls as in float64 on {place}: {', '.join(tried)}")]
+    of_attention = {name: trial for name, trial in wrong.items() if storage == "none" or trial.whole}
+    if len(of_attention) == len(tried) and len(tried) > 1:
+        fault = next(trial.whole or trial.wrong for trial in of_attention.values())
+        what = f"training itself is at fault on {place}, with every attention and in whole weights too: {fault}"
+        return [error(what, remedy=REINSTALL)]
+    good = [trial.setting for trial in tried.values() if not trial.wrong and trial.setting]
+    other = next((each for each in good if each not in {trial.setting for trial in wrong.values()}), None)
+    found = [
+        _of_attention(name, trial, f"whether or not the base is in {storage}", place, wanted, other)
+        if storage != "none"
+        else _of_attention(name, trial, "the base is not quantised", place, wanted, other)
+        for name, trial in of_attention.items()
+    ]
+    sound = {name: trial for name, trial in tried.items() if name not in of_attention}
+    if sound and all(trial.wrong for trial in sound.values()):
+        fault = next(trial.wrong for trial in sound.values())
+        what = f"quantisation is at fault on {place}: training in {storage} is wrong, in whole weights right: {fault}"
+        return [*found, error(what, remedy="--set model.quantization=none")]
+    for name, trial in sound.items():
+        if trial.wrong:
+            what = (
+                f"{name} attention and {storage} together are at fault on {place}, each alone is right: {trial.wrong}"
+            )
+            found.append(_by_use(what, trial, wanted, other))
+    return found
+
+
+def _kind(storage: str) -> str:
+    return "training in whole weights" if storage == "none" else f"training in {storage}"
+
+
+def _of_attention(name: str, trial: Trial, where: str, place: str, wanted: str, other: str | None) -> Finding:
+    what = f"{name} attention is at fault on {place}, {where}: {trial.whole or trial.wrong}"
+    return _by_use(what, trial, wanted, other)
+
+
+def _by_use(what: str, trial: Trial, wanted: str, other: str | None) -> Finding:
+    if trial.setting == wanted:
+        return error(what, remedy=f"--set model.attention={other}" if other else REINSTALL)
+    return warning(f"{what}; a run here uses {wanted}", remedy=f"--set model.attention={wanted}")
