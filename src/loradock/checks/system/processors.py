@@ -13,7 +13,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """A process that steps and a loader that feeds it, for each card; one CPU is slow everywhere."""
     needed = PER_CARD * max(1, len(facts.gpus))
     if facts.cpus < needed:
-        what = f"{facts.cpus} of {host.cpus_allowed()} CPUs are this process's, a run wants {needed}"
+        what = f"{facts.cpus} of the CPUs may be used by this process, a run wants {needed}"
         return [warning(what, remedy=f"docker run --cpus {needed} ...")]
     return [ok(f"{facts.cpus} CPUs")]
 
