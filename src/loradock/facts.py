@@ -226,9 +226,14 @@ class DriverState:
     nodes: tuple[str, ...] = ()
 
     @property
+    def has_library(self) -> bool:
+        """True where NVML's library is here, whatever it says."""
+        return self.nvml_library is not None or self.version is not None
+
+    @property
     def is_installed(self) -> bool:
-        """True where the kernel module is loaded, or its device files are here."""
-        return bool(self.module or self.nodes)
+        """True where the kernel module is loaded, its device files are here, or there is a card and NVML for it."""
+        return bool(self.module or self.nodes or (self.devices and self.has_library))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,3 +296,11 @@ class SharedObject:
     needed: tuple[str, ...] = ()
     rpath: tuple[str, ...] = ()
     runpath: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonRun:
+    """A program that ran in a process of its own: its lines on stdout, and its exit code (None: none in time)."""
+
+    exit_code: int | None
+    lines: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ Everything that asks what this machine is goes through a `Host`, so that a test 
 lie by subject, one file each; each answers with plain values or types of `facts.py`, and never judges.
 """
 
+from loradock.host.builds import Builds
 from loradock.host.cards import Cards
 from loradock.host.disk_speed import DiskSpeed
 from loradock.host.distributions import Distributions
@@ -12,5 +13,5 @@ from loradock.host.hub import Hub
 from loradock.host.libraries import Libraries
 
 
-class Host(Folders, Cards, DiskSpeed, Distributions, Libraries, Hub):
+class Host(Folders, Cards, Builds, DiskSpeed, Distributions, Libraries, Hub):
     """The real machine. It keeps nothing, so it can be handed to another process."""

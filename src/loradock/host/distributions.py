@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import sys
@@ -34,10 +33,6 @@ class Distributions(Machine):
     def standard_library(self) -> Path:
         """The folder of the standard library."""
         return Path(sysconfig.get_path("stdlib"))
-
-    def interpreter(self) -> str:
-        """The path of the running Python."""
-        return sys.executable
 
     def distributions(self) -> tuple[Distribution, ...]:
         """Every dist-info folder of the site-packages, by name; 169 of them take 10 ms."""
@@ -78,15 +73,6 @@ class Distributions(Machine):
         """{module: file} of what this Python ran on its own accord when it started."""
         found = {name: getattr(sys.modules.get(name), "__file__", None) for name in STARTERS}
         return {name: file for name, file in found.items() if file}
-
-    def import_failure(self, module: str) -> str | None:
-        """Why a module cannot be imported into this process, in one line; None where it can."""
-        try:
-            importlib.import_module(module)
-        except Exception as failure:  # noqa: BLE001  whatever a library raises when it is imported is the answer
-            first = (str(failure).strip().splitlines() or [""])[0]
-            return f"{type(failure).__name__}: {first}"
-        return None
 
 
 def _distribution(folder: str) -> Distribution:

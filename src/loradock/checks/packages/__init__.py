@@ -3,8 +3,13 @@
 from loradock.checks.base import Check
 from loradock.checks.packages import (
     bitsandbytes_variables,
+    builds,
     cuda_packages,
+    cuda_runtimes,
+    libraries,
     library_variables,
+    lock,
+    protobuf,
     python_path,
     versions,
 )
@@ -15,4 +20,9 @@ CHECKS: tuple[Check, ...] = (
     library_variables.CHECK,
     bitsandbytes_variables.CHECK,
     cuda_packages.CHECK,
+    libraries.CHECK,
+    builds.CHECK,
+    cuda_runtimes.CHECK,
+    protobuf.CHECK,
+    lock.CHECK,
 )

@@ -81,7 +81,7 @@ def in_folder(host: Host, folder: str, own: Mapping[str, str]) -> list[Finding]:
         findings.append(error(what, remedy=remedy))
     elif found:
         more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        what = f"{PATH} leads to other CUDA libraries than the installed ones: {folder} has {', '.join(found[:SHOWN])}{more}"
+        what = f"{PATH} leads to other CUDA libraries than the installed: {folder} has {', '.join(found[:SHOWN])}{more}"
         findings.append(warning(what, remedy=remedy))
     return findings
 
