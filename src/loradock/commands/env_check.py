@@ -22,6 +22,7 @@ COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
 @click.option("--level", type=click.Choice(LEVELS), help="quick: no torch; compute (default): proofs; bench: speeds.")
 @click.option("--only", metavar="NAME,...", default="", help="Groups or single checks; --list names them.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on stdout.")
+@click.option("--report", "as_report", is_flag=True, help="Print a bug report without secrets, in Markdown to paste.")
 @click.option(
     "--list", "as_list", is_flag=True, help="Print the checks as the text of docs/checks.md, and look at none."
 )
@@ -41,6 +42,7 @@ def env_check(
     level: Level | None,
     only: str,
     as_json: bool,
+    as_report: bool,
     as_list: bool,
     as_schema: bool,
     others: tuple[Path, ...],
@@ -86,11 +88,16 @@ def env_check(
         plan=intent(host, loaded),
         only=names,
         level=level or ("bench" if nodes else None),
-        progress=None if as_json else show,
+        progress=None if as_json or as_report else show,
     )
     content = examination.as_dict()
     differences = compare([content, *nodes]) if nodes else []
-    if as_json:
+    if as_report:
+        from loradock.report.bug_report import bug_report
+
+        shown = loaded.model_dump_json(indent=1, exclude_defaults=True) if loaded else None
+        click.echo(bug_report(content, host=host, config=shown, comparison=lines(differences), with_json=as_json))
+    elif as_json:
         comparison = {"comparison": [each.as_dict() for each in differences]} if nodes else {}
         click.echo(json.dumps({**content, **comparison}, indent=2))
     else:
