@@ -55,10 +55,14 @@ def test_a_healthy_machine_raises_no_alarm_and_two_looks_agree(examined: Examine
 
 def test_the_whole_group_takes_a_fraction_of_a_second_of_cpu(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loradock", "env-check", "--only", "system", "--level", "quick"]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.6
+
+    def cpu_seconds() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert min(cpu_seconds() for _ in range(4)) < 0.5
 
 
 def test_a_first_process_that_no_sigterm_reaches_is_found(examined: Examine, faults: Faults) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ from checks.conftest import Examine, Faults, namespace
 from checks.spoilt_machine import IN_CONTAINER, STRANGER, WITH_A_CARD, printed, stranger
 
 from loradock.checks.base import Intent
-from loradock.checks.system import caches, compiler, executable, home
+from loradock.checks.system import cache_places, caches, compiler, executable, home
 from loradock.facts import Attempt
 from loradock.host import Host
 
+ENTRYPOINT = Path(__file__).parents[2] / "entrypoint"
 NAMELESS: dict[str, str | None] = dict.fromkeys(("LOGNAME", "USER", "LNAME", "USERNAME"))
 NO_CACHES: dict[str, str | None] = dict.fromkeys(
     ("HF_HOME", "XDG_CACHE_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TMPDIR")
@@ -43,6 +45,14 @@ def test_a_home_that_cannot_be_made_or_written_is_named(examined: Examine, fault
     assert examined("--only", "home", within=stranger(), env=kept_elsewhere).one("home")["severity"] == "warning"
 
 
+def test_the_image_raises_no_alarm_for_a_user_without_name_home_or_caches(examined: Examine) -> None:
+    env = {**NAMELESS, **NO_CACHES, **IN_CONTAINER, "HOME": "/"}
+    mounts = "mount -t tmpfs -o mode=1777 none /srv; mount -t tmpfs -o mode=1777 none /tmp"
+    within = [*stranger(mounts), "env", "-C", "/srv", str(ENTRYPOINT)]
+    found = examined("--only", "system", "--level", "quick", within=within, env=env)
+    assert [each for each in found.content["findings"] if each["severity"] != "ok"] == []
+
+
 def test_an_unset_home_is_a_warning_where_the_user_database_knows_it(examined: Examine, faults: Faults) -> None:
     if Host().user_home() is None:
         pytest.fail("the tests' own user has no home")
@@ -67,14 +77,6 @@ def test_a_cache_of_code_that_belongs_to_somebody_else_is_named(examined: Examin
     faults.seen("torch's code is somebody else's", made="real", finding=found.one("caches"), check="caches")
 
 
-def test_triton_needs_its_cache_on_a_card_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = next(each for each in caches.places(Host()) if each.is_for_cards)
-    unwritable = type(place)(**{**vars(place), "folder": Path("/proc/nowhere")})
-    without = caches.judge(Closed(), unwritable, type(WITH_A_CARD)(**{**vars(WITH_A_CARD), "gpus": ()}), PLAN)
-    with_card = caches.judge(Closed(), unwritable, WITH_A_CARD, PLAN)
-    assert (without[0].severity, with_card[0].severity) == ("warning", "error")
-
-
 class Closed(Host):
     """A machine on which nothing may be written."""
 
@@ -82,12 +84,18 @@ class Closed(Host):
         return False
 
 
+def test_triton_needs_its_cache_on_a_card_only() -> None:
+    (place,) = (each for each in cache_places.places(Host()) if each.is_for_cards)
+    facts = (replace(WITH_A_CARD, gpus=()), WITH_A_CARD)
+    assert [caches.judge(Closed(), place, each, PLAN)[0].severity for each in facts] == ["warning", "error"]
+
+
 def test_a_scratch_that_runs_no_code_is_found(examined: Examine, faults: Faults) -> None:
-    env = {"TMPDIR": "/srv", "TRITON_CACHE_DIR": "/srv/triton"}
+    env = {**IN_CONTAINER, "TMPDIR": "/srv", "TRITON_CACHE_DIR": "/srv/triton"}
     found = examined("--only", "executable", within=namespace(NOEXEC), env=env)
     faults.seen("the scratch is mounted noexec", made="real", finding=found.one("executable"), check="executable")
     refused = Attempt(folder="/tmp", failed={"map a library": 1})
-    judged = executable.judge(refused, ["TRITON_CACHE_DIR"], has_card=True)
+    judged = executable.judge(refused, ["TRITON_CACHE_DIR"], has_card=True, in_container=True)
     assert judged is not None
     seen = printed(executable.CHECK, judged)
     faults.seen("Triton's cache maps no library", made="constructed", finding=seen, check="executable")
@@ -119,4 +127,3 @@ def test_with_a_card_a_missing_compiler_ends_the_run() -> None:
 
     assert [each.exit_code for each in compiler.look(Bare(), WITH_A_CARD, PLAN)] == [71]
     assert home.look(Host(), WITH_A_CARD, PLAN)[0].severity == "ok"
-    assert IN_CONTAINER

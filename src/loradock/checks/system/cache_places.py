@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from loradock.checks.base import Intent
+from loradock.checks.system.loading import has_card
+from loradock.facts import Facts
 from loradock.host import Host
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """A cache: what it is for, the folder it resolves to, the variable that moves it, and whether HOME decides it."""
+    """A cache: what it is for, the folder it resolves to, the variable that moves it, and what it depends on."""
 
     what: str
     folder: Path
@@ -56,3 +59,18 @@ def places(host: Host) -> list[Place]:
             is_for_cards=True,
         ),
     ]
+
+
+def is_needed(place: Place, host: Host, facts: Facts, plan: Intent) -> bool:
+    """True where a run cannot do without writing there.
+
+    A shared cache of models that may only be read serves all that is in it, and a model in a folder needs none. torch
+    makes its own folder when it is imported, and writes there where it compiles. Triton compiles for cards.
+    """
+    config = plan.config
+    if place.variable == "HF_HOME":
+        is_local = config is not None and host.exists(str(Path(config.model.name).expanduser()))
+        return not is_local and not host.exists(str(place.folder))
+    if place.variable == "TORCHINDUCTOR_CACHE_DIR":
+        return (config is not None and config.train.compile) or not host.exists(f"{place.folder}/.")
+    return has_card(facts, plan)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.system.cache_places import Place, home_of, places
-from loradock.checks.system.loading import has_card
+from loradock.checks.system.cache_places import Place, home_of, is_needed, places
 from loradock.errors import NotWritable
 from loradock.facts import Facts
 from loradock.host import Host
@@ -30,7 +28,7 @@ def judge(host: Host, place: Place, facts: Facts, plan: Intent) -> list[Finding]
     remedy = f"export {place.variable}=$(mktemp -d)"
     if not host.may_write(nearest):
         what = f"{place.folder} ({place.what}) cannot be written by uid {host.uid()}"
-        if _is_needed(host, place, facts, plan):
+        if is_needed(place, host, facts, plan):
             return [error(what, remedy=remedy, ends=NotWritable)]
         return [warning(what, remedy=remedy)]
     owner = host.owner(nearest)
@@ -38,20 +36,6 @@ def judge(host: Host, place: Place, facts: Facts, plan: Intent) -> list[Finding]
         what = f"{place.folder} ({place.what}) belongs to uid {owner}, who may change the code that a run loads"
         return [warning(what, remedy=remedy)]
     return []
-
-
-def _is_needed(host: Host, place: Place, facts: Facts, plan: Intent) -> bool:
-    """A shared cache of models that may only be read serves all that is in it, and a local model needs none.
-
-    torch makes its own folder when it is imported, and writes there where it compiles.
-    """
-    if place.variable == "HF_HOME":
-        has_local_model = plan.config is not None and os.path.isabs(plan.config.model.name)
-        return not has_local_model and not host.exists(str(place.folder))
-    if place.variable == "TORCHINDUCTOR_CACHE_DIR":
-        compiles = plan.config is not None and plan.config.train.compile
-        return compiles or not host.exists(f"{place.folder}/.")
-    return has_card(facts, plan)
 
 
 CHECK = Check(

@@ -20,12 +20,12 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     found: list[Finding] = []
     for each in roles.values():
         attempt = host.try_executing(host.nearest(folders[each[0]]))
-        if finding := judge(attempt, each, has_card=has_card(facts, plan)):
+        if finding := judge(attempt, each, has_card=has_card(facts, plan), in_container=facts.in_container):
             found.append(finding)
     return found or [ok("compiled code may be run from the scratch folder and from Triton's cache")]
 
 
-def judge(attempt: Attempt, variables: list[str], *, has_card: bool) -> Finding | None:
+def judge(attempt: Attempt, variables: list[str], *, has_card: bool, in_container: bool) -> Finding | None:
     """On a CPU nothing of this is compiled unless a user asks for it. What cannot be written is others' subject."""
     steps = [step for step in attempt.failed if step != "write"]
     if not steps:
@@ -33,7 +33,9 @@ def judge(attempt: Attempt, variables: list[str], *, has_card: bool) -> Finding 
     refused = " or ".join(steps)
     what = f"{attempt.folder} ({listed(variables)}): the system refuses to {refused} there"
     what += f" ({reason(attempt.failed[steps[0]])}), and Triton loads what it compiles"
-    remedy = f"docker run --tmpfs {attempt.folder}:rw,exec,nosuid,nodev ..."
+    remedy = f"export {variables[0]}=DIR  # on a disk that is not mounted noexec"
+    if in_container:
+        remedy = f"docker run --tmpfs {attempt.folder}:rw,exec,nosuid,nodev ..."
     return error(what, remedy=remedy) if has_card else warning(what, remedy=remedy)
 
 

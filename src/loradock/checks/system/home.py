@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.system.cache_places import home_of, places
+from loradock.checks.system.cache_places import home_of, is_needed, places
 from loradock.errors import NotWritable
 from loradock.facts import Facts
 from loradock.host import Host
@@ -25,7 +25,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         return [warning("HOME is not set: prepared data would be kept in /.cache", remedy=f"export HOME={home}")]
     else:
         return [ok(f"{home} is writable")]
-    inside = [place.what for place in places(host) if place.is_below_home]
+    inside = [place.what for place in places(host) if place.is_below_home and is_needed(place, host, facts, plan)]
     if inside:
         what = f"{problem}: no place for {', '.join(inside)}"
         return [error(what, remedy="export HOME=$(mktemp -d)", ends=NotWritable)]

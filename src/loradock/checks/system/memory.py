@@ -24,6 +24,8 @@ def judge(limit_bytes: int, *, processes: int, is_limited: bool) -> Finding:
     whose = "the cgroup's limit" if is_limited else "this machine's memory"
     what = f"{whose} is {limit_bytes / GIB:.1f} GiB, a run takes about {needed_gib} GiB before any model is loaded"
     remedy = f"docker run --memory {needed_gib}g ..."
+    if not is_limited:
+        remedy = f"fallocate -l {needed_gib}G /swapfile && chmod 600 /swapfile && mkswap /swapfile && swapon /swapfile"
     if limit_bytes < processes * FEWEST_BYTES:
         return error(what, remedy=remedy, limit_gib=limit_bytes / GIB)
     if limit_bytes < processes * NEEDED_BYTES:

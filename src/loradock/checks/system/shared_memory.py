@@ -34,9 +34,7 @@ def judge(space: Space, facts: Facts, plan: Intent) -> Finding:
     cards = len(facts.gpus) if has_card(facts, plan) else 0
     nccl_bytes = NCCL_BYTES_PER_CARD * cards if cards > 1 else 0
     both = max(FLOOR_BYTES, need.shared_bytes + nccl_bytes)
-    size = f"{PLACE} holds {_mib(space.total_bytes)}"
-    if space.total_bytes >= both:
-        size += ", less than half of it free" if space.free_bytes < space.total_bytes / 2 else ""
+    size = f"{PLACE} holds {_mib(space.total_bytes)}{' and is filled' if space.total_bytes >= both else ''}"
     remedy = _remedy(2 * both, facts)
     if need.workers and space.free_bytes < need.shared_bytes:
         return error(f"{size}, {need.workers} loader workers put {_mib(need.shared_bytes)} into it", remedy=remedy)
