@@ -98,11 +98,6 @@ def builder() -> Builder:
     return Builder(command=(*build, "--builder", "default"), name=name + "docker", can_export_cache=False, why=why)
 
 
-def build_command() -> list[str]:
-    """The command in front of a build's arguments; see `builder` for the environment that it needs."""
-    return list(builder().command)
-
-
 def _said(*command: str) -> str:
     """What a short command prints; empty where it fails. Without a server `docker version` still names the client."""
     try:
