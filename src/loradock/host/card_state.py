@@ -100,7 +100,12 @@ def _used(ask: Asker, used_bytes: int) -> int:
 
 
 def _processes(ask: Asker) -> tuple[CardProcess, ...]:
-    found = [*(ask("ComputeRunningProcesses") or ()), *(ask("GraphicsRunningProcesses") or ())]
+    """By the versioned questions: the plain ones raise what is no NVMLError on a driver older than the package."""
+    found = [
+        process
+        for kind in ("Compute", "Graphics")
+        for process in ask(f"{kind}RunningProcesses_v3") or ask(f"{kind}RunningProcesses_v2") or ()
+    ]
     return tuple(
         CardProcess(pid=pid, used_bytes=used)
         for pid, used in sorted({each.pid: each.usedGpuMemory for each in found}.items())

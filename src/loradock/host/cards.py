@@ -30,7 +30,7 @@ class Cards(Machine):
         A partitioned card (MIG) counts as its first instance, and then as the only card: CUDA sees no more of them.
         A card that does not answer is left out; `card_states` says so.
         """
-        states, driver = _asked()
+        states, driver = self.nvml()
         units = _units([each for each in states if not each.failure])
         chosen = visible([(str(card.index), uuid) for card, uuid, _ in units], self.environ.get("CUDA_VISIBLE_DEVICES"))
         gpus = tuple(unit for _, _, unit in (units[position] for position in chosen) if unit is not None)
@@ -39,10 +39,14 @@ class Cards(Machine):
 
     def card_states(self, *, afresh: bool = False) -> tuple[CardState, ...]:
         """Every card that NVML shows, in the order of the PCI bus; asked once a process unless `afresh`."""
+        states, _ = self.nvml(afresh=afresh)
+        return seen_through(states, self.environ)
+
+    def nvml(self, *, afresh: bool = False) -> tuple[tuple[CardState, ...], DriverState]:
+        """All that NVML says: every card, whatever this process may use of them, and what it says of the driver."""
         if afresh:
             _asked.cache_clear()
-        states, _ = _asked()
-        return seen_through(states, self.environ)
+        return _asked()
 
     def driver(self) -> DriverState:
         """The driver: its module, its libraries and its devices; asked once a process."""

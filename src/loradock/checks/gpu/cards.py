@@ -103,7 +103,7 @@ def _broken(facts: Facts, driver: DriverState) -> Finding:
             remedy="docker restart CONTAINER",
         )
     remedy = "sudo chmod a+rw /dev/nvidia*" if "permission" in said else "sudo modprobe nvidia && nvidia-smi"
-    return error(f"the NVIDIA driver is loaded, but shows no card: {failure}", remedy=remedy)
+    return error(f"the NVIDIA driver is installed, but shows no card: {failure}", remedy=remedy)
 
 
 def _not_injected(injected: str, plan: Intent) -> Finding:

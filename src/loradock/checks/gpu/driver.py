@@ -30,19 +30,29 @@ def judge(driver: DriverState, facts: Facts, needed: Runtime) -> Finding:
             f"driver {version} speaks CUDA {speaks}; torch is built for {needed.cuda}, which needs {needed.driver}",
             remedy="sudo apt-get install nvidia-driver-570-server && sudo reboot",
         )
-    library = LIBRARY_VERSION.search(driver.cuda_library or "")
-    if "/compat/" in (driver.cuda_library or ""):
-        if library and library[1] != driver.module and any(CONSUMER.search(gpu.name) for gpu in facts.gpus):
-            return error(
-                f"{facts.gpus[0].name} cannot use CUDA's compatibility library {library[1]} on driver {version}",
-                remedy="sudo rm /etc/ld.so.conf.d/*compat*.conf && sudo ldconfig; unset LD_LIBRARY_PATH",
-            )
-    elif library and driver.module and library[1] != driver.module:
-        return error(
-            f"libcuda.so.1 is of driver {library[1]}, the kernel module of {driver.module}",
-            remedy="sudo reboot",
-        )
+    if failure := _libraries_differ(driver, facts, version):
+        return failure
     return ok(f"driver {version} speaks CUDA {speaks}, torch is built for {needed.cuda}")
+
+
+def _libraries_differ(driver: DriverState, facts: Facts, version: str) -> Finding | None:
+    """CUDA's library is that of the module, or a newer one for compatibility, which data centre cards alone take."""
+    library = LIBRARY_VERSION.search(driver.cuda_library or "")
+    if not library or not driver.module or library[1] == driver.module:
+        return None
+    if "/compat/" not in (driver.cuda_library or ""):
+        what = f"libcuda.so.1 is of driver {library[1]}, the kernel module of {driver.module}"
+        return error(what, remedy="sudo reboot")
+    if _parts(library[1]) > _parts(driver.module) and not any(CONSUMER.search(gpu.name) for gpu in facts.gpus):
+        return None
+    return error(
+        f"{facts.gpus[0].name} cannot use CUDA's compatibility library {library[1]} on driver {version}",
+        remedy="unset LD_LIBRARY_PATH; sudo rm /etc/ld.so.conf.d/*compat*.conf && sudo ldconfig",
+    )
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
 
 
 def _no_library(driver: DriverState, facts: Facts) -> Finding:

@@ -36,9 +36,9 @@ def cut_short(wanted: str | None, left: int) -> Finding | None:
 
 
 def too_few(facts: Facts) -> Finding | None:
-    """More processes than cards would share a card, which NCCL refuses."""
+    """More processes than cards would share a card, which NCCL refuses; `mig` looks at those on a divided card."""
     count, cards = facts.processes_here, len(facts.gpus)
-    if facts.world_size == 1 or count <= cards:
+    if facts.world_size == 1 or count <= cards or any(" MIG " in gpu.name for gpu in facts.gpus):
         return None
     return error(
         f"{count} processes of this run share {plural(cards, 'card')} here",
