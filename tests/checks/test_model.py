@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -249,12 +250,16 @@ def test_the_hub_is_asked_for_a_model_that_it_has(
 def test_a_token_that_everybody_can_read_and_one_in_quotes_are_warnings_that_do_not_show_it(
     examined: Examine, written: Write, cache: dict[str, str | None], tmp_path: Path, faults: Faults
 ) -> None:
-    (tmp_path / "hf").mkdir()
-    (tmp_path / "hf" / "token").write_text("secret-4711", encoding="utf-8")
-    (tmp_path / "hf" / "token").chmod(0o644)
-    env = {**cache, "HF_TOKEN": '"secret-4711"'}
+    home = Path(tempfile.mkdtemp(dir="/tmp"))
+    (home / "token").write_text("secret-4711", encoding="utf-8")
+    (home / "token").chmod(0o644)
+    env = {**cache, "HF_HOME": str(home), "HF_TOKEN": '"secret-4711"'}
+    hidden = examined(*QUICK, "token", "--config", written(), env={**env, "HF_TOKEN": None})
+    assert hidden.one("token")["severity"] == "ok", "nobody else gets as far as the file"
+    home.chmod(0o755)
     seen = examined(*QUICK, "token", "--config", written(), env=env)
-    readable, quoted = seen.one("token", containing="readable"), seen.one("token", containing="quotes")
+    shutil.rmtree(home)
+    readable, quoted = seen.one("token", containing="can read"), seen.one("token", containing="quotes")
     faults.seen("token file readable by everybody", made="real", finding=readable, check="token")
     faults.seen("token in quotes", made="real", finding=quoted, check="token")
     assert "4711" not in json.dumps(seen.content)

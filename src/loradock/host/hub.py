@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from functools import lru_cache
+from pathlib import Path
 
 from loradock.host.machine import Machine
 
@@ -25,12 +26,14 @@ class Hub(Machine):
         """
         return _answer(url, token, timeout_seconds)
 
-    def file_mode(self, path: str) -> int | None:
-        """The permission bits of a file, as chmod takes them; None where it does not exist or may not be seen."""
+    def others_may_read(self, path: str) -> bool:
+        """True where any user of this machine can open the file: it is there, and it and all above it let them."""
+        real = Path(path).resolve()
         try:
-            return stat.S_IMODE(os.stat(path).st_mode)
+            is_open = bool(real.stat().st_mode & stat.S_IROTH)
+            return is_open and all(parent.stat().st_mode & stat.S_IXOTH for parent in real.parents)
         except OSError:
-            return None
+            return False
 
     def room_bytes(self, path: str) -> int:
         """Bytes that this user may still write where a path lies or would come to lie."""

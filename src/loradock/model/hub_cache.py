@@ -21,7 +21,7 @@ Environ = Mapping[str, str]
 
 def is_hub_id(name: str) -> bool:
     """True where a model's name means the hub (OWNER/NAME) and no folder of this machine, as `source.find` reads it."""
-    return name.count("/") == 1 and not name.startswith((".", "~")) and not Path(name).exists()
+    return name.count("/") == 1 and not name.startswith((".", "~", "/")) and not Path(name).exists()
 
 
 def home(environ: Environ) -> Path:

@@ -11,7 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-GENERIC_CLASSES = {None, "PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend"}
+# Without a class the type of the model decides it, which may bring tokens of its own.
+GENERIC_CLASSES = {"PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend"}
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 LISTED_TOKENS = ("additional_special_tokens", "extra_special_tokens")
 TEMPLATES = ("chat_template.jinja", "chat_template.json")

@@ -88,8 +88,7 @@ def answered(host: Host, name: str, revision: str) -> Finding:
     status, reason = host.hub_answer(url, token=hub_cache.token(host))
     show = f"curl -sSIL {url}"
     if status is None:
-        what = f"{name} is not in the hub's cache, and the hub cannot be reached ({reason})"
-        return warning(what, remedy=show)
+        return warning(f"{name} is not in the hub's cache, and the hub cannot be reached", remedy=show)
     if status == 404:
         said = {"EntryNotFound": "has no config.json", "RevisionNotFound": f"has no revision {revision}"}
         what = f"the hub: {name} {said.get(reason, 'does not exist')}"

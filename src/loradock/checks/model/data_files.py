@@ -89,7 +89,7 @@ def of_hub(host: Host, source: SourceConfig) -> Iterator[Finding]:
     url = host.hub_url(f"datasets/{name}/resolve/{revision}/README.md")
     status, reason = host.hub_answer(url, token=hub_cache.token(host))
     if status is None:
-        yield warning(f"the data set {name}: the hub cannot be reached ({reason})", remedy=f"curl -sSIL {url}")
+        yield warning(f"the data set {name}: the hub cannot be reached", remedy=f"curl -sSIL {url}")
     elif status in (401, 403):
         what = f"the hub refuses the data set {name} ({status}): it is gated, private, or misspelt"
         yield error(what, remedy="hf auth login  # or: export HF_TOKEN=TOKEN", ends=HubError)

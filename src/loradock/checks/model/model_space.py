@@ -12,9 +12,10 @@ from loradock.facts import Facts
 from loradock.host import Host
 from loradock.model import headers, hub_cache
 
-# A checkpoint holds the adapter in float32 and its optimiser's two moments.
+# A checkpoint holds the adapter in float32 and its optimiser's two moments, in float32 or in 8 bit.
 ADAPTER_BYTES = 4
-CHECKPOINT_BYTES = 12
+MOMENTS_BYTES = 8
+MOMENTS_8BIT_BYTES = 2
 NAMED_SIZE = re.compile(r"(?<![a-z0-9.])(\d{1,3}(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
 BYTES_PER_NAMED_BILLION = 2 * 10**9
 
@@ -81,7 +82,8 @@ def of_checkpoints(host: Host, plan: Intent) -> list[Finding]:
     weights = adapter_weights(headers.linears(shapes), rank=config.lora.rank, targets=targets)
     weights += saved_weights(shapes, config.lora.modules_to_save)
     held = config.checkpoints.keep + 1 + int(config.checkpoints.keep_best)
-    need = weights * (held * CHECKPOINT_BYTES + ADAPTER_BYTES)
+    moments = MOMENTS_8BIT_BYTES if config.train.optimizer.endswith("8bit") else MOMENTS_BYTES
+    need = max(0, weights * (held * (ADAPTER_BYTES + moments) + ADAPTER_BYTES) - written_bytes(plan.output))
     free = host.room_bytes(str(plan.output))
     figures = {"checkpoints_bytes": need, "free_bytes": free}
     if need <= free:
@@ -91,6 +93,11 @@ def of_checkpoints(host: Host, plan: Intent) -> list[Finding]:
     )
     remedy = "--set checkpoints.keep=1" if config.checkpoints.keep > 1 and need * 2 <= free * held else "--output DIR"
     return [_full(what, remedy=remedy, **figures)]
+
+
+def written_bytes(output: Path) -> int:
+    """Bytes of the checkpoints that a run which is resumed has there already."""
+    return sum(file.stat().st_size for file in output.glob("checkpoints/checkpoint-*/*") if file.is_file())
 
 
 def adapter_weights(linears: dict[str, tuple[int, int]], *, rank: int, targets: tuple[str, ...] | None) -> int:

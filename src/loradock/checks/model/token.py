@@ -8,7 +8,6 @@ from loradock.facts import Facts
 from loradock.host import Host
 from loradock.model import hub_cache
 
-READABLE_BY_OTHERS = 0o004
 REFUSED = (401, 403)
 
 
@@ -20,10 +19,9 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 def of_file(host: Host) -> list[Finding]:
     """A token that others can read is theirs too."""
     file = str(hub_cache.token_file(host.environ))
-    mode = host.file_mode(file)
-    if mode is None or not mode & READABLE_BY_OTHERS:
+    if not host.others_may_read(file):
         return []
-    return [warning(f"the hub's token in {file} is readable by everybody ({mode:03o})", remedy=f"chmod 600 {file}")]
+    return [warning(f"every user of this machine can read the hub's token in {file}", remedy=f"chmod 600 {file}")]
 
 
 def of_variable(host: Host) -> list[Finding]:
