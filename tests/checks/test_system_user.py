@@ -46,9 +46,8 @@ def test_a_home_that_cannot_be_made_or_written_is_named(examined: Examine, fault
 
 
 def test_the_image_raises_no_alarm_for_a_user_without_name_home_or_caches(examined: Examine) -> None:
-    env = {**NAMELESS, **NO_CACHES, **IN_CONTAINER, "HOME": "/"}
-    mounts = "mount -t tmpfs -o mode=1777 none /srv; mount -t tmpfs -o mode=1777 none /tmp"
-    within = [*stranger(mounts), "env", "-C", "/srv", str(ENTRYPOINT)]
+    env = {**NAMELESS, **NO_CACHES, **IN_CONTAINER, "HOME": "/", "TMPDIR": "/srv"}
+    within = [*stranger("mount -t tmpfs -o mode=1777 none /srv"), "env", "-C", "/srv", str(ENTRYPOINT)]
     found = examined("--only", "system", "--level", "quick", within=within, env=env)
     assert [each for each in found.content["findings"] if each["severity"] != "ok"] == []
 
