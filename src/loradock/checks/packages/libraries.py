@@ -24,6 +24,7 @@ PLUGINS = re.compile(
     r"nvshmem_(bootstrap|transport)_|libcufile_rdma|libnvperf_|libpcsamplingutil|libcheckpoint|libcusolverMg|libnvblas"
     r"|libbitsandbytes_(?!cpu)"
 )
+SHARED = re.compile(r"\.so(\.[\w.]+)?$")
 SYSTEM = {
     "libstdc++.so.6": "libstdc++6",
     "libgcc_s.so.1": "libgcc-s1",
@@ -96,13 +97,13 @@ def resolved(library: SharedObject, places: Places, host: Host) -> dict[str, str
 
 
 def recorded(host: Host) -> dict[str, str]:
-    """{path of a library: package} by the RECORDs of the packages with native code, also of what is gone."""
+    """{path of a library that a run may open: package} by the RECORDs, also of what is gone."""
     return {
         path: each.name
         for each in host.distributions()
         if OWNERS.fullmatch(each.name)
         for path in host.files_of(each)
-        if re.search(r"\.so(\.[\w.]+)?$", path)
+        if SHARED.search(path) and not PLUGINS.match(os.path.basename(path)) and "/backends/amd/" not in path
     }
 
 

@@ -39,7 +39,7 @@ for argument in sys.argv[1:]:
         if door:
             getattr(imported, door)()
     except Exception as failure:
-        tell(name, f"{type(failure).__name__}: {failure}".strip().splitlines()[0])
+        tell(name, f"{type(failure).__name__}: {failure}".strip().splitlines()[0].partition(". ")[0])
     else:
         tell(name)
 """

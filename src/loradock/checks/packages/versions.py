@@ -32,14 +32,11 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     versions = {name: each.version for name, each in {**optional_pins(lock), **locked}.items()}
     findings = twice(installed, versions, prefix=prefix)
     missing = sorted(name for name in locked if name not in {each.name for each in installed})
-    others = {
-        each.name: each.version
-        for each in installed
-        if each.name in versions and not is_same(each.version, versions[each.name])
-    }
+    have = {each.name: each.version for each in installed}
+    as_locked = {each.name for each in installed if is_same(each.version, versions.get(each.name, ""))}
+    others = {name: have[name] for name in versions if name in have and name not in as_locked}
     if missing or others:
         requirements = {each.name: host.requirements_of(each) for each in installed}
-        have = {each.name: each.version for each in installed}
         needs = unmet({*missing, *others}, requirements, have)
         findings += judge(others, needs, versions, prefix=prefix, lock=lock)
     return findings or [ok(f"{len(set(versions) & {each.name for each in installed})} packages as locked")]
@@ -50,7 +47,7 @@ def is_same(one: str, other: str) -> bool:
     from packaging.version import InvalidVersion, Version
 
     try:
-        return Version(one).public == Version(other).public
+        return Version(Version(one).public) == Version(Version(other).public)
     except InvalidVersion:
         return one == other
 
