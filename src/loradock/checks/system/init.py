@@ -8,7 +8,7 @@ from loradock.checks.base import Check, Finding, Intent, ok, warning
 from loradock.facts import Facts
 from loradock.host import Host
 
-NO_INIT = re.compile(r"python[\d.]*|loradock|torchrun|(ba|da|a|z|k)?sh|busybox|sleep|tail|pt_main_thread")
+NO_INIT = re.compile(r"python[\d.]*|loradock|torchrun|sh|bash|dash|ash|zsh|busybox|sleep|tail|pt_main_thread")
 REMEDY = "docker run --init ..."
 
 
