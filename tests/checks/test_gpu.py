@@ -14,7 +14,7 @@ from facts.recorded import config
 from loradock import probe
 from loradock.checks import gpu
 from loradock.checks.base import Finding, Intent
-from loradock.checks.known import peak, runtime, table, xids
+from loradock.checks.known import Runtime, peak, runtime, table, xids
 from loradock.config.schema import RunConfig
 from loradock.facts import CardProcess
 from loradock.host import Host
@@ -140,7 +140,8 @@ def test_a_fault_is_found_by_its_own_check_alone(
 
 
 def test_healthy_hosts_raise_no_alarm() -> None:
-    assert wrong(GpuHost("a10-healthy")) == []
+    for key in ("a10-healthy", "l40s-healthy", "h200-healthy"):
+        assert wrong(GpuHost(key)) == []
     assert wrong(GpuHost("a100-pair", environ=torchrun(2))) == []
     assert wrong(GpuHost("a100-mig")) == []
     assert wrong(GpuHost("a100-pair", environ={"CUDA_VISIBLE_DEVICES": "GPU-00000002"})) == []
@@ -156,7 +157,7 @@ def test_a_fault_of_a_card_that_this_process_does_not_use_is_no_alarm() -> None:
 
 def test_an_ok_finding_names_no_suspect() -> None:
     suspects = re.compile(r"[A-Z]+_[A-Z_]+|lib\w+\.so|Xid|MIG mode", re.ASCII)
-    for key in ("a10-healthy", "a100-pair", "a100-mig"):
+    for key in ("a10-healthy", "l40s-healthy", "h200-healthy", "a100-pair", "a100-mig"):
         for findings in found(GpuHost(key)).values():
             assert not [f.what for f in findings if suspects.search(f.what)]
 
@@ -204,6 +205,8 @@ def test_every_card_that_the_wheel_has_kernels_for_is_served_and_no_other() -> N
     assert served == list(known_cards())
     for capability in ((3, 7), (5, 2), (6, 0), (6, 1), (11, 0), (13, 0)):
         assert not runtime().serves(capability)
+    older = Runtime(cuda="12.8", architectures=((8, 6), (9, 0)), driver_cuda=12000, driver="525.60.13")
+    assert [older.serves(capability) for capability in ((8, 0), (8, 6), (8, 9), (9, 0))] == [False, True, True, True]
     assert runtime().serves((10, 3))
     assert runtime().serves((12, 1))
 
@@ -253,3 +256,17 @@ def test_a_card_in_a_machine_without_its_driver_is_worth_a_word(faults: Any) -> 
     host = GpuHost("mismatch", driver={"module": None, "nvml_library": None, "devices": ("0000:01:00.0",)})
     finding = found(host)["cards"][0]
     faults.seen("NVIDIA card without its driver", made="constructed", finding=as_json("cards", finding), check="cards")
+    inside = GpuHost("lost-access", driver={"nodes": (), "nvml_library": None, "devices": ("0000:01:00.0",)})
+    finding = found(inside)["cards"][0]
+    faults.seen("container of a GPU host", made="constructed", finding=as_json("cards", finding), check="cards")
+    assert (finding.severity, finding.remedy) == ("warning", "docker run --gpus all ...")
+    assert found(inside, run=config(device="cuda"))["cards"][0].exit_code == 71
+
+
+def test_a_report_about_another_card_or_of_a_program_is_no_alarm() -> None:
+    assert wrong(GpuHost("xid-109", change={"pci_bus": "0000:1b:00.0"})) == []
+    program = GpuHost("xid-109")
+    program.log = program.log[:1]
+    assert wrong(program) == []
+    program.log = ()
+    assert wrong(program) == []
