@@ -122,12 +122,14 @@ def judge(outcomes: Mapping[str, Outcome], place: Place, shape: AttentionShape, 
     }
     other = next((name for name in ("flash_attention_2", "sdpa", "eager") if name in good), None)
     remedy = f"--set model.attention={other}" if other else "pip install --force-reinstall torch transformers"
+    groups: dict[tuple[str | None, str], list[str]] = {}
     for name, each in outcomes.items():
-        if not each.wrong:
-            continue
-        how = f"fails: {each.said}" if each.said else "differs from float64"
-        what = f"{name} attention on {place} {how} ({', '.join(each.wrong)})"
-        if each.setting == setting:
+        if each.wrong:
+            how = f"fails: {each.said}" if each.said else "differs from float64"
+            groups.setdefault((each.setting, f"{how} ({', '.join(each.wrong)})"), []).append(name)
+    for (named, how), names in groups.items():
+        what = f"{', '.join(names)} attention on {place} {how}"
+        if named == setting:
             found.append(error(what, remedy=remedy))
         else:
             found.append(warning(f"{what}; a run here uses {setting}", remedy=f"--set model.attention={setting}"))

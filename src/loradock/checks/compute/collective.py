@@ -61,7 +61,7 @@ def judge(exchange: Exchange, environ: Mapping[str, str], interfaces: Sequence[s
     named = environ.get(variable)
     if named:
         is_missing = backend == "gloo" and not set(named.split(",")) <= set(interfaces)
-        why = f"which is not among {', '.join(interfaces)}" if is_missing else "over which no answer came"
+        why = "which is no interface of this machine" if is_missing else "over which no answer came"
         return say(f"{backend} failed: {variable} is {named}, {why}{suffix}", remedy=f"unset {variable}")
     if fault and fault.startswith(LOOPBACK):
         return say(f"{backend} failed: {fault}{suffix}", remedy="ip link set lo up")
@@ -162,8 +162,9 @@ def _rank(pipe: Connection, rank: int, ranks: int, backend: str) -> None:
 
 
 def first_line(failure: Exception) -> str:
-    """The first line of an error, without the place in torch's source that it begins with."""
-    line = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
+    """The first line of an error, without the place in torch's source that it begins with; of NCCL's its last error."""
+    text = str(failure).strip().rpartition("Last error:")[2].strip()
+    line = (text.splitlines() or [type(failure).__name__])[0]
     return line.rpartition("] ")[2][:160]
 
 

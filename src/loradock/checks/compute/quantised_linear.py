@@ -22,11 +22,11 @@ TABLE_TOLERANCE = 1e-5
 SCALE_TOLERANCE = 0.01
 OVERRIDE = "BNB_CUDA_VERSION"
 WHEELS = {
-    "libcudart": "nvidia-cuda-runtime-cu12",
-    "libcublas": "nvidia-cublas-cu12",
-    "libcublasLt": "nvidia-cublas-cu12",
-    "libcusparse": "nvidia-cusparse-cu12",
-    "libnvJitLink": "nvidia-nvjitlink-cu12",
+    "libcudart": "nvidia-cuda-runtime",
+    "libcublas": "nvidia-cublas",
+    "libcublasLt": "nvidia-cublas",
+    "libcusparse": "nvidia-cusparse",
+    "libnvJitLink": "nvidia-nvjitlink",
 }
 
 
@@ -70,10 +70,11 @@ def judge_library(said: str, environ: Mapping[str, str], *, is_card: bool, versi
     if is_card and OVERRIDE in environ:
         what = f"bitsandbytes looks for the CUDA {environ[OVERRIDE]} library that {OVERRIDE} names, and cannot use it"
         return error(what, remedy=f"unset {OVERRIDE}")
-    missing = re.search(r"(lib\w+)\.so[\w.]*: cannot open shared object file", said)
+    missing = re.search(r"(lib\w+)\.so\.(\d+)[\d.]*: cannot open shared object file", said)
     if missing and missing[1] in WHEELS:
         what = f"bitsandbytes cannot load its CUDA library: {missing[0].split(':')[0]} is missing"
-        return error(what, remedy=f"pip install --force-reinstall --no-deps {WHEELS[missing[1]]}")
+        wheel = WHEELS[missing[1]] + "-cu12" * (missing[2] == "12")
+        return error(what, remedy=f"pip install --force-reinstall --no-deps {wheel}")
     line = next((line.strip() for line in said.splitlines() if line.strip()), "it does not say why")
     return error(f"bitsandbytes cannot use this {'card' if is_card else 'CPU'}: {line[:160]}", remedy=again)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
@@ -66,6 +67,8 @@ def failure_of(act: Callable[[], None], cache: Path, environ: Mapping[str, str])
 def explain(failure: Exception, cache: Path, environ: Mapping[str, str]) -> tuple[str, str]:
     """(what, remedy) of a failed compilation."""
     text = str(failure)
+    if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"Triton's cache {cache} is full", "export TRITON_CACHE_DIR=/tmp/triton"
     if "failed to map segment" in text or "cannot open shared object" in text:
         what = f"Triton's cache {cache} lies where nothing may be executed, so its kernels cannot be started"
         return what, "export TRITON_CACHE_DIR=/tmp/triton"

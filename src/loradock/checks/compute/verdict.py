@@ -39,36 +39,35 @@ def judge(trials: Mapping[str, Trial], *, storage: str, place: str, wanted: str)
         return [error(what, remedy=REINSTALL)]
     good = [trial.setting for trial in tried.values() if not trial.wrong and trial.setting]
     other = next((each for each in good if each not in {trial.setting for trial in wrong.values()}), None)
+    where = "in whole weights" if storage == "none" else f"whether or not the base is in {storage}"
     found = [
-        _of_attention(name, trial, f"whether or not the base is in {storage}", place, wanted, other)
-        if storage != "none"
-        else _of_attention(name, trial, "the base is not quantised", place, wanted, other)
-        for name, trial in of_attention.items()
+        _by_use(f"{names} attention is at fault on {place}, {where}: {fault}", setting, wanted, other)
+        for names, setting, fault in _together(of_attention)
     ]
     sound = {name: trial for name, trial in tried.items() if name not in of_attention}
     if sound and all(trial.wrong for trial in sound.values()):
         fault = next(trial.wrong for trial in sound.values())
         what = f"quantisation is at fault on {place}: training in {storage} is wrong, in whole weights right: {fault}"
         return [*found, error(what, remedy="--set model.quantization=none")]
-    for name, trial in sound.items():
-        if trial.wrong:
-            what = (
-                f"{name} attention and {storage} together are at fault on {place}, each alone is right: {trial.wrong}"
-            )
-            found.append(_by_use(what, trial, wanted, other))
+    for names, setting, fault in _together({name: trial for name, trial in sound.items() if trial.wrong}):
+        what = f"{names} attention and {storage} together are at fault on {place}, each alone is right: {fault}"
+        found.append(_by_use(what, setting, wanted, other))
     return found
+
+
+def _together(trials: Mapping[str, Trial]) -> list[tuple[str, str | None, str]]:
+    """(names, setting, fault), one for all that have setting and fault in common."""
+    groups: dict[tuple[str | None, str], list[str]] = {}
+    for name, trial in trials.items():
+        groups.setdefault((trial.setting, trial.whole or trial.wrong), []).append(name)
+    return [(", ".join(names), setting, fault) for (setting, fault), names in groups.items()]
 
 
 def _kind(storage: str) -> str:
     return "training in whole weights" if storage == "none" else f"training in {storage}"
 
 
-def _of_attention(name: str, trial: Trial, where: str, place: str, wanted: str, other: str | None) -> Finding:
-    what = f"{name} attention is at fault on {place}, {where}: {trial.whole or trial.wrong}"
-    return _by_use(what, trial, wanted, other)
-
-
-def _by_use(what: str, trial: Trial, wanted: str, other: str | None) -> Finding:
-    if trial.setting == wanted:
+def _by_use(what: str, setting: str | None, wanted: str, other: str | None) -> Finding:
+    if setting == wanted:
         return error(what, remedy=f"--set model.attention={other}" if other else REINSTALL)
     return warning(f"{what}; a run here uses {wanted}", remedy=f"--set model.attention={wanted}")

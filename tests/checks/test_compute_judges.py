@@ -1,0 +1,181 @@
+"""What the compute group makes of figures and of texts, among them those of machines that are not here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from loradock.checks.base import Intent
+from loradock.checks.compute import attention_kernels, collective, dtypes, optimizer, quantised_linear, verdict
+from loradock.checks.compute.attention_kernels import Outcome
+from loradock.checks.compute.collective import Exchange
+from loradock.checks.compute.exact_attention import LENGTH, cases
+from loradock.checks.compute.implementations import implementations
+from loradock.checks.compute.nf4 import CODE_BOOK, clear_of_ties, codes, rebuilt
+from loradock.checks.compute.places import Place, places
+from loradock.checks.compute.verdict import Trial
+from loradock.facts import AttentionShape, Facts, Gpu
+
+CPU = Place(device="cpu", dtype="float32")
+A100 = Place(device="cuda:0", dtype="bfloat16", capability=(8, 0))
+T4 = Place(device="cuda:0", dtype="float16", capability=(7, 5))
+
+
+def facts(*gpus: Gpu, **packages: str) -> Facts:
+    return Facts(platform="", python="", cpus=2, memory_bytes=2**34, in_container=False, gpus=gpus, packages=packages)
+
+
+def as_found(finding, check: str) -> dict:
+    return {**asdict(finding), "check": check}
+
+
+def test_a_missing_cuda_library_of_bitsandbytes_is_named_with_its_wheel(faults):
+    # The text is that of bitsandbytes-foundation/bitsandbytes issue 1905.
+    said = "libnvJitLink.so.13: cannot open shared object file: No such file or directory"
+    finding = quantised_linear.judge_library(said, {}, is_card=True, version="0.50.2")
+    assert finding.remedy == "pip install --force-reinstall --no-deps nvidia-nvjitlink"
+    twelve = quantised_linear.judge_library(said.replace("13", "12"), {}, is_card=True, version="0.50.2")
+    assert twelve.remedy.endswith("nvidia-nvjitlink-cu12")
+    made = {"made": "recorded", "check": "quantised-linear"}
+    faults.seen("libnvJitLink missing", finding=as_found(finding, "quantised-linear"), **made)
+
+
+def test_a_stale_cuda_version_for_bitsandbytes_is_to_be_unset(faults):
+    # The text is that of bitsandbytes-foundation/bitsandbytes issue 1651.
+    said = "Configured CUDA binary not found at /mnt/workspace/bitsandbytes/libbitsandbytes_cuda121.so"
+    finding = quantised_linear.judge_library(said, {"BNB_CUDA_VERSION": "121"}, is_card=True, version="0.50.2")
+    made = {"made": "recorded", "check": "quantised-linear"}
+    faults.seen("BNB_CUDA_VERSION of another image", finding=as_found(finding, "quantised-linear"), **made)
+
+
+def test_nccl_without_an_interface_names_its_variable(faults):
+    # The text is that of EvolvingLMMs-Lab/open-r1-multimodal issue 7, where NCCL_SOCKET_IFNAME was eth0.
+    said = (
+        "NCCL error in: /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:2588, internal error - please "
+        "report this issue to the NCCL developers, NCCL version 2.21.5\n"
+        "ncclInternalError: Internal check failed.\nLast error:\nBootstrap : no socket interface found"
+    )
+    fault = collective.first_line(RuntimeError(said))
+    assert fault == "Bootstrap : no socket interface found"
+    exchange = Exchange(backend="nccl", ranks=2, faults=(fault, fault))
+    finding = collective.judge(exchange, {"NCCL_SOCKET_IFNAME": "eth0"}, ("enp1s0", "lo"), is_needed=True)
+    assert finding.remedy == "unset NCCL_SOCKET_IFNAME"
+    plain = collective.judge(exchange, {}, ("enp1s0", "lo"), is_needed=True)
+    assert "no socket interface" in plain.what
+    made = {"made": "recorded", "check": "collective"}
+    faults.seen("NCCL_SOCKET_IFNAME of another machine", finding=as_found(finding, "collective"), **made)
+
+
+def test_a_rank_that_says_nothing_is_counted():
+    exchange = Exchange(backend="nccl", ranks=8, faults=(None,) * 7, silent=1)
+    finding = collective.judge(exchange, {}, ("lo",), is_needed=True)
+    assert finding.what.startswith("1 of 8 processes did not finish")
+    assert finding.severity == "error"
+
+
+SOUND, WRONG = Trial(setting="sdpa"), Trial(setting="sdpa", wrong="w")
+BOTH, EAGER = Trial(setting="sdpa", wrong="w", whole="w"), Trial(setting="eager")
+
+
+@pytest.mark.parametrize(
+    ("trials", "named"),
+    [
+        ({"flash": BOTH, "math": SOUND, "eager": EAGER}, ["flash attention is at fault"]),
+        ({"flash": WRONG, "math": SOUND, "eager": EAGER}, ["flash attention and nf4 together"]),
+        ({"flash": WRONG, "math": WRONG, "eager": Trial(setting="eager", wrong="w")}, ["quantisation is at fault"]),
+        ({"flash": BOTH, "math": BOTH, "eager": Trial(setting="eager", wrong="w", whole="w")}, ["training itself"]),
+        ({"flash": BOTH, "math": WRONG, "eager": Trial(setting="eager", wrong="w")}, ["flash", "quantisation"]),
+        ({"flash": SOUND, "math": Trial(setting="sdpa", cannot=True), "eager": EAGER}, ["falls"]),
+    ],
+)
+def test_the_verdict_names_attention_quantisation_the_pair_or_neither(trials, named):
+    found = verdict.judge(trials, storage="nf4", place="cpu in float32", wanted="sdpa")
+    assert len(found) == len(named)
+    assert all(text in finding.what for text, finding in zip(named, found, strict=True)), found
+
+
+def test_an_attention_that_the_run_does_not_use_is_a_warning():
+    trials = {"flash": SOUND, "eager": Trial(setting="eager", wrong="w", whole="w")}
+    (finding,) = verdict.judge(trials, storage="nf4", place="cpu", wanted="sdpa")
+    assert (finding.severity, finding.remedy) == ("warning", "--set model.attention=sdpa")
+
+
+def test_a_softcap_makes_sdpa_impossible_and_leaves_eager():
+    able, cannot = Outcome(setting="eager", right=("causal", "padded", "packed")), ("causal", "padded", "packed")
+    outcomes = {"sdpa math": Outcome(setting="sdpa", cannot=cannot, obstacle="no softcap"), "eager": able}
+    shape = AttentionShape(softcap=50.0)
+    found = attention_kernels.judge(outcomes, CPU, shape, "sdpa")
+    assert (found[0].severity, found[0].remedy) == ("error", "--set model.attention=eager")
+    assert "softcap" in found[0].what
+    found = attention_kernels.judge(outcomes, CPU, shape, "eager")
+    assert {each.severity for each in found} == {"ok"}
+
+
+def test_a_kernel_without_a_mask_is_said_and_no_fault():
+    right = ("causal", "padded", "packed")
+    outcomes = {
+        "sdpa flash": Outcome(setting="sdpa", right=("causal",), cannot=("padded", "packed")),
+        "sdpa math": Outcome(setting="sdpa", right=right),
+    }
+    found = attention_kernels.judge(outcomes, A100, AttentionShape(), "sdpa")
+    assert [each.severity for each in found] == ["ok", "ok"]
+    assert "sdpa flash (not padded and packed)" in found[1].what
+
+
+def test_a_card_has_all_kernels_and_flash_attention_2_only_from_sm80():
+    names = [each.name for each in implementations(A100, facts(**{"flash-attn": "2.8.3"}), AttentionShape())]
+    assert names == ["sdpa flash", "sdpa efficient", "sdpa cudnn", "sdpa math", "varlen", "flash-attn", "eager"]
+    older = [each.name for each in implementations(T4, facts(**{"flash-attn": "2.8.3"}), AttentionShape())]
+    assert "flash-attn" not in older
+    assert "varlen" not in older
+
+
+def test_places_are_the_cards_in_the_dtype_that_a_run_has_there(tmp_path):
+    cards = [
+        Gpu(name="NVIDIA A100", memory_bytes=2**36, capability=(8, 0)),
+        Gpu(name="Tesla T4", memory_bytes=2**34, capability=(7, 5)),
+    ]
+    plan = Intent(output=tmp_path, cache=tmp_path, scratch=tmp_path)
+    assert [str(place) for place in places(facts(*cards), plan)] == ["cuda:0 in bfloat16", "cuda:1 in float16"]
+    assert [str(place) for place in places(facts(), plan)] == ["cpu in float32"]
+
+
+def test_a_tf32_override_is_named_and_imitated_bfloat16_refused(faults):
+    exact = {"float32": 1e-7, "float16": 1e-4, "tf32": 1e-4, "bfloat16": 1e-3}
+    assert [each.severity for each in dtypes.judge(A100, exact)] == ["ok"]
+    (finding,) = dtypes.judge(A100, {**exact, "float32": 1e-4}, tf32_override="1")
+    assert (finding.severity, finding.remedy) == ("warning", "unset NVIDIA_TF32_OVERRIDE")
+    faults.seen("NVIDIA_TF32_OVERRIDE=1", made="constructed", finding=as_found(finding, "dtypes"), check="dtypes")
+    old = Place(device="cuda:0", dtype="bfloat16", capability=(7, 5))
+    (finding,) = dtypes.judge(old, {"float32": 1e-7, "float16": 1e-4})
+    assert finding.remedy == "--set model.compute_dtype=float16"
+    faults.seen("bfloat16 on sm75", made="constructed", finding=as_found(finding, "dtypes"), check="dtypes")
+
+
+def test_an_optimiser_that_the_run_does_not_use_is_a_warning():
+    (finding,) = optimizer.judge(A100, {"adamw_fused": None, "adamw": None, "adamw_8bit": "failed: x"}, "adamw_fused")
+    assert finding.severity == "warning"
+
+
+def test_nf4_here_is_the_published_table():
+    book = torch.tensor(CODE_BOOK, dtype=torch.float64)
+    weights = torch.randn(130, 72, generator=torch.Generator().manual_seed(0))
+    distance = (codes(weights)[..., None] - book).abs().amin(dim=-1)
+    assert float(distance.max()) == 0.0
+    assert rebuilt(weights).shape == weights.shape
+    cleared = clear_of_ties(weights)
+    assert torch.equal(codes(cleared), codes(weights))
+
+
+@pytest.mark.parametrize("window", [None, 4096])
+def test_documents_see_themselves_backwards_only_and_padding_sees_something(window):
+    for case in cases(AttentionShape(window=window)):
+        allowed = case.allowed()
+        assert bool(allowed.any(dim=-1).all())
+        assert not bool(allowed.triu(1).any())
+        for row, first, length in case.documents:
+            inside = allowed[row, first : first + length]
+            assert not bool(inside[:, :first].any())
+            assert int(inside[-1].sum()) == min(length, case.window or LENGTH)

@@ -1,0 +1,45 @@
+"""Put into the path of a process, it damages libraries as they are imported: those that LORADOCK_WRENCHES names.
+
+A wrench is a module here with `AFTER`, the module that it waits for, and `apply()`, which damages it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class Wrench(importlib.abc.MetaPathFinder):
+    """Applies wrenches when the module that they wait for has been imported."""
+
+    def __init__(self, waiting: dict[str, list[Any]]) -> None:
+        self._waiting = waiting
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in self._waiting:
+            return None
+        wrenches = self._waiting.pop(fullname)
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def execute_then_damage(module: ModuleType) -> None:
+            execute(module)
+            for wrench in wrenches:
+                wrench.apply()
+
+        spec.loader.exec_module = execute_then_damage
+        return spec
+
+
+waiting: dict[str, list[Any]] = {}
+for name in os.environ.get("LORADOCK_WRENCHES", "").split():
+    wrench = importlib.import_module(name)
+    waiting.setdefault(wrench.AFTER, []).append(wrench)
+sys.meta_path.insert(0, Wrench(waiting))
