@@ -15,8 +15,10 @@ from facts.recorded import config, machine, models
 
 from loradock import demo
 from loradock.checks.base import Finding
+from loradock.checks.intent import intent
 from loradock.checks.model import model_memory
 from loradock.errors import EnvironmentUnfit
+from loradock.host import Host
 
 BASE = Path(demo.__file__).parent / "base"
 # The public config.json of Llama-3-70B; its weights are 70,553,706,496 in bfloat16.
@@ -71,16 +73,17 @@ def test_70_billion_weights_do_not_fit_into_this_machine_and_no_weight_is_read(
     assert measured["needed_bytes"] > measured["weights_bytes"] > 34e9 > measured["available_bytes"] / 2
 
 
-def test_what_is_no_causal_language_model_is_refused_and_a_small_one_fits(
-    examined: Examine, tmp_path: Path, faults: Faults
-) -> None:
+def test_what_is_no_causal_language_model_is_refused_and_a_small_one_fits(tmp_path: Path, faults: Faults) -> None:
+    def looked(directory: Path) -> Finding:
+        asked = config(model={"name": str(directory)}, device="cpu")
+        (found,) = model_memory.look(Host(), machine(), intent(Host(), asked))
+        return found
+
     model = Path(shutil.copytree(BASE, tmp_path / "t5"))
     (model / "config.json").write_text('{"model_type": "t5", "d_model": 64}', encoding="utf-8")
-    seen = examined("--only", "model-memory", "--config", written(tmp_path, model={"name": str(model)}))
-    encoder = seen.one("model-memory")
+    encoder = told(looked(model))
     faults.seen("not a causal language model", made="real", finding=encoder, check="model-memory", exit_code=78)
-    seen = examined("--only", "model-memory", "--config", written(tmp_path, model={"name": str(BASE)}, device="cpu"))
-    assert seen.one("model-memory")["what"] == "1 x 512 tokens of LlamaForCausalLM fit on the CPU's memory"
+    assert looked(BASE).what == "1 x 512 tokens of LlamaForCausalLM fit on the CPU's memory"
 
 
 @pytest.mark.parametrize(
