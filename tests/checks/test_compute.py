@@ -17,7 +17,8 @@ TRITON = ["--only", "triton"]
 
 def package(name: str) -> Path:
     spec = importlib.util.find_spec(name)
-    assert spec and spec.origin
+    assert spec
+    assert spec.origin
     return Path(spec.origin).parent
 
 
@@ -37,12 +38,6 @@ def test_an_interface_that_is_not_there_is_named_with_its_variable(examined, fau
     finding = seen.one("collective")
     assert (finding["severity"], finding["remedy"]) == ("warning", "unset GLOO_SOCKET_IFNAME")
     faults.seen("GLOO_SOCKET_IFNAME names no interface", made="real", finding=finding, check="collective")
-
-
-def test_an_interface_that_is_not_there_is_an_error_for_a_run_of_several_processes(examined, faults):
-    launched = {"GLOO_SOCKET_IFNAME": "nosuch0", "WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}
-    finding = examined("--only", "collective", env=launched).one("collective")
-    assert finding["severity"] == "error"
 
 
 def test_a_loopback_interface_that_is_down_is_named(examined, faults):

@@ -73,6 +73,8 @@ def test_a_rank_that_says_nothing_is_counted():
     finding = collective.judge(exchange, {}, ("lo",), is_needed=True)
     assert finding.what.startswith("1 of 8 processes did not finish")
     assert finding.severity == "error"
+    alone = collective.judge(exchange, {}, ("lo",), is_needed=False)
+    assert alone.severity == "warning"
 
 
 SOUND, WRONG = Trial(setting="sdpa"), Trial(setting="sdpa", wrong="w")

@@ -19,16 +19,19 @@ def configured(folder: Path, attention: str) -> str:
     """A configuration of the demo's model with this attention."""
     file = folder / "run.yaml"
     file.write_text(
-        f"model: {{name: {DEMO / 'base'}, attention: {attention}}}\ndata: {{sources: [{{path: {DEMO / 'train.jsonl'}}}]}}\n"
+        f"model: {{name: {DEMO / 'base'}, attention: {attention}}}\n"
+        f"data: {{sources: [{{path: {DEMO / 'train.jsonl'}}}]}}\n"
     )
     return str(file)
 
 
-def test_a_swapped_value_of_the_nf4_table_is_found_and_training_names_quantisation(examined, faults):
-    seen = examined("--only", "quantised-linear,training", env=damaged("nf4_table"))
+def test_a_wrong_nf4_table_and_a_wrong_gradient_are_told_apart_and_training_names_quantisation(examined, faults):
+    seen = examined("--only", "quantised-linear,training", env=damaged("nf4_table", "quantised_gradient"))
     table = seen.one("quantised-linear", containing="published table")
-    assert [f["check"] for f in seen.content["findings"]].count("quantised-linear") == 1
     faults.seen("two values of the NF4 table swapped", made="real", finding=table, check="quantised-linear")
+    gradient = seen.one("quantised-linear", containing="gradient")
+    faults.seen("gradient of a 4-bit layer halved", made="real", finding=gradient, check="quantised-linear")
+    assert [each["check"] for each in seen.content["findings"]].count("quantised-linear") == 2
     training = seen.one("training", containing="quantisation is at fault")
     faults.seen("4-bit weights unpacked wrongly", made="real", finding=training, check="training")
     assert seen.exit_code == 71
@@ -44,12 +47,6 @@ def test_a_wrong_mask_in_sdpa_is_found_and_training_names_that_attention(examine
     assert "eager" not in training["what"]
     assert training["remedy"] == "--set model.attention=eager"
     faults.seen("SDPA sees one token ahead, in training", made="real", finding=training, check="training")
-
-
-def test_a_wrong_gradient_through_a_4_bit_layer_is_found(examined, faults):
-    seen = examined("--only", "quantised-linear", env=damaged("quantised_gradient"))
-    finding = seen.one("quantised-linear")
-    faults.seen("gradient of a 4-bit layer halved", made="real", finding=finding, check="quantised-linear")
 
 
 def test_eager_attention_without_its_mask_is_an_error_where_the_configuration_asks_for_it(examined, faults, tmp_path):

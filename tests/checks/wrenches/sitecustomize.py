@@ -19,15 +19,19 @@ class Wrench(importlib.abc.MetaPathFinder):
 
     def __init__(self, waiting: dict[str, list[Any]]) -> None:
         self._waiting = waiting
+        self._is_asking = False  # the finder that it asks asks all finders, this one too
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in self._waiting:
+        if fullname not in self._waiting or self._is_asking:
             return None
-        wrenches = self._waiting.pop(fullname)
-        spec = importlib.util.find_spec(fullname)
+        self._is_asking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._is_asking = False
         if spec is None or spec.loader is None:
             return None
-        execute = spec.loader.exec_module
+        wrenches, execute = self._waiting[fullname], spec.loader.exec_module
 
         def execute_then_damage(module: ModuleType) -> None:
             execute(module)

@@ -39,10 +39,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 
     def at(place: Place) -> list[Finding]:
         said = library(place, host.environ, version)
-        if said and said.severity == "error":
-            return [said]
-        found = judge(place, measure(place, is_double=is_double), version)
-        return [said, *(each for each in found if each.severity != "ok")] if said else found
+        return [said] if said else judge(place, measure(place, is_double=is_double), version)
 
     return at_each(facts, plan, at)
 
