@@ -112,8 +112,8 @@ def judge(lacking: Mapping[str, list[str]], owners: Mapping[str, str], host: Hos
     versions = locked_versions(host)
     findings: list[Finding] = []
     for name, by in sorted(lacking.items(), key=lambda each: (not each[1], each[0])):
-        needs = f"{os.path.basename(by[0])} needs it" if by else f"a file of {owners.get(name)}"
-        more = f", as do {len(by) - 1} others" if len(by) > 1 else ""
+        needs = f"{os.path.basename(by[0])} needs it" if by else f"it is a file of {owners.get(name)}"
+        more = f" and {len(by) - 1} more do" if len(by) > 1 else ""
         if owner := owners.get(name):
             remedy = reinstall(host.prefix(), {owner: versions.get(owner, "")})
         else:
