@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 AFTER = "bitsandbytes"
 
 
@@ -10,7 +12,8 @@ def apply() -> None:
     from bitsandbytes.nn import Linear4bit
 
     right, was_quantised = torch.nn.functional.scaled_dot_product_attention, [False]
-    forward = {kind: kind.forward for kind in (Linear4bit, torch.nn.Linear)}
+    kinds: tuple[Any, ...] = (Linear4bit, torch.nn.Linear)
+    forward = {kind: kind.forward for kind in kinds}
 
     def noting(kind, is_quantised):
         def call(self, *arguments):
@@ -22,8 +25,8 @@ def apply() -> None:
 
         return call
 
-    Linear4bit.forward = noting(Linear4bit, True)
-    torch.nn.Linear.forward = noting(torch.nn.Linear, False)
+    for kind in kinds:
+        kind.forward = noting(kind, kind is Linear4bit)
 
     def attend(query, key, value, **settings):
         is_flash_alone = torch.backends.cuda.flash_sdp_enabled() and not torch.backends.cuda.math_sdp_enabled()

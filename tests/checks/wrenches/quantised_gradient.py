@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 AFTER = "bitsandbytes"
 
 
 def apply() -> None:
     from bitsandbytes.autograd._functions import MatMul4Bit
 
-    right = MatMul4Bit.backward
+    function: Any = MatMul4Bit
+    right = function.backward
 
     def halved(ctx, gradient):
         first, *others = right(ctx, gradient)
         return (first / 2, *others)
 
-    MatMul4Bit.backward = staticmethod(halved)
+    function.backward = staticmethod(halved)

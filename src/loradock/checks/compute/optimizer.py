@@ -29,7 +29,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 
 def _at(place: Place, wanted: str) -> list[Finding]:
     names = [name for name in TOLERANCES if place.is_card or not name.endswith("8bit")]
-    expected = exact_steps(place)
+    expected = exact_steps()
     faults = {name: fault(place, name, expected) for name in names}
     return judge(place, faults, wanted)
 
@@ -64,7 +64,7 @@ def start() -> torch.Tensor:
     return torch.randn(NUMBERS, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
 
 
-def exact_steps(place: Place) -> torch.Tensor:
+def exact_steps() -> torch.Tensor:
     """AdamW (Loshchilov and Hutter 2019, algorithm 2, with the decay scaled by the rate) in float64, weights [N]."""
     import torch
 
