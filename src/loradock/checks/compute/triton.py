@@ -72,6 +72,8 @@ def explain(failure: Exception, cache: Path, environ: Mapping[str, str]) -> tupl
     if "failed to map segment" in text or "cannot open shared object" in text:
         what = f"Triton's cache {cache} lies where nothing may be executed, so its kernels cannot be started"
         return what, "export TRITON_CACHE_DIR=/tmp/triton"
+    if isinstance(failure, OSError) and str(failure.filename or "").endswith("ptxas"):
+        return f"Triton's assembler ptxas cannot be run: {failure.strerror}", "pip install --force-reinstall triton"
     if (named := environ.get("CC")) and isinstance(failure, (OSError, subprocess.CalledProcessError)):
         return f"the C compiler that CC names does not work: {named}", "unset CC"
     if "C compiler" in text or isinstance(failure, FileNotFoundError):
