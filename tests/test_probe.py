@@ -17,6 +17,7 @@ from loradock.host import Host
 
 CPU_V2, MEMORY_V2 = "/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/memory.max"
 QUOTA_V1, PERIOD_V1 = "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"
+OWN = "/proc/self/cgroup"
 MEMORY_V1 = "/sys/fs/cgroup/memory/memory.limit_in_bytes"
 
 
@@ -76,6 +77,7 @@ class Recorded(Host):
         ({QUOTA_V1: "150000\n", PERIOD_V1: "50000\n"}, 3),
         ({QUOTA_V1: "400000\n"}, 4),
         ({CPU_V2: "100000 100000\n", QUOTA_V1: "400000\n"}, 1),
+        ({OWN: "0::/job/step\n", "/sys/fs/cgroup/job/cpu.max": "300000 100000\n"}, 3),
     ],
 )
 def test_cpus_are_those_of_the_cgroup_and_never_more_than_allowed(files: dict[str, str], cpus: int) -> None:
@@ -92,6 +94,8 @@ def test_cpus_are_those_of_the_cgroup_and_never_more_than_allowed(files: dict[st
         ({MEMORY_V1: "9223372036854771712\n"}, 32 << 30),
         ({MEMORY_V1: f"{6 << 30}\n"}, 6 << 30),
         ({MEMORY_V2: "max\n", MEMORY_V1: f"{6 << 30}\n"}, 6 << 30),
+        ({OWN: "0::/job/step\n", "/sys/fs/cgroup/job/step/memory.max": f"{5 << 30}\n"}, 5 << 30),
+        ({OWN: "4:memory:/job\n", "/sys/fs/cgroup/memory/job/memory.limit_in_bytes": f"{7 << 30}\n"}, 7 << 30),
     ],
 )
 def test_memory_is_that_of_the_cgroup_and_never_more_than_the_machines(

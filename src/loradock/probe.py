@@ -61,27 +61,14 @@ def of_launcher(host: Host, name: str, *, default: int) -> int:
 
 
 def cpu_limit(host: Host) -> int:
-    """CPUs of this cgroup (v2, then v1), at most those that the scheduler allows; at least 1."""
-    allowed = host.cpus_allowed()
-    quota, period = "max", "100000"
-    if text := host.read_text("/sys/fs/cgroup/cpu.max"):
-        quota, period = text.split()[:2]
-    elif text := host.read_text("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"):
-        quota = text.strip()
-        period = (host.read_text("/sys/fs/cgroup/cpu/cpu.cfs_period_us") or period).strip()
-    if quota in ("max", "-1"):
-        return allowed
-    return max(1, min(allowed, int(quota) // int(period)))
+    """CPUs of this cgroup and those above it (v1 and v2), at most those that the scheduler allows; at least 1."""
+    return max(1, int(min([host.cpus_allowed(), *host.cpu_quotas()])))
 
 
 def memory_limit(host: Host) -> int:
-    """Memory of this cgroup in bytes (v2, then v1), at most the machine's."""
-    machine = host.memory_bytes()
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        text = (host.read_text(path) or "").strip()
-        if text.isdigit():
-            return min(machine, int(text))
-    return machine
+    """Memory of this cgroup and those above it in bytes (v1 and v2), at most the machine's."""
+    limits = host.cgroup_values("memory", v2="memory.max", v1="memory.limit_in_bytes")
+    return min([host.memory_bytes(), *limits])
 
 
 def git_commit(host: Host) -> str | None:

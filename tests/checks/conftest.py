@@ -35,6 +35,7 @@ GPU host (`tests/facts/`, with its source); *constructed*: facts that nobody rec
 |---|---|---|---|---|---|---|
 """
 MADE = ("real", "recorded", "constructed")
+MADE_UP = re.compile(rf"/tmp/pytest-of-\S+?/pytest-\d+/[^/ :]+|{re.escape(str(ROOT))}")
 VARYING = re.compile(r"(/[\w.@+-]+)+|\d[\d.,]*( [KMGT]i?B)?")
 
 
@@ -60,7 +61,7 @@ class Faults:
         assert finding["remedy"], finding
         assert finding["exit_code"] == (exit_code if finding["severity"] == "error" else 0), finding
         keys = ("severity", "what", "remedy", "exit_code")
-        row = [fault, made, f"`{check}`", *(str(finding[key]) for key in keys)]
+        row = [fault, made, f"`{check}`", *(MADE_UP.sub("/made", str(finding[key])) for key in keys)]
         if self.is_writing:
             self._write(row)
             return

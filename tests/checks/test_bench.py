@@ -82,12 +82,12 @@ def test_a_slow_card_is_told_with_its_likely_cause(
     known = peak(card)
     assert known
     host = GpuHost(key, change=change)
-    asked = {"subject": card, "peak": known, "published": getattr(known, figure)}
+    asked: dict[str, Any] = {"subject": card, "peak": known, "published": getattr(known, figure)}
     finding = judge(check, rates, **asked, cards=host.card_states())
     faults.seen(fault, made="constructed", finding=as_json(check, finding), check=check)
     assert finding.measured["fraction"] < known.floors[check]
     assert any(cause in finding.what for cause in ("throttled", "another process", "PCIe x1 of x16"))
-    healthy = judge(check, dict.fromkeys(rates, 0.9 * asked["published"]), **asked)
+    healthy = judge(check, {name: 0.9 * asked["published"] for name in rates}, **asked)
     assert healthy.severity == "ok"
 
 

@@ -104,6 +104,32 @@ def test_an_attention_that_the_run_does_not_use_is_a_warning():
     assert (finding.severity, finding.remedy) == ("warning", "--set model.attention=sdpa")
 
 
+def test_a_backend_that_raises_hinders_no_run_where_sdpa_left_to_choose_is_right():
+    trials = {
+        "sdpa cudnn": Trial(setting="sdpa", wrong="it fails: no such plan", whole="it fails: no such plan"),
+        "sdpa": Trial(setting="sdpa"),
+        "eager": EAGER,
+    }
+    found = verdict.judge(trials, storage="nf4", place="cuda:0", wanted="sdpa")
+    assert [finding.severity for finding in found] == ["ok", "warning"]
+    assert "sdpa cudnn attention on cuda:0 cannot train: it fails: no such plan" in found[1].what
+    wrong = {**trials, "sdpa": Trial(setting="sdpa", wrong="it fails: too", whole="it fails: too")}
+    assert verdict.judge(wrong, storage="nf4", place="cuda:0", wanted="sdpa")[0].severity == "error"
+    numbers = {**trials, "sdpa cudnn": BOTH}
+    assert verdict.judge(numbers, storage="nf4", place="cuda:0", wanted="sdpa")[0].severity == "error"
+
+
+def test_a_kernel_that_raises_is_a_warning_where_another_of_its_setting_does_it():
+    right = ("causal", "padded", "packed")
+    raising = Outcome(setting="sdpa", right=("causal", "padded"), wrong=("packed",), said="misaligned")
+    outcomes = {"sdpa efficient": raising, "sdpa math": Outcome(setting="sdpa", right=right)}
+    assert attention_kernels.judge(outcomes, A100, AttentionShape(), "sdpa")[0].severity == "warning"
+    alone = {"sdpa efficient": raising, "sdpa math": Outcome(setting="sdpa", right=("causal", "padded"))}
+    assert attention_kernels.judge(alone, A100, AttentionShape(), "sdpa")[0].severity == "error"
+    off = {**outcomes, "sdpa efficient": Outcome(setting="sdpa", right=("causal",), wrong=("padded", "packed"))}
+    assert attention_kernels.judge(off, A100, AttentionShape(), "sdpa")[0].severity == "error"
+
+
 def test_a_softcap_makes_sdpa_impossible_and_leaves_eager():
     able, cannot = Outcome(setting="eager", right=("causal", "padded", "packed")), ("causal", "padded", "packed")
     outcomes = {"sdpa math": Outcome(setting="sdpa", cannot=cannot, obstacle="no softcap"), "eager": able}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 import subprocess
 import time
@@ -72,6 +73,20 @@ def test_any_uid_trains_and_saves_with_nothing_writable_but_a_tmpfs(
     record = json.loads(next(tmp_path.glob("*/run.json")).read_text(encoding="utf-8"))
     (lock,) = engine.images.get(image).labels[labels.LOCK].split()
     assert lock in json.dumps(record)
+    assert record["env_check"]["level"] == "compute"
+    assert [each for each in record["env_check"]["findings"] if each["severity"] != "ok"] == []
+
+
+@pytest.mark.parametrize("user", UIDS)
+def test_env_check_finds_nothing_wrong_in_the_image(
+    engine: DockerClient, image: str, started: list[Container], tmp_path: Path, user: str
+) -> None:
+    tmp_path.chmod(0o777)
+    mounts = {str(tmp_path): {"bind": "/workspace", "mode": "rw"}}
+    ended = Ended(start(engine, image, started, "env-check", user=user, volumes=mounts))
+    assert ended.code == 0, ended.text
+    assert re.search(r" 0 errors, 0 warnings, [\d.]+ s: this machine can train", ended.text), ended.text
+    assert re.search(r"ok +lock .* as in the manifest", ended.text), ended.text
 
 
 def test_sigterm_to_the_container_reaches_the_trainer(

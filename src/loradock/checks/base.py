@@ -97,9 +97,9 @@ Look = Callable[[Host, Facts, Intent], Sequence[Finding]]
 class Check:
     """One check: its name (kebab-case, its file's), its group (its folder), what it proves in a sentence for the docs.
 
-    `needs` leaves a check out where there is no card ("gpu") or no configuration ("config"). `limit_seconds` bounds it;
-    one above the `quick` level also pays for the imports that it is the first to need. `is_beside` gives a long one that
-    needs no such imports a process of its own beside the others.
+    `needs` leaves a check out where there is no card ("gpu") or no configuration ("config"). `limit_seconds` bounds
+    it; one above the `quick` level also pays for the imports that it is the first to need. `is_beside` gives a long one
+    that needs no such imports a process of its own beside the others.
     """
 
     name: str

@@ -133,6 +133,19 @@ class Machine:
         texts += [self.read_text(f"{folder}/{v2}") for folder in self._cgroups("", "/sys/fs/cgroup")]
         return tuple(int(text) for text in texts if text and text.strip().isdigit())
 
+    def cpu_quotas(self) -> tuple[float, ...]:
+        """CPUs that this process's cgroup and those above it leave it; nothing where there is no limit."""
+        pairs = [
+            (self.read_text(f"{folder}/cpu.cfs_quota_us") or "", self.read_text(f"{folder}/cpu.cfs_period_us") or "")
+            for folder in self._cgroups("cpu", "/sys/fs/cgroup/cpu")
+        ]
+        texts = [self.read_text(f"{folder}/cpu.max") or "" for folder in self._cgroups("", "/sys/fs/cgroup")]
+        numbers = [
+            *(f"{quota} {period or 100_000}".split() for quota, period in pairs),
+            *(each.split() for each in texts),
+        ]
+        return tuple(int(each[0]) / int(each[1]) for each in numbers if len(each) == 2 and each[0].isdigit())
+
     def _cgroups(self, controller: str, root: str) -> list[str]:
         """Folders of this process's cgroup in a hierarchy, nearest first; the root alone in a namespace of cgroups."""
         for line in (self.read_text("/proc/self/cgroup") or "").splitlines():

@@ -129,7 +129,9 @@ def judge(outcomes: Mapping[str, Outcome], place: Place, shape: AttentionShape, 
             groups.setdefault((each.setting, f"{how} ({', '.join(each.wrong)})"), []).append(name)
     for (named, how), names in groups.items():
         what = f"{', '.join(names)} attention on {place} {how}"
-        if named == setting:
+        if named == setting and all(is_replaced(outcomes[name], outcomes) for name in names):
+            found.append(warning(f"{what}; another kernel of {setting} is right there", remedy=remedy))
+        elif named == setting:
             found.append(error(what, remedy=remedy))
         else:
             found.append(warning(f"{what}; a run here uses {setting}", remedy=f"--set model.attention={setting}"))
@@ -140,6 +142,12 @@ def judge(outcomes: Mapping[str, Outcome], place: Place, shape: AttentionShape, 
         what = f"{setting} attention cannot do this model's ({why}) on {place}: {', '.join(missing)}"
         found.append(error(what, remedy=remedy))
     return [*found, *summary(outcomes, place, shape)]
+
+
+def is_replaced(failed: Outcome, outcomes: Mapping[str, Outcome]) -> bool:
+    """True where it raises instead of giving wrong numbers, and another one of its setting does what it cannot."""
+    others = [each for each in outcomes.values() if each.setting == failed.setting]
+    return bool(failed.said) and all(any(case in each.right for each in others) for case in failed.wrong)
 
 
 def summary(outcomes: Mapping[str, Outcome], place: Place, shape: AttentionShape) -> list[Finding]:

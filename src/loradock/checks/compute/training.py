@@ -15,7 +15,7 @@ from loradock.checks.compute import tiny_model
 from loradock.checks.compute.exact_attention import Case, cases
 from loradock.checks.compute.implementations import BACKENDS, implementations, is_incapable, wanted
 from loradock.checks.compute.places import Place, at_each, places
-from loradock.checks.compute.verdict import Trial, judge
+from loradock.checks.compute.verdict import RAISES, Trial, judge
 from loradock.facts import AttentionShape, Facts
 from loradock.host import Host
 
@@ -178,7 +178,7 @@ def attempt(bench: Bench, way: Way) -> str | None:
             return bench.train(way, case)
         except Exception as failure:  # noqa: BLE001  a kernel may fail in any way; it is said of that kernel
             if not is_incapable(failure):
-                return f"it fails: {(str(failure).strip().splitlines() or [type(failure).__name__])[0][:160]}"
+                return f"{RAISES}{(str(failure).strip().splitlines() or [type(failure).__name__])[0][:160]}"
     return None
 
 

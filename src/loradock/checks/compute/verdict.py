@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from loradock.checks.base import Finding, error, ok, warning
 
+RAISES = "it fails: "
 REINSTALL = "pip install --force-reinstall torch transformers peft"
 
 
@@ -23,10 +24,28 @@ class Trial:
     whole: str = ""
     cannot: bool = False
 
+    @property
+    def raises(self) -> bool:
+        """True where it ends with an exception instead of wrong numbers."""
+        return self.wrong.startswith(RAISES)
+
 
 def judge(trials: Mapping[str, Trial], *, storage: str, place: str, wanted: str) -> list[Finding]:
-    """The findings for trials by name of attention; `storage` is how the base is stored (nf4, int8, none)."""
+    """The findings for trials by name of attention; `storage` is how the base is stored (nf4, int8, none).
+
+    A kernel that raises where the setting it belongs to, left to choose, is right, hinders no run.
+    """
     tried = {name: trial for name, trial in trials.items() if not trial.cannot}
+    chosen = {name for name, trial in tried.items() if name == trial.setting and not trial.wrong}
+    passed_over = {name: trial for name, trial in tried.items() if trial.raises and trial.setting in chosen}
+    if passed_over:
+        rest = judge(
+            {name: each for name, each in tried.items() if name not in passed_over},
+            storage=storage,
+            place=place,
+            wanted=wanted,
+        )
+        return [*rest, *(_passed_over(names, place, fault) for names, _, fault in _together(passed_over))]
     wrong = {name: trial for name, trial in tried.items() if trial.wrong}
     if not tried:
         return [error(f"no attention can train this model on {place}", remedy="--set model.attention=eager")]
@@ -53,6 +72,11 @@ def judge(trials: Mapping[str, Trial], *, storage: str, place: str, wanted: str)
         what = f"{names} attention and {storage} together are at fault on {place}, each alone is right: {fault}"
         found.append(_by_use(what, setting, wanted, other))
     return found
+
+
+def _passed_over(names: str, place: str, fault: str) -> Finding:
+    what = f"{names} attention on {place} cannot train: {fault}; torch, left to choose, takes another"
+    return warning(what, remedy="--set model.attention=eager")
 
 
 def _together(trials: Mapping[str, Trial]) -> list[tuple[str, str | None, str]]:

@@ -1,0 +1,164 @@
+"""`loradock env-check` as a user types it, on this machine, which is well."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from checks.conftest import TABLE, Examine, Examined, rows
+from facts.recorded import machine
+
+from loradock.checks import CHECKS, GROUPS, reference
+from loradock.checks.base import error, ok, warning
+from loradock.checks.examination import Examination, chosen
+from loradock.checks.runner import Looked
+from loradock.errors import DiskFull, LoradockError, UsageError
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "transformers", "datasets", "pyarrow", "numpy", "peft", "trl", "pydantic", "yaml", "bitsandbytes")
+
+
+def env_check(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "loradock", "env-check", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=250)
+
+
+@pytest.fixture(scope="module")
+def twice(examined: Examine, tmp_path_factory: pytest.TempPathFactory) -> tuple[Examined, Examined]:
+    """This machine, looked at twice."""
+    folder = tmp_path_factory.mktemp("twice")
+    return examined(cwd=folder), examined(cwd=folder)
+
+
+def test_a_healthy_machine_raises_no_alarm(twice: tuple[Examined, Examined]) -> None:
+    wrong = [finding for finding in twice[0].content["findings"] if finding["severity"] != "ok"]
+    assert wrong == []
+    assert (twice[0].exit_code, twice[0].content["worst"]) == (0, "ok")
+    looked_at = set(twice[0].content["seconds"])
+    assert looked_at == {check.name for check in CHECKS if check.level != "bench" and check.needs == "nothing"}
+
+
+def test_two_runs_agree(twice: tuple[Examined, Examined]) -> None:
+    first, second = (each.content["findings"] for each in twice)
+    assert first == second
+
+
+def test_json_is_as_its_published_schema_says(twice: tuple[Examined, Examined]) -> None:
+    schema = json.loads(env_check("--schema").stdout)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.validate(twice[0].content)
+    for broken in ({"severity": "fatal"}, {"remedy": None}, {"check": "no-such"}):
+        finding = {**twice[0].content["findings"][0], **broken}
+        assert list(validator.iter_errors({**twice[0].content, "findings": [finding]}))
+
+
+def test_a_passing_check_names_no_variable(twice: tuple[Examined, Examined]) -> None:
+    said = " ".join(finding["what"] for finding in twice[0].content["findings"] if finding["severity"] == "ok")
+    suspects = ("BNB_CUDA_VERSION", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "HF_TOKEN")
+    assert [name for name in suspects if name in said] == []
+
+
+def test_quick_takes_less_than_half_a_second_of_cpu() -> None:
+    seconds: list[float] = []
+    for _ in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "loradock", "env-check", "--level", "quick"], stdout=subprocess.DEVNULL
+        )
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        seconds.append(usage.ru_utime + usage.ru_stime)
+    assert min(seconds) < 0.5
+
+
+def test_quick_imports_nothing_heavy() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "loradock", "env-check", "--level", "quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.stderr.splitlines()}
+    assert "click" in imported
+    assert imported.isdisjoint(HEAVY)
+
+
+def test_people_see_a_line_a_finding_and_the_verdict() -> None:
+    done = env_check("--level", "quick", "--only", "processors")
+    assert done.returncode == 0
+    first, last = done.stdout.splitlines()
+    assert re.match(r"ok +processors +\d+ CPUs", first)
+    assert re.fullmatch(r"1 checks, 0 errors, 0 warnings, [\d.]+ s: nothing stands in the way; .*", last)
+
+
+def test_groups_and_checks_can_be_named_and_the_level_follows_from_them() -> None:
+    assert {check.group for check in chosen(["system"], None)[0]} == {"system"}
+    assert [check.name for check in chosen(["processors"], None)[0]] == ["processors"]
+    assert chosen([], None)[1] == "compute"
+    assert {check.level for check in chosen([], "quick")[0]} == {"quick"}
+    assert chosen(["bench"], None)[1] == "bench"
+
+
+def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    done = env_check("--only", "system,procesors,gpus")
+    assert done.returncode == UsageError.exit_code
+    assert "did you mean processors?" in done.stderr
+    assert "did you mean gpu?" in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_exit_code_is_that_of_the_first_error_and_train_refuses_with_all_of_them() -> None:
+    first, second, third = CHECKS[0], CHECKS[1], CHECKS[2]
+    examination = Examination(
+        level="quick",
+        looked=(
+            Looked(check=third, findings=(error("no space", remedy="rm x", ends=DiskFull),), seconds=0.1),
+            Looked(check=first, findings=(warning("slow", remedy="be quick"), ok("else")), seconds=0.1),
+            Looked(check=second, findings=(error("no card", remedy="buy one"),), seconds=0.1),
+        ),
+        facts=machine(),
+        seconds=0.3,
+    )
+    assert (examination.worst, examination.exit_code) == ("error", 71)
+    with pytest.raises(LoradockError) as refused:
+        examination.refuse()
+    assert refused.value.exit_code == 71
+    assert "no card (buy one)" in str(refused.value)
+    assert "no space (rm x)" in str(refused.value)
+    assert "slow" not in str(refused.value)
+
+
+def test_train_refuses_what_a_check_found_before_it_makes_a_directory(tmp_path: Path) -> None:
+    environment = {**os.environ, "BNB_CUDA_VERSION": "121"}
+    command = [sys.executable, "-m", "loradock", "train", "--demo", "--max-steps", "1"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 71, done.stderr
+    assert "unset BNB_CUDA_VERSION" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_page_of_checks_is_made_from_the_registry() -> None:
+    page = (ROOT / "docs" / "checks.md").read_text(encoding="utf-8")
+    assert page == reference.markdown(), "run: loradock env-check --list > docs/checks.md"
+
+
+def test_names_are_unique_and_lie_in_the_file_of_that_name() -> None:
+    names = [check.name for check in CHECKS]
+    assert len(set(names) | set(GROUPS)) == len(names) + len(GROUPS)
+    for check in CHECKS:
+        assert check.look.__module__ == f"loradock.checks.{check.group}.{check.name.replace('-', '_')}"
+        assert re.fullmatch(r"\S.*\.", check.proves)
+
+
+def test_at_least_forty_faults_are_found_thirty_of_them_made_for_real() -> None:
+    table = rows()
+    assert len(table) >= 40
+    assert sum(row[1] == "real" for row in table.values()) >= 30
+    tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py"))
+    assert [fault for fault in table if fault not in tests] == []
+    covered = {row[2].strip("`") for row in table.values()}
+    assert {check.name for check in CHECKS} - covered == set(), f"a check without a fault in {TABLE.name}"
