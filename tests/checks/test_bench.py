@@ -87,7 +87,7 @@ def test_a_slow_card_is_told_with_its_likely_cause(
     faults.seen(fault, made="constructed", finding=as_json(check, finding), check=check)
     assert finding.measured["fraction"] < known.floors[check]
     assert any(cause in finding.what for cause in ("throttled", "another process", "PCIe x1 of x16"))
-    healthy = judge(check, {name: 0.9 * asked["published"] for name in rates}, **asked)
+    healthy = judge(check, dict.fromkeys(rates, 0.9 * float(asked["published"])), **asked)
     assert healthy.severity == "ok"
 
 

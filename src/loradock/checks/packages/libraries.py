@@ -97,7 +97,7 @@ def resolved(library: SharedObject, places: Places, host: Host) -> dict[str, str
 
 
 def recorded(host: Host) -> dict[str, str]:
-    """{path of a library that a run may open: package} by the RECORDs, also of what is gone."""
+    """{path of a library that a run may open: package} by each RECORD, also of what is gone."""
     return {
         path: each.name
         for each in host.distributions()
