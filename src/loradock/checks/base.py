@@ -89,6 +89,10 @@ class Intent:
         """True where the configuration asks for the CPU by name."""
         return self.config is not None and self.config.device == "cpu"
 
+    def uses_card(self, facts: Facts) -> bool:
+        """True where the run would compute on a card."""
+        return facts.has_gpu and not self.refuses_gpu
+
 
 Look = Callable[[Host, Facts, Intent], Sequence[Finding]]
 
@@ -115,6 +119,6 @@ class Check:
         """False where there is nothing to look at."""
         return {
             "nothing": True,
-            "gpu": facts.has_gpu and not plan.refuses_gpu,
+            "gpu": plan.uses_card(facts),
             "config": plan.config is not None,
         }[self.needs]

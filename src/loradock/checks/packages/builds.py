@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.packages.remedies import locked_versions, reinstall, uninstall
+from loradock.checks.remedies import anew, uninstall
 from loradock.facts import Facts
 from loradock.host import Host
 
@@ -26,7 +26,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     cuda = host.torch_cuda()
     findings: list[Finding] = []
     if "bitsandbytes" in installed:
-        findings += four_bit(host, cuda, wants_card=facts.has_gpu and not plan.refuses_gpu)
+        findings += four_bit(host, cuda, wants_card=plan.uses_card(facts))
     if "flash-attn" in installed and (why := host.import_failure(FLASH_ATTN)):
         what = f"flash-attn {installed['flash-attn']} does not load with torch {installed['torch']}: {why}"
         findings.append(error(what, remedy=uninstall(host.prefix(), "flash-attn")))
@@ -35,11 +35,6 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     together = [name for name in ("torch", "bitsandbytes", "flash-attn", "triton") if name in installed]
     abi = "C++11 ABI" if host.torch_has_cxx11_abi() else "the old C++ ABI"
     return findings or [ok(f"{', '.join(together)} go together: {f'CUDA {cuda}' if cuda else 'CPU'}, {abi}")]
-
-
-def anew(host: Host, name: str) -> str:
-    """Install a package again as the lock has it."""
-    return reinstall(host.prefix(), {name: locked_versions(host).get(name, "")})
 
 
 def four_bit(host: Host, cuda: str | None, *, wants_card: bool) -> list[Finding]:

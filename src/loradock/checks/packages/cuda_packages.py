@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.packages.remedies import reinstall, uninstall
+from loradock.checks.remedies import reinstall, uninstall
 from loradock.facts import Facts
 from loradock.host import Host
 
@@ -30,7 +30,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     built, name = CUDA.search(version), VERSION.search(version)
     prefix, torch = host.prefix(), name[1] if name else "unknown"
     if not built:
-        return [without_cuda(torch, wants_card=facts.has_gpu and not plan.refuses_gpu, prefix=prefix)]
+        return [without_cuda(torch, wants_card=plan.uses_card(facts), prefix=prefix)]
     return judge(by_major(installed), major=built[1], installed=installed, prefix=prefix)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from loradock.checks.base import Check, Finding, Intent, error, ok
-from loradock.checks.packages.remedies import locked_versions, reinstall
+from loradock.checks.remedies import locked_versions, reinstall
 from loradock.facts import Facts, SharedObject
 from loradock.host import Host
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.packages.remedies import ANOTHER_IMAGE
+from loradock.checks.remedies import ANOTHER_IMAGE
 from loradock.errors import EnvironmentUnfit, InputMissing
 from loradock.facts import Facts
 from loradock.host import Host

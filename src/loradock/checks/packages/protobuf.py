@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.packages.remedies import locked_versions, reinstall
+from loradock.checks.remedies import locked_versions, reinstall
 from loradock.facts import Facts, PythonRun
 from loradock.host import Host
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.packages.remedies import ANOTHER_IMAGE, reinstall
+from loradock.checks.remedies import ANOTHER_IMAGE, reinstall
 from loradock.errors import InputMissing
 from loradock.facts import Distribution, Facts
 from loradock.host import Host

@@ -31,7 +31,7 @@ class Loading:
 
 def has_card(facts: Facts, plan: Intent) -> bool:
     """True where the run would use a card."""
-    return facts.has_gpu and not plan.refuses_gpu
+    return plan.uses_card(facts)
 
 
 def workers(facts: Facts, plan: Intent) -> int:
