@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
 
 import click
 
 from loradock import __version__
-from loradock.errors import LoradockError
+from loradock.errors import Interrupted, LoradockError
 
 COMMANDS = {
     "train": ("loradock.commands.train", "Fine-tune an adapter: the main job."),
@@ -50,8 +51,15 @@ def main() -> None:
 
     A bug (an error that nobody foresaw, or one that is a LoradockError itself) shows its traceback and ends with 70.
     """
+    _open_standard_streams()
     try:
-        cli()
+        sys.exit(cli(standalone_mode=False))
+    except click.exceptions.Abort:
+        click.echo("error: stopped by a signal", err=True)
+        sys.exit(Interrupted.exit_code)
+    except click.ClickException as usage:
+        usage.show()
+        sys.exit(usage.exit_code)
     except LoradockError as error:
         if error.exit_code == LoradockError.exit_code:
             traceback.print_exception(error)
@@ -60,3 +68,12 @@ def main() -> None:
     except Exception:  # noqa: BLE001  the last resort: nothing is swallowed, the traceback is shown
         traceback.print_exc()
         sys.exit(LoradockError.exit_code)
+
+
+def _open_standard_streams() -> None:
+    """Where one was closed (`>&-`), a file opened later would take its number, and our text."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jsonschema
@@ -16,9 +18,9 @@ from facts.recorded import machine
 
 from loradock.checks import CHECKS, GROUPS, reference
 from loradock.checks.base import error, ok, warning
+from loradock.checks.child import Looked
 from loradock.checks.examination import Examination, chosen
-from loradock.checks.runner import Looked
-from loradock.errors import DiskFull, LoradockError, UsageError
+from loradock.errors import DiskFull, Interrupted, LoradockError, UsageError
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "transformers", "datasets", "pyarrow", "numpy", "peft", "trl", "pydantic", "yaml", "bitsandbytes")
@@ -91,7 +93,7 @@ def test_people_see_a_line_a_finding_and_the_verdict() -> None:
     assert done.returncode == 0
     first, last = done.stdout.splitlines()
     assert re.match(r"ok +processors +\d+ CPUs", first)
-    assert re.fullmatch(r"1 checks, 0 errors, 0 warnings, [\d.]+ s: nothing stands in the way; .*", last)
+    assert re.fullmatch(r"1 check, 0 errors, 0 warnings, [\d.]+ s: nothing of that stands in the way; .*", last)
 
 
 def test_groups_and_checks_can_be_named_and_the_level_follows_from_them() -> None:
@@ -108,6 +110,61 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
     assert "did you mean processors?" in done.stderr
     assert "did you mean gpu?" in done.stderr
     assert done.stdout == ""
+
+
+def test_checks_that_need_what_is_not_there_are_named_and_none_at_all_is_refused(examined: Examine) -> None:
+    content = examined("--level", "quick").content
+    assert content["left_out"]["ecc"] == "needs a card"
+    assert content["left_out"]["tokenizer"] == "needs --config"
+    assert set(content["left_out"]).isdisjoint(content["seconds"])
+    alone = env_check("--only", "tokenizer")
+    assert (alone.returncode, "tokenizer needs --config" in alone.stderr) == (64, True)
+    assert env_check("--only", ",").returncode == 64
+
+
+def test_no_secret_reaches_the_findings(examined: Examine) -> None:
+    secret = "hf_" + "q" * 30
+    found = examined("--only", "library-variables", env={"LD_PRELOAD": f"/opt/{secret}/gone.so"})
+    assert found.one("library-variables")["severity"] == "warning"
+    assert secret not in json.dumps(found.content)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("only", ["space,platform,lock", "collective"])
+def test_a_signal_ends_it_and_all_that_it_started(sent: signal.Signals, only: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "loradock", "env-check", "--only", only],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    time.sleep(2.5)
+    started = descendants(process.pid)
+    assert started, "it was over too soon to be stopped"
+    process.send_signal(sent)
+    assert process.wait(timeout=10) == (-9 if sent == signal.SIGKILL else Interrupted.exit_code)
+    deadline = time.monotonic() + 20
+    while any(is_alive(pid) for pid in started) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert [pid for pid in started if is_alive(pid)] == []
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes that this one started, directly or not."""
+    children = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]
+    return [*children, *(each for child in children for each in descendants(child))]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_closed_streams_are_no_crash(tmp_path: Path) -> None:
+    script = f'"{sys.executable}" -m loradock env-check --only processors >&- 2>"{tmp_path}/said" <&-'
+    done = subprocess.run(["sh", "-c", script], timeout=60)
+    assert (done.returncode, (tmp_path / "said").read_text(encoding="utf-8")) == (0, "")
 
 
 def test_the_exit_code_is_that_of_the_first_error_and_train_refuses_with_all_of_them() -> None:

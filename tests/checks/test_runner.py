@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,7 +14,9 @@ from checks import sick
 from facts.recorded import machine
 
 from loradock.checks.base import Check, Intent, Level
-from loradock.checks.runner import Looked, run
+from loradock.checks.child import Looked, answered
+from loradock.checks.runner import run
+from loradock.errors import EnvironmentUnfit
 from loradock.host import Host
 
 LEVELS: tuple[Level, ...] = ("quick", "compute")
@@ -91,3 +97,17 @@ def test_a_finding_is_one_line_and_has_a_remedy_unless_it_is_ok() -> None:
     for wrong in (lambda: ok("two\nlines"), lambda: warning("no remedy", remedy=""), lambda: error("", remedy="none")):
         with pytest.raises(ValueError, match="one line"):
             wrong()
+
+
+def test_what_the_parent_itself_has_to_know_is_asked_in_a_child_too() -> None:
+    assert answered(lambda: 42, limit_seconds=10, what="it") == 42
+    for never in (lambda: time.sleep(60), lambda: os.kill(os.getpid(), signal.SIGKILL)):
+        with pytest.raises(EnvironmentUnfit, match="it does not answer within 1 s"):
+            answered(never, limit_seconds=1, what="it")
+
+
+def test_a_machine_that_starts_no_process_is_told_with_a_remedy(tmp_path: Path) -> None:
+    script = f'ulimit -n 14; exec "{sys.executable}" -m loradock env-check --only processors'
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (0, EnvironmentUnfit.exit_code), done.stderr

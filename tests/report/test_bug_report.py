@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from loradock.checks.redaction import Redactor, redactor
 from loradock.host import Host
 from loradock.report.bug_report import bug_report, differences
-from loradock.report.redaction import Redactor, redactor
 
 SECRETS = {
     "HF_TOKEN": "hf_AbCdEf4711AbCdEf4711AbCdEf4711AbCd",

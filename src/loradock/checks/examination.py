@@ -8,21 +8,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from loradock import __version__
+from loradock import __version__, probe
 from loradock.checks import CHECKS, GROUPS
 from loradock.checks.base import LEVELS, SEVERITIES, Check, Finding, Intent, Level, Severity
+from loradock.checks.child import Looked, answered
 from loradock.checks.node import Node, node
-from loradock.checks.runner import Looked, run
+from loradock.checks.runner import run
 from loradock.errors import EnvironmentUnfit, LoradockError, Problem, UsageError
 from loradock.facts import CardState, Facts
 from loradock.host import Host
 
 FORMAT = "loradock.env-check/1"
+NEEDS = {"nothing": "", "gpu": "a card", "config": "--config"}
+CARDS_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """What a machine was found to be. `cards` are its cards as they were when the last check had ended."""
+    """What a machine was found to be. `cards` are its cards as they were when the last check had ended.
+
+    `left_out` are the checks that were asked for and need what is not there: a card or a configuration.
+    """
 
     level: Level
     looked: tuple[Looked, ...]
@@ -30,6 +36,7 @@ class Examination:
     seconds: float
     node: Node = field(default_factory=lambda: Node(name="?"))
     cards: tuple[CardState, ...] = ()
+    left_out: tuple[Check, ...] = ()
 
     @property
     def findings(self) -> tuple[tuple[Check, Finding], ...]:
@@ -97,6 +104,7 @@ class Examination:
             "worst": self.worst,
             "exit_code": self.exit_code,
             "findings": self.summary()["findings"],
+            "left_out": {check.name: f"needs {NEEDS[check.needs]}" for check in self.left_out},
             "measured": self.measured,
             "seconds": {each.check.name: round(each.seconds, 3) for each in self.looked},
             "node": asdict(self.node),
@@ -130,6 +138,11 @@ def _nearest(name: str, names: list[str]) -> str:
     return f"did you mean {near[0]}?" if near else "loradock env-check --list shows them all"
 
 
+def gathered(host: Host) -> Facts:
+    """The facts of this machine; EnvironmentUnfit where its driver hangs."""
+    return answered(lambda: probe.gather(host), limit_seconds=CARDS_SECONDS, what="the GPU driver (NVML)")
+
+
 def examine(
     *,
     host: Host,
@@ -141,13 +154,20 @@ def examine(
 ) -> Examination:
     """Look at this machine. Raises UsageError for an unknown name; what is wrong with the machine is in the result."""
     checks, level = chosen(only, level)
+    applying = [check for check in checks if check.applies(facts, plan)]
+    left_out = tuple(check for check in checks if check not in applying)
+    if not applying:
+        needed = " and ".join(sorted({NEEDS[check.needs] for check in left_out})) or "a higher --level"
+        raise UsageError(f"there is nothing to look at: {', '.join(only)} needs {needed}", hint="loradock env-check")
     began = time.monotonic()
-    looked = run(checks, host=host, facts=facts, plan=plan, progress=progress)
+    looked = run(applying, host=host, facts=facts, plan=plan, progress=progress)
+    cards = answered(lambda: host.card_states(afresh=True), limit_seconds=CARDS_SECONDS, what="the GPU driver (NVML)")
     return Examination(
         level=level,
         looked=tuple(looked),
         facts=facts,
         seconds=time.monotonic() - began,
         node=node(host, facts, plan),
-        cards=host.card_states(afresh=True),
+        cards=cards,
+        left_out=left_out,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from loradock.checks import CHECKS, GROUPS
 from loradock.checks.base import LEVELS, SEVERITIES
-from loradock.checks.examination import FORMAT
+from loradock.checks.examination import FORMAT, NEEDS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 HEAD = """\
@@ -38,7 +38,7 @@ def markdown() -> str:
 
 
 def _needs(needs: str) -> str:
-    return {"nothing": "", "gpu": "a card", "config": "`--config`"}[needs]
+    return NEEDS[needs].replace("--config", "`--config`")
 
 
 def schema() -> dict[str, Any]:
@@ -59,6 +59,11 @@ def schema() -> dict[str, Any]:
         "worst": {"enum": list(SEVERITIES)},
         "exit_code": {**whole, "description": "That of the first error; the process ends with it."},
         "findings": {"type": "array", "items": finding},
+        "left_out": {
+            "type": "object",
+            "description": "Checks that were asked for and not made, and what they need.",
+            "additionalProperties": text,
+        },
         "measured": {
             "type": "object",
             "description": "Figures by check and name; the unit is in the name.",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
 
 import click
 
 from loradock.checks.base import LEVELS, Level
-from loradock.checks.runner import Looked
+from loradock.checks.child import Looked
 from loradock.errors import UsageError
 from loradock.report.findings import finding_lines, verdict
 
@@ -63,9 +65,8 @@ def env_check(
     if as_list or as_schema:
         click.echo(reference.markdown() if as_list else json.dumps(reference.schema(), indent=2), nl=as_schema)
         return
-    from loradock import probe
     from loradock.checks.compare import compare, lines, read
-    from loradock.checks.examination import FORMAT, examine
+    from loradock.checks.examination import FORMAT, examine, gathered
     from loradock.checks.intent import intent
     from loradock.host import Host
 
@@ -73,6 +74,7 @@ def env_check(
         raise UsageError(
             f"{more[0]} is no option", hint=f"loradock env-check --config {more[0]}, or --compare {more[0]}"
         )
+    signal.signal(signal.SIGTERM, interrupted)
     nodes = read([*others, *more], format=FORMAT)
     host = Host()
     loaded = None
@@ -80,8 +82,8 @@ def env_check(
         from loradock.config.load import load
 
         loaded = load(config).config
-    facts = probe.gather(host)
-    names = [name.strip() for name in only.split(",") if name.strip()]
+    facts = gathered(host)
+    names = [name.strip() for name in only.split(",")] if only else []
     examination = examine(
         host=host,
         facts=facts,
@@ -103,6 +105,11 @@ def env_check(
     else:
         click.echo("\n".join([verdict(examination), *lines(differences)]))
     sys.exit(examination.exit_code)
+
+
+def interrupted(_: int, __: FrameType | None) -> None:
+    """SIGTERM ends the look as Ctrl-C does, and the processes that look with it."""
+    raise KeyboardInterrupt
 
 
 def show(looked: Looked) -> None:

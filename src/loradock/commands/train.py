@@ -99,7 +99,8 @@ def run_one(
 ) -> dict[str, Any]:
     """Look at the machine, choose the directory, run, and say how it ended. Returns the content of run.json."""
     from loradock import directory as directories
-    from loradock import probe, run
+    from loradock import run
+    from loradock.checks.examination import gathered
     from loradock.demo.exam import verdict
     from loradock.engine import ranks
     from loradock.host import Host
@@ -108,7 +109,7 @@ def run_one(
         screen.note(f"warning: {warning}")
     config = loaded.config
     host = Host()
-    facts = probe.gather(host)
+    facts = gathered(host)
     proof = looked_first(loaded, host=host, facts=facts, screen=screen, skips=skips_env_check)
     ranks.join(facts, asked=config.device)
     if config.output and not is_demo:

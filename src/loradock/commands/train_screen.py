@@ -11,8 +11,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from loradock.checks.child import Looked
 from loradock.checks.examination import Examination
-from loradock.checks.runner import Looked
 from loradock.engine.base import Dtypes, EvalResult, Event, Saved, StepDone, StepResult
 from loradock.plan import Plan
 from loradock.report import console, findings

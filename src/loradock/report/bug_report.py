@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from loradock.checks.redaction import is_secret, redactor
 from loradock.errors import LoradockError
 from loradock.host import Host
 from loradock.packages.installed import installed_in
 from loradock.packages.lock import find_lock, python_of, read_lock, site_packages
-from loradock.report.redaction import is_secret, redactor
 
 HEAD = "### loradock environment report\n\nWhat happened, and what you expected: \n"
 # Variables that change what a run does.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loradock.checks import CHECKS
 from loradock.checks.base import Check, Finding
-from loradock.checks.examination import Examination
+from loradock.checks.examination import NEEDS, Examination
 
 MARKS = {"ok": "ok", "warning": "WARNING", "error": "ERROR"}
 WIDTH = 2 + max(len(check.name) for check in CHECKS)
@@ -19,10 +19,24 @@ def finding_lines(check: Check, finding: Finding) -> list[str]:
 
 
 def verdict(examination: Examination) -> str:
-    """How it ended, in a sentence."""
+    """How it ended, in a sentence, and what was left out."""
     severities = [finding.severity for _, finding in examination.findings]
-    counts = f"{severities.count('error')} errors, {severities.count('warning')} warnings"
-    ending = "this machine cannot train as it is" if examination.worst == "error" else "this machine can train"
-    if examination.level == "quick" and examination.worst != "error":
-        ending = "nothing stands in the way; --level compute proves it"
-    return f"{len(examination.looked)} checks, {counts}, {examination.seconds:.1f} s: {ending}"
+    counts = ", ".join(_counted(severities.count(kind), kind) for kind in ("error", "warning"))
+    looked = {each.check for each in examination.looked}
+    whole = all(check in looked for check in CHECKS if check.needs == "nothing" and check.level != "bench")
+    if examination.worst == "error":
+        ending = "this machine cannot train as it is"
+    elif whole:
+        ending = "this machine can train"
+    else:
+        ending = "nothing of that stands in the way; all checks together prove more"
+    left = [name for name in NEEDS.values() if name and any(NEEDS[c.needs] == name for c in examination.left_out)]
+    rest = "".join(
+        f"; {_counted(sum(NEEDS[c.needs] == name for c in examination.left_out), 'check')} left out without {name}"
+        for name in left
+    )
+    return f"{_counted(len(looked), 'check')}, {counts}, {examination.seconds:.1f} s: {ending}{rest}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

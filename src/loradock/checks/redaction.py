@@ -59,14 +59,16 @@ class Redactor:
         return _without_names(text, self.users, "<user>")
 
 
-def redactor(host: Host) -> Redactor:
-    """The one for this machine and this environment."""
+def redactor(host: Host, *, with_names: bool = True) -> Redactor:
+    """The one for this environment; `with_names`: home folder, user and machine are left out too."""
     environ = host.environ
     secrets = {}
     for name, value in environ.items():
         if is_secret(name):
             secrets |= dict.fromkeys(_spellings(value), f"<{name}>")
     secrets |= dict.fromkeys(_spellings(hub_cache.token(host) or ""), "<hub token>") | secrets
+    if not with_names:
+        return Redactor(secrets=secrets)
     homes = [environ.get("HOME", ""), *([str(Path(environ["HOME"]).resolve())] if environ.get("HOME") else [])]
     users = [environ.get("USER"), environ.get("LOGNAME"), host.output_of(["id", "-un"])]
     name = (host.read_text("/proc/sys/kernel/hostname") or "").strip()
