@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from checks.spoilt_machine import IN_CONTAINER, printed, stranger
 from loradock.checks.base import Intent
 from loradock.checks.system import filesystem, storage
 from loradock.facts import Attempt
+from loradock.host import Host
 from loradock.host.folders import holding, mounts
 
 IN_SRV = ("env", "-C", "/srv")
@@ -132,3 +136,66 @@ def test_a_disk_that_neither_syncs_nor_locks_is_a_warning_and_one_that_does_not_
     faults.seen("the output cannot be synced", made="constructed", finding=found[0], check="storage")
     faults.seen("the output has no locks", made="constructed", finding=found[1], check="storage")
     faults.seen("the output cannot rename", made="constructed", finding=found[2], check="storage", exit_code=74)
+
+
+def test_a_scratch_that_is_not_there_is_named_and_the_one_that_is_taken_is_probed(
+    examined: Examine, faults: Faults, tmp_path: Path
+) -> None:
+    for folder, fault in ((tmp_path / "nope", "TMPDIR is not there"), ("/proc/nope", "TMPDIR cannot be made")):
+        found = examined("--only", "system", "--level", "quick", cwd=tmp_path, env={"TMPDIR": str(folder)})
+        assert found.exit_code == 0
+        assert [each["check"] for each in found.content["findings"] if each["severity"] != "ok"] == ["scratch"]
+        faults.seen(fault, made="real", finding=found.one("scratch"), check="scratch")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scratch_that_takes_no_file_is_named(examined: Examine, faults: Faults) -> None:
+    within = namespace("mount -t tmpfs -o size=64k none /srv; cat /dev/zero > /srv/full 2>/dev/null || true")
+    found = examined("--only", "scratch", within=within, env={"TMPDIR": "/srv"})
+    faults.seen("TMPDIR is full", made="real", finding=found.one("scratch"), check="scratch")
+    default = examined("--only", "scratch", within=namespace("mount -t tmpfs -o ro none /tmp"), env={"TMPDIR": None})
+    faults.seen("/tmp is read-only", made="real", finding=default.one("scratch"), check="scratch")
+
+
+def test_no_place_for_temporary_files_is_an_error(examined: Examine, faults: Faults) -> None:
+    closed = "; ".join(f"mount -t tmpfs -o ro none {folder}" for folder in ("/tmp", "/var/tmp", "/srv"))
+    found = examined("--only", "scratch", within=[*namespace(closed), *IN_SRV], env={"TMPDIR": None})
+    seen = found.one("scratch")
+    faults.seen("no place for temporary files", made="real", finding=seen, check="scratch", exit_code=77)
+
+
+def test_python_takes_the_folder_that_the_plan_names(tmp_path: Path) -> None:
+    program = """
+import tempfile
+from loradock.checks.intent import intent
+from loradock.host import Host
+print(tempfile.gettempdir() == str(intent(Host()).scratch), tempfile.gettempdir())
+"""
+    (tmp_path / "here").mkdir()
+    taken: list[str] = []
+    for named in ({"TMPDIR": "here"}, {"TMPDIR": "/nope", "TEMP": str(tmp_path)}, {"TMPDIR": "/proc"}, {"TMPDIR": ""}):
+        env = {**os.environ, "TEMP": "", "TMP": "", **named}
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+        )
+        taken.append(done.stdout.strip())
+    assert taken == [f"True {tmp_path / 'here'}", f"True {tmp_path}", "True /tmp", "True /tmp"]
+
+
+def test_a_working_directory_that_was_removed_is_said_and_no_traceback(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    script = f"mkdir {gone} && cd {gone} && rmdir {gone} && exec {sys.executable} -m loradock env-check --only storage"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (66, "")
+    assert done.stderr == "error: the working directory was removed\nhint: cd ~\n"
+
+
+def test_what_a_killed_probe_left_is_removed_after_a_day(tmp_path: Path) -> None:
+    left = {name: tmp_path / name for name in (".loradock-probe-old", ".loradock-probe-new", "mine")}
+    for folder in left.values():
+        folder.mkdir()
+        (folder / "written").write_bytes(b"x")
+    for name in (".loradock-probe-old", "mine"):
+        os.utime(left[name], (0, 0))
+    assert Host().try_storage(tmp_path).failed == {}
+    assert sorted(each.name for each in tmp_path.iterdir()) == [".loradock-probe-new", "mine"]

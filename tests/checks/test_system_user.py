@@ -84,7 +84,7 @@ class Closed(Host):
 
 
 def test_triton_needs_its_cache_on_a_card_only() -> None:
-    (place,) = (each for each in cache_places.places(Host()) if each.is_for_cards)
+    (place,) = (each for each in cache_places.places(Host(), PLAN) if each.is_for_cards)
     facts = (replace(WITH_A_CARD, gpus=()), WITH_A_CARD)
     assert [caches.judge(Closed(), place, each, PLAN)[0].severity for each in facts] == ["warning", "error"]
 

@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +18,10 @@ from loradock.facts import Attempt, Mount, Space
 from loradock.host.machine import Machine
 
 PROBE_BYTES = 64 << 10
+PROBE_PREFIX = ".loradock-probe-"
+STALE_SECONDS = 86_400
+SCRATCH_VARIABLES = ("TMPDIR", "TEMP", "TMP")
+SCRATCH_FOLDERS = ("/tmp", "/var/tmp", "/usr/tmp", ".")
 PROGRAM = b"#!/bin/sh\nexit 0\n"
 
 
@@ -41,6 +46,20 @@ class Folders(Machine):
     def may_write(self, folder: Path) -> bool:
         """True where this process may make files in the folder."""
         return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+
+    def scratch_folders(self) -> tuple[Path, ...]:
+        """Where temporary files may go, in the order in which Python's `tempfile` tries one after another."""
+        named = [self.environ.get(name) for name in SCRATCH_VARIABLES]
+        return tuple(Path(os.path.abspath(each)) for each in (*named, *SCRATCH_FOLDERS) if each)
+
+    def takes_files(self, folder: Path) -> bool:
+        """True where a temporary file can be made and written; it leaves nothing behind."""
+        try:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(b"probe")
+        except OSError:
+            return False
+        return True
 
     def modified_seconds(self, path: Path) -> float:
         """When the file was last changed, in seconds of the epoch."""
@@ -98,8 +117,9 @@ class Folders(Machine):
 def _tried(folder: Path, steps: Callable[[Path], Iterator[tuple[str, Callable[[], object]]]]) -> Attempt:
     """Each step in a private folder that is removed afterwards; what follows a failed write is not tried."""
     failed: dict[str, int] = {}
+    _remove_stale(folder)
     try:
-        private = Path(tempfile.mkdtemp(prefix=".loradock-probe-", dir=folder))
+        private = Path(tempfile.mkdtemp(prefix=PROBE_PREFIX, dir=folder))
     except OSError as refusal:
         return Attempt(folder=str(folder), failed={"write": refusal.errno or 0})
     try:
@@ -113,6 +133,17 @@ def _tried(folder: Path, steps: Callable[[Path], Iterator[tuple[str, Callable[[]
     finally:
         shutil.rmtree(private, ignore_errors=True)
     return Attempt(folder=str(folder), failed=failed)
+
+
+def _remove_stale(folder: Path) -> None:
+    """Private folders of this user that a process left when it was killed in them, more than a day ago."""
+    # A folder that may not be listed, or whose entries go while it is, has none that we know of.
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(PROBE_PREFIX) and entry.is_dir(follow_symlinks=False):
+                seen = entry.stat(follow_symlinks=False)
+                if seen.st_uid == os.geteuid() and seen.st_mtime < time.time() - STALE_SECONDS:
+                    shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _with_file(file: Path, use: Callable[[int], object]) -> None:

@@ -27,7 +27,7 @@ def home_of(host: Host) -> str | None:
     return host.environ.get("HOME") or host.user_home()
 
 
-def places(host: Host) -> list[Place]:
+def places(host: Host, plan: Intent) -> list[Place]:
     """The caches of a run, by the rules of the libraries that keep them."""
     environ = host.environ
     home = Path(home_of(host) or "/")
@@ -37,7 +37,6 @@ def places(host: Host) -> list[Place]:
     hub = environ.get("HF_HOME")
     inductor = environ.get("TORCHINDUCTOR_CACHE_DIR")
     triton = environ.get("TRITON_CACHE_DIR")
-    temporary = Path(environ.get("TMPDIR") or "/tmp")
     return [
         Place(
             what="models from the hub",
@@ -47,7 +46,7 @@ def places(host: Host) -> list[Place]:
         ),
         Place(
             what="code compiled by torch",
-            folder=Path(inductor or temporary / f"torchinductor_{user}"),
+            folder=Path(inductor or plan.scratch / f"torchinductor_{user}"),
             variable="TORCHINDUCTOR_CACHE_DIR",
             is_below_home=False,
         ),

@@ -16,7 +16,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     home = home_of(host)
     is_home_usable = home is not None and host.may_write(host.nearest(Path(home)))
     found: list[Finding] = []
-    for place in places(host):
+    for place in places(host, plan):
         if is_home_usable or not place.is_below_home:
             found += judge(host, place, facts, plan)
     return found or [ok("every cache has a place that this user may write")]

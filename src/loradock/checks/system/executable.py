@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.system.cache_places import places
 from loradock.checks.system.loading import has_card
@@ -14,7 +16,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Triton compiles a launcher in the scratch folder, and loads it from its cache."""
     roles: dict[str, list[str]] = {}
     folders = {"TMPDIR": plan.scratch}
-    folders |= {place.variable: place.folder for place in places(host) if place.is_for_cards}
+    folders |= {place.variable: place.folder for place in places(host, plan) if place.is_for_cards}
     for role, folder in folders.items():
         roles.setdefault(str(host.nearest(folder)), []).append(role)
     found: list[Finding] = []
@@ -33,9 +35,9 @@ def judge(attempt: Attempt, variables: list[str], *, has_card: bool, in_containe
     refused = " or ".join(steps)
     what = f"{attempt.folder} ({listed(variables)}): the system refuses to {refused} there"
     what += f" ({reason(attempt.failed[steps[0]])}), and Triton loads what it compiles"
-    remedy = f"export {variables[0]}=DIR  # on a disk that is not mounted noexec"
+    remedy = f"export {variables[0]}=DIR"
     if in_container:
-        remedy = f"docker run --tmpfs {attempt.folder}:rw,exec,nosuid,nodev ..."
+        remedy = f"docker run --tmpfs {shlex.quote(attempt.folder)}:rw,exec,nosuid,nodev ..."
     return error(what, remedy=remedy) if has_card else warning(what, remedy=remedy)
 
 

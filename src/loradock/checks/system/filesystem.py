@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from loradock.checks.base import Check, Finding, Intent, ok, warning
 from loradock.checks.system.places import elsewhere
 from loradock.facts import Facts, Mount
@@ -25,7 +27,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         if what := judge(mount, role, is_run=plan.config is not None, in_container=facts.in_container):
             remedy = elsewhere(role, plan)
             if role == "output" and facts.in_container and mount.kind in ("overlay", *IN_MEMORY):
-                remedy = f"docker run -v $PWD/runs:{folder} ..."
+                remedy = f'docker run -v "$PWD"/runs:{shlex.quote(str(folder))} ...'
             found.append(warning(what, remedy=remedy))
     return found or [ok(", ".join(kinds) or "no mounts to be seen")]
 

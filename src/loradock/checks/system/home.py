@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
@@ -22,10 +23,14 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         )
         problem = f"HOME is {home}, {why}"
     elif not host.environ.get("HOME"):
-        return [warning("HOME is not set: prepared data would be kept in /.cache", remedy=f"export HOME={home}")]
+        return [
+            warning(
+                "HOME is not set: prepared data would be kept in /.cache", remedy=f"export HOME={shlex.quote(home)}"
+            )
+        ]
     else:
         return [ok(f"{home} is writable")]
-    inside = [place.what for place in places(host) if place.is_below_home and is_needed(place, host, facts, plan)]
+    inside = [place.what for place in places(host, plan) if place.is_below_home and is_needed(place, host, facts, plan)]
     if inside:
         what = f"{problem}: no place for {', '.join(inside)}"
         return [error(what, remedy="export HOME=$(mktemp -d)", ends=NotWritable)]
