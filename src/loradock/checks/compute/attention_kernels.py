@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.compute.exact_attention import LENGTH, Case, attend, cases
 from loradock.checks.compute.implementations import Implementation, implementations, is_incapable, wanted
-from loradock.checks.compute.places import Place, at_each
+from loradock.checks.compute.places import Place, at_each, first_line, is_full
+from loradock.checks.remedies import anew, train_with
 from loradock.facts import AttentionShape, Facts
 from loradock.host import Host
 
@@ -21,7 +22,10 @@ GRADIENT_FACTOR = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How an implementation did: the cases where it is wrong or fails, what it said, and those that it cannot do."""
+    """How an implementation did: the cases where it is wrong or fails, and those that it cannot do.
+
+    `said` is what it said where it fails, "" where it gives a wrong result in any case.
+    """
 
     setting: str | None
     right: tuple[str, ...] = ()
@@ -33,14 +37,16 @@ class Outcome:
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """All implementations at each place."""
-    shape = plan.attention
+    shape, again = plan.attention, anew(host, "torch", "transformers")
+    by_dtype: dict[str, Mapping[str, list[torch.Tensor]]] = {}
 
     def at(place: Place) -> list[Finding]:
-        expected = {case.name: exact(place, case, shape) for case in cases(shape)}
+        expected = by_dtype.get(place.dtype) or {case.name: exact(place, case, shape) for case in cases(shape)}
+        by_dtype[place.dtype] = expected
         outcomes = {each.name: outcome(each, place, shape, expected) for each in implementations(place, facts, shape)}
-        return judge(outcomes, place, shape, wanted(facts, plan, place))
+        return judge(outcomes, place, shape, wanted(facts, plan, place), again=again)
 
-    return at_each(facts, plan, at)
+    return at_each(host, facts, plan, at)
 
 
 def arguments(place: Place, case: Case, shape: AttentionShape) -> list[torch.Tensor]:
@@ -81,6 +87,7 @@ def outcome(
     wrong: list[str] = []
     cannot: list[str] = []
     said = ""
+    is_wrong = False
     if implementation.obstacle:
         names = tuple(case.name for case in cases(shape))
         return Outcome(setting=implementation.setting, cannot=names, obstacle=implementation.obstacle)
@@ -92,16 +99,24 @@ def outcome(
                 case,
             )
             place.finish()
-        except Exception as failure:  # noqa: BLE001  a kernel may fail in any way; it is said of that kernel
+        except Exception as failure:  # a kernel may fail in any way; it is said of that kernel
+            if is_full(failure):
+                raise
             if is_incapable(failure):
                 cannot.append(case.name)
             else:
                 wrong.append(case.name)
-                said = (str(failure).strip().splitlines() or [type(failure).__name__])[0][:160]
+                said = first_line(failure)
             continue
-        (wrong if is_off(found, expected[case.name], place) else right).append(case.name)
+        off = is_off(found, expected[case.name], place)
+        (wrong if off else right).append(case.name)
+        is_wrong = is_wrong or off
     return Outcome(
-        setting=implementation.setting, right=tuple(right), wrong=tuple(wrong), said=said, cannot=tuple(cannot)
+        setting=implementation.setting,
+        right=tuple(right),
+        wrong=tuple(wrong),
+        said="" if is_wrong else said,
+        cannot=tuple(cannot),
     )
 
 
@@ -114,14 +129,21 @@ def is_off(found: list[torch.Tensor], expected: list[torch.Tensor], place: Place
     return False
 
 
-def judge(outcomes: Mapping[str, Outcome], place: Place, shape: AttentionShape, setting: str) -> list[Finding]:
-    """Wrong is an error where the run would use it; what cannot be done only where nothing else of its setting can."""
+def judge(
+    outcomes: Mapping[str, Outcome], place: Place, shape: AttentionShape, setting: str, *, again: str
+) -> list[Finding]:
+    """Wrong is an error where the run would use it; what cannot be done only where nothing else of its setting can.
+
+    `again` is the command that installs the libraries anew.
+    """
     found: list[Finding] = []
     good = {each.setting for each in outcomes.values() if each.setting} - {
-        each.setting for each in outcomes.values() if each.wrong or each.obstacle
+        each.setting
+        for name, each in outcomes.items()
+        if (each.wrong and not is_passed_over(name, outcomes)) or each.obstacle
     }
     other = next((name for name in ("flash_attention_2", "sdpa", "eager") if name in good), None)
-    remedy = f"--set model.attention={other}" if other else "pip install --force-reinstall torch transformers"
+    remedy = train_with(f"model.attention={other}") if other else again
     groups: dict[tuple[str | None, str], list[str]] = {}
     for name, each in outcomes.items():
         if each.wrong:
@@ -129,12 +151,16 @@ def judge(outcomes: Mapping[str, Outcome], place: Place, shape: AttentionShape, 
             groups.setdefault((each.setting, f"{how} ({', '.join(each.wrong)})"), []).append(name)
     for (named, how), names in groups.items():
         what = f"{', '.join(names)} attention on {place} {how}"
-        if named == setting and all(is_replaced(outcomes[name], outcomes) for name in names):
-            found.append(warning(f"{what}; another kernel of {setting} is right there", remedy=remedy))
+        is_failing = any(outcomes[name].said for name in names)
+        if all(is_passed_over(name, outcomes) for name in names):
+            found.append(ok(f"{named} on {place} goes past {', '.join(names)}, which {how}"))
+        elif named is None:
+            found.append(ok(f"{what}; no run uses it") if is_failing else warning(what, remedy=again))
         elif named == setting:
             found.append(error(what, remedy=remedy))
         else:
-            found.append(warning(f"{what}; a run here uses {setting}", remedy=f"--set model.attention={setting}"))
+            remedy_here = train_with(f"model.attention={setting}")
+            found.append(warning(f"{what}; a run here uses {setting}", remedy=remedy_here))
     own = [each for each in outcomes.values() if each.setting == setting]
     missing = [case.name for case in cases(shape) if not any(case.name in (*each.right, *each.wrong) for each in own)]
     if missing:
@@ -144,10 +170,11 @@ def judge(outcomes: Mapping[str, Outcome], place: Place, shape: AttentionShape, 
     return [*found, *summary(outcomes, place, shape)]
 
 
-def is_replaced(failed: Outcome, outcomes: Mapping[str, Outcome]) -> bool:
-    """True where it raises instead of giving wrong numbers, and another one of its setting does what it cannot."""
-    others = [each for each in outcomes.values() if each.setting == failed.setting]
-    return bool(failed.said) and all(any(case in each.right for each in others) for case in failed.wrong)
+def is_passed_over(name: str, outcomes: Mapping[str, Outcome]) -> bool:
+    """True where it raises instead of giving wrong numbers, and its setting, left to choose, is right all the same."""
+    failed = outcomes[name]
+    chosen = outcomes.get(failed.setting or "")
+    return bool(failed.said) and chosen is not None and all(case in chosen.right for case in failed.wrong)
 
 
 def summary(outcomes: Mapping[str, Outcome], place: Place, shape: AttentionShape) -> list[Finding]:

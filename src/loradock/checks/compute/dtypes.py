@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.compute.places import FIRST_BFLOAT16, ROUNDINGS, UNIT_ROUNDOFF, Place, at_each
+from loradock.checks.compute.places import ROUNDINGS, UNIT_ROUNDOFF, Place, at_each
+from loradock.checks.remedies import train_with
 from loradock.facts import Facts
 from loradock.host import Host
 
@@ -15,7 +16,7 @@ TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Each place in its own dtype and in those that a configuration may name there."""
-    return at_each(facts, plan, lambda place: _at(place, host))
+    return at_each(host, facts, plan, lambda place: _at(place, host))
 
 
 def _at(place: Place, host: Host) -> list[Finding]:
@@ -27,6 +28,8 @@ def claimed(place: Place) -> tuple[str, ...]:
     """The dtypes that matrix products of a run may have here."""
     if not place.is_card:
         return ("float32", "bfloat16")
+    from loradock.optimizations.compute_dtype import FIRST_BFLOAT16
+
     newer = ("tf32", "bfloat16") if (place.capability or (0, 0)) >= FIRST_BFLOAT16 else ()
     return ("float32", "float16", *newer)
 
@@ -53,6 +56,8 @@ def product_error(place: Place, name: str) -> float:
 
 def judge(place: Place, errors: dict[str, float], *, tf32_override: str | None = None) -> list[Finding]:
     """What the errors say; `errors` maps a dtype to the largest relative error of a product in it."""
+    from loradock.optimizations.compute_dtype import FIRST_BFLOAT16
+
     found: list[Finding] = []
     figures: dict[str, Any] = {f"{name}_relative_error": value for name, value in errors.items()}
     wrong = [name for name, value in errors.items() if value > ROUNDINGS[name] * UNIT_ROUNDOFF[name]]
@@ -72,7 +77,7 @@ def judge(place: Place, errors: dict[str, float], *, tf32_override: str | None =
         what = (
             f"bfloat16 is asked for, but {place.device} (sm{place.capability[0]}{place.capability[1]}) only imitates it"
         )
-        found.append(error(what, remedy="--set model.compute_dtype=float16"))
+        found.append(error(what, remedy=train_with("model.compute_dtype=float16")))
     right = [name for name in errors if name not in wrong]
     if not found:
         found.append(ok(f"products on {place.device} match float64 in {', '.join(right)}", **figures))
@@ -80,11 +85,15 @@ def judge(place: Place, errors: dict[str, float], *, tf32_override: str | None =
 
 
 def _other(place: Place) -> str:
-    return "--set model.compute_dtype=float32" if place.dtype != "float32" else "loradock env-check --only packages,gpu"
+    return (
+        train_with("model.compute_dtype=float32")
+        if place.dtype != "float32"
+        else "loradock env-check --only packages,gpu"
+    )
 
 
 def _keep(place: Place) -> str:
-    return f"--set model.compute_dtype={place.dtype}"
+    return train_with(f"model.compute_dtype={place.dtype}")
 
 
 CHECK = Check(

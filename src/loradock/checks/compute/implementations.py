@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,6 @@ from loradock.facts import AttentionShape, Facts
 if TYPE_CHECKING:
     import torch
 
-FIRST_FLASH = (8, 0)
 MOST_FLASH = 256
 BACKENDS = {
     "flash": "FLASH_ATTENTION",
@@ -43,12 +43,16 @@ class Implementation:
 
 
 def implementations(place: Place, facts: Facts, shape: AttentionShape) -> tuple[Implementation, ...]:
-    """All that are installed for this place; `obstacle` says what of the shape one cannot do, as documented."""
+    """All that are installed for this place; `obstacle` says what of the shape one cannot do, as documented.
+
+    SDPA is here by each of its backends, and as torch chooses among them.
+    """
     capped = "no softcap" if shape.softcap else None
     found = [
         Implementation(name=f"sdpa {name}", setting="sdpa", attend=partial(_sdpa, BACKENDS[name]), obstacle=capped)
         for name in (BACKENDS if place.is_card else ("flash", "math"))
     ]
+    found.append(Implementation(name="sdpa", setting="sdpa", attend=partial(_sdpa, None), obstacle=capped))
     if has_flash(place):
         too_long = f"heads of at most {MOST_FLASH}" if shape.head_size > MOST_FLASH else None
         windowed = "no window" if shape.window else None
@@ -72,6 +76,8 @@ def wanted(facts: Facts, plan: Intent, place: Place) -> str:
 
 def has_flash(place: Place) -> bool:
     """True where FlashAttention-2 has kernels."""
+    from loradock.optimizations.attention import FIRST_FLASH
+
     return place.is_card and (place.capability or (0, 0)) >= FIRST_FLASH and place.dtype != "float32"
 
 
@@ -80,12 +86,18 @@ def is_incapable(failure: Exception) -> bool:
     return isinstance(failure, RuntimeError) and any(text in str(failure) for text in NO_KERNEL)
 
 
-def _sdpa(backend: str, query: Any, key: Any, value: Any, case: Case, shape: AttentionShape) -> torch.Tensor:
-    """As transformers calls it: grouped heads go in as they are without a mask, repeated with one."""
-    import torch
+def only(backend: str | None) -> contextlib.AbstractContextManager[Any]:
+    """Leave SDPA this backend alone; None leaves the choice to torch."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    with warnings.catch_warnings(), sdpa_kernel([SDPBackend.__members__[backend]]):
+    return sdpa_kernel([SDPBackend.__members__[backend]]) if backend else contextlib.nullcontext()
+
+
+def _sdpa(backend: str | None, query: Any, key: Any, value: Any, case: Case, shape: AttentionShape) -> torch.Tensor:
+    """As transformers calls it: grouped heads go in as they are without a mask, repeated with one."""
+    import torch
+
+    with warnings.catch_warnings(), only(backend):
         warnings.simplefilter("ignore", UserWarning)
         attend = torch.nn.functional.scaled_dot_product_attention
         group = query.shape[1] // key.shape[1]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.compute.places import Place, at_each
+from loradock.checks.compute.places import Place, at_each, first_line, is_full
+from loradock.checks.remedies import train_with
 from loradock.facts import Facts
 from loradock.host import Host
 
@@ -24,7 +25,7 @@ OTHER = {"adamw_fused": "adamw", "adamw": "adamw_fused", "adamw_8bit": "adamw_fu
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Each implementation at each place."""
     asked = plan.config.train.optimizer if plan.config else "auto"
-    return at_each(facts, plan, lambda place: _at(place, "adamw_fused" if asked == "auto" else asked))
+    return at_each(host, facts, plan, lambda place: _at(place, "adamw_fused" if asked == "auto" else asked))
 
 
 def _at(place: Place, wanted: str) -> list[Finding]:
@@ -39,12 +40,12 @@ def judge(place: Place, faults: dict[str, str | None], wanted: str) -> list[Find
     found: list[Finding] = []
     for name, what in faults.items():
         other = OTHER[name] if not faults.get(OTHER[name]) else next((n for n, bad in faults.items() if not bad), None)
-        remedy = f"--set train.optimizer={other}" if other else "loradock env-check --only packages"
+        remedy = train_with(f"train.optimizer={other}") if other else "loradock env-check --only packages"
         if what and name == wanted:
             found.append(error(f"{name} on {place.device} {what}", remedy=remedy))
         elif what:
             text = f"{name} on {place.device} {what}; the optimiser of a run here is {wanted}"
-            found.append(warning(text, remedy=f"--set train.optimizer={wanted}"))
+            found.append(warning(text, remedy=train_with(f"train.optimizer={wanted}")))
     return found or [ok(f"{', '.join(faults)} on {place.device}: {STEPS} steps match float64")]
 
 
@@ -94,7 +95,9 @@ def fault(place: Place, name: str, expected: torch.Tensor) -> str | None:
             optimiser.step()
         place.finish()
     except (RuntimeError, ImportError, AttributeError, NotImplementedError) as failure:
-        return f"failed: {(str(failure).strip().splitlines() or [type(failure).__name__])[0][:160]}"
+        if is_full(failure):
+            raise
+        return f"failed: {first_line(failure)}"
     found = weights.detach().cpu().double()
     moved = expected - start()
     off = float((found - expected).norm() / moved.norm())

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loradock.checks.base import Finding, Intent, error
+from loradock.checks.base import Finding, Intent, error, warning
+from loradock.checks.remedies import showing
+from loradock.errors import OutOfMemory
 from loradock.facts import Facts
+from loradock.host import Host
 
 if TYPE_CHECKING:
     import torch
 
-FIRST_BFLOAT16 = (8, 0)
+NO_MEMORY = ("CUDA error: out of memory", "STATUS_ALLOC_FAILED")
+HOLDERS = "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv"
 UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 # How many roundings a result of few operations may be off: in float32 the sums count, in the others the factors.
 ROUNDINGS = {"float32": 64.0, "tf32": 8.0, "float16": 8.0, "bfloat16": 8.0}
@@ -20,11 +26,15 @@ ROUNDINGS = {"float32": 64.0, "tf32": 8.0, "float16": 8.0, "bfloat16": 8.0}
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """One device: torch's name for it, the dtype of matrix products there, its compute capability, None on the CPU."""
+    """One device: torch's name for it, the dtype of matrix products there, its compute capability, None on the CPU.
+
+    `is_used` is False for a card that this process sees and the run leaves alone.
+    """
 
     device: str
     dtype: str
     capability: tuple[int, int] | None = None
+    is_used: bool = True
 
     def __str__(self) -> str:
         return f"{self.device} in {self.dtype}"
@@ -69,34 +79,84 @@ class Place:
 
 def places(facts: Facts, plan: Intent) -> tuple[Place, ...]:
     """The cards, or the CPU where there is none or the configuration refuses them."""
+    from loradock.optimizations.compute_dtype import FIRST_BFLOAT16
+
     asked = plan.config.model.compute_dtype if plan.config else "auto"
-    if not uses_card(facts, plan):
+    if not plan.uses_card(facts):
         return (Place(device="cpu", dtype="float32" if asked == "auto" else asked),)
+    used = used_cards(facts)
     return tuple(
         Place(
             device=f"cuda:{index}",
             dtype=("bfloat16" if gpu.capability >= FIRST_BFLOAT16 else "float16") if asked == "auto" else asked,
             capability=gpu.capability,
+            is_used=index in used,
         )
         for index, gpu in enumerate(facts.gpus)
     )
 
 
-def uses_card(facts: Facts, plan: Intent) -> bool:
-    """True where a run computes on a card."""
-    return facts.has_gpu and not plan.refuses_gpu
+def used_cards(facts: Facts) -> tuple[int, ...]:
+    """The cards of this run's processes on this machine, by index; one process uses one, however many it sees."""
+    ranks = {facts.local_rank, *range(facts.processes_here)}
+    return tuple(sorted({rank % len(facts.gpus) for rank in ranks}))
 
 
-def at_each(facts: Facts, plan: Intent, look_at: Callable[[Place], Sequence[Finding]]) -> list[Finding]:
-    """What is found at each place, with as many threads as this process has CPUs; an error where torch has no card."""
+def at_each(host: Host, facts: Facts, plan: Intent, look_at: Callable[[Place], Sequence[Finding]]) -> list[Finding]:
+    """What is found at each place, with as many threads as this process has CPUs; an error where torch has no card.
+
+    A place that raises costs its own findings alone. What is wrong with a card that the run leaves alone is a warning.
+    """
     import torch
 
     torch.set_num_threads(max(1, min(facts.cpus, 8)))
-    if uses_card(facts, plan) and not torch.cuda.is_available():
+    if plan.uses_card(facts) and not torch.cuda.is_available():
         what = f"torch {torch.__version__} cannot use the card that the driver shows"
         return [error(what, remedy="loradock env-check --only gpu,packages")]
     found: list[Finding] = []
     for place in places(facts, plan):
-        found += look_at(place)
-        place.finish()
+        try:
+            here = list(look_at(place))
+            place.finish()
+        except Exception as failure:  # noqa: BLE001  whatever it is, it is said of this place, and the others go on
+            traceback.print_exc()
+            here = [failed(place, failure, facts, host.environ)]
+        found += here if place.is_used else beside(here, facts, host.environ)
     return found
+
+
+def failed(place: Place, failure: Exception, facts: Facts, environ: Mapping[str, str]) -> Finding:
+    """A place where nothing could be found out."""
+    if is_full(failure):
+        others = [index for index in range(len(facts.gpus)) if place.device != f"cuda:{index}"]
+        remedy = showing(others, environ) if others else HOLDERS
+        return error(
+            f"{place.device} has too little memory free for a small computation", remedy=remedy, ends=OutOfMemory
+        )
+    frame = traceback.extract_tb(failure.__traceback__)[-1]
+    what = f"the check failed on {place} at {Path(frame.filename).name}:{frame.lineno}: {first_line(failure)}"
+    return error(what, remedy="loradock env-check --only gpu,packages,compute --report")
+
+
+def beside(found: Sequence[Finding], facts: Facts, environ: Mapping[str, str]) -> list[Finding]:
+    """The findings of a card that no process of this run uses: no error among them."""
+    used = used_cards(facts)
+    note = f"; a run here uses {', '.join(f'cuda:{index}' for index in used)}"
+    remedy = showing(used, environ)
+    return [
+        warning(each.what + note, remedy=remedy, **each.measured) if each.severity == "error" else each
+        for each in found
+    ]
+
+
+def is_full(failure: BaseException) -> bool:
+    """True where a card had no memory left; a kernel is not at fault then."""
+    import torch
+
+    said = str(failure) if isinstance(failure, RuntimeError) else ""
+    return isinstance(failure, torch.OutOfMemoryError) or any(text in said for text in NO_MEMORY)
+
+
+def first_line(failure: Exception) -> str:
+    """The first line of what a library says, or the type of its error."""
+    return (str(failure).strip().splitlines() or [type(failure).__name__])[0][:160]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.compute import nf4
 from loradock.checks.compute.places import Place, at_each
+from loradock.checks.remedies import anew
 from loradock.facts import Facts
 from loradock.host import Host
 
@@ -34,36 +35,38 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Each place; nothing where the configuration stores the base otherwise."""
     if plan.config and plan.config.model.quantization != "nf4":
         return [ok(f"the base is stored as {plan.config.model.quantization}, not in NF4")]
-    version = facts.packages.get("bitsandbytes", "")
     is_double = plan.config.model.double_quant if plan.config else True
 
+    def again(name: str) -> str:
+        return anew(host, name)
+
     def at(place: Place) -> list[Finding]:
-        said = library(place, host.environ, version)
-        return [said] if said else judge(place, measure(place, is_double=is_double), version)
+        said = library(place, host.environ, again)
+        return [said] if said else judge(place, measure(place, is_double=is_double), again("bitsandbytes"))
 
-    return at_each(facts, plan, at)
+    return at_each(host, facts, plan, at)
 
 
-def library(place: Place, environ: Mapping[str, str], version: str) -> Finding | None:
+def library(place: Place, environ: Mapping[str, str], again: Callable[[str], str]) -> Finding | None:
     """What is wrong with the compiled library of bitsandbytes, or None."""
     try:
         from bitsandbytes.cextension import lib
     except (ImportError, OSError, RuntimeError) as failure:
-        return judge_library(str(failure), environ, is_card=place.is_card, version=version)
+        return judge_library(str(failure), environ, is_card=place.is_card, again=again)
     said = vars(lib).get("error_msg")
     if said is None and (not place.is_card or lib.compiled_with_cuda):
         return None
-    return judge_library(said or "compiled without GPU support", environ, is_card=place.is_card, version=version)
+    return judge_library(said or "compiled without GPU support", environ, is_card=place.is_card, again=again)
 
 
-def judge_library(said: str, environ: Mapping[str, str], *, is_card: bool, version: str) -> Finding:
-    """The finding for what bitsandbytes says of its library, which it only loads when it is first needed."""
-    again = (
-        f"pip install --force-reinstall --no-deps bitsandbytes=={version}" if version else "pip install bitsandbytes"
-    )
+def judge_library(said: str, environ: Mapping[str, str], *, is_card: bool, again: Callable[[str], str]) -> Finding:
+    """The finding for what bitsandbytes says of its library, which it only loads when it is first needed.
+
+    `again` gives the command that installs a package anew.
+    """
     if not is_card and "can run without native library" in said:
         what = "the compiled library of bitsandbytes does not load: 4-bit layers are slower on this CPU"
-        return warning(what, remedy=again)
+        return warning(what, remedy=again("bitsandbytes"))
     if is_card and OVERRIDE in environ:
         what = f"bitsandbytes looks for the CUDA {environ[OVERRIDE]} library that {OVERRIDE} names, and cannot use it"
         return error(what, remedy=f"unset {OVERRIDE}")
@@ -71,9 +74,11 @@ def judge_library(said: str, environ: Mapping[str, str], *, is_card: bool, versi
     if missing and missing[1] in WHEELS:
         what = f"bitsandbytes cannot load its CUDA library: {missing[0].split(':')[0]} is missing"
         wheel = WHEELS[missing[1]] + "-cu12" * (missing[2] == "12")
-        return error(what, remedy=f"pip install --force-reinstall --no-deps {wheel}")
+        return error(what, remedy=again(wheel))
     line = next((line.strip() for line in said.splitlines() if line.strip()), "it does not say why")
-    return error(f"bitsandbytes cannot use this {'card' if is_card else 'CPU'}: {line[:160]}", remedy=again)
+    return error(
+        f"bitsandbytes cannot use this {'card' if is_card else 'CPU'}: {line[:160]}", remedy=again("bitsandbytes")
+    )
 
 
 def measure(place: Place, *, is_double: bool) -> dict[str, float]:
@@ -170,9 +175,8 @@ def products(layer: Any, expected: torch.Tensor, place: Place, tokens: int) -> t
     return error_of(y, exact_x, "tk,nk->tn"), error_of(x.grad, exact_gradient, "tn,nk->tk")
 
 
-def judge(place: Place, worst: Mapping[str, float], version: str) -> list[Finding]:
-    """What the errors of `measure` say."""
-    again = f"pip install --force-reinstall --no-deps bitsandbytes=={version}"
+def judge(place: Place, worst: Mapping[str, float], again: str) -> list[Finding]:
+    """What the errors of `measure` say; `again` is the command that installs bitsandbytes anew."""
     figures: dict[str, Any] = {
         "table_error_of_scale": worst["table"],
         "scale_error_of_spread": worst["scales"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from loradock.checks.base import Check, Finding, Intent
 from loradock.checks.compute import tiny_model
 from loradock.checks.compute.exact_attention import Case, cases
-from loradock.checks.compute.implementations import BACKENDS, implementations, is_incapable, wanted
-from loradock.checks.compute.places import Place, at_each, places
+from loradock.checks.compute.implementations import BACKENDS, implementations, is_incapable, only, wanted
+from loradock.checks.compute.places import Place, at_each, first_line, is_full, used_cards
 from loradock.checks.compute.verdict import RAISES, Trial, judge
+from loradock.checks.remedies import anew
 from loradock.facts import AttentionShape, Facts
 from loradock.host import Host
 
@@ -108,13 +108,6 @@ class Bench:
         return float(loss.detach())
 
 
-def only(backend: str | None) -> contextlib.AbstractContextManager[Any]:
-    """Leave SDPA this backend alone; None leaves the choice to torch."""
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    return sdpa_kernel([SDPBackend.__members__[backend]]) if backend else contextlib.nullcontext()
-
-
 def fault(losses: Sequence[float], gradient: Any, target: Target, dtype: str) -> str:
     """What is wrong with three steps, "" where nothing is."""
     off = float((gradient - target.gradient).norm() / target.gradient.norm())
@@ -128,12 +121,15 @@ def fault(losses: Sequence[float], gradient: Any, target: Target, dtype: str) ->
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
-    """At the first place: what depends on the card alone was seen on each by the checks before."""
-    first = places(facts, plan)[0]
-    return at_each(facts, plan, lambda place: _at(place, facts, plan) if place == first else [])
+    """At the run's first place: what depends on the card alone was seen on each by the checks before."""
+    own = f"cuda:{used_cards(facts)[0]}" if plan.uses_card(facts) else "cpu"
+    anew_all = anew(host, "torch", "transformers", "peft")
+    return at_each(
+        host, facts, plan, lambda place: _at(place, facts, plan, again=anew_all) if place.device == own else []
+    )
 
 
-def _at(place: Place, facts: Facts, plan: Intent) -> list[Finding]:
+def _at(place: Place, facts: Facts, plan: Intent, *, again: str) -> list[Finding]:
     from transformers.utils import logging
 
     from loradock.config.schema import ModelConfig
@@ -156,18 +152,17 @@ def _at(place: Place, facts: Facts, plan: Intent) -> list[Finding]:
                 whole = whole or bench(asked.model_copy(update={"quantization": "none"}))
                 again = attempt(whole, way) or ""
             trials[name] = Trial(setting=way.setting, wrong=wrong or "", whole=again, cannot=wrong is None)
-    return judge(trials, storage=asked.quantization, place=str(place), wanted=wanted(facts, plan, place))
+    chosen = wanted(facts, plan, place)
+    return judge(trials, storage=asked.quantization, place=str(place), wanted=chosen, again=again)
 
 
 def ways(place: Place, facts: Facts, shape: AttentionShape) -> list[Way]:
     """What transformers can call here: each backend of SDPA by itself, SDPA as it chooses, flash-attn, eager."""
-    able = [each for each in implementations(place, facts, shape) if each.setting and not each.obstacle]
-    found = [
+    return [
         Way(name=each.name, setting=each.setting, backend=BACKENDS.get(each.name.removeprefix("sdpa ")))
-        for each in able
-        if each.setting
+        for each in implementations(place, facts, shape)
+        if each.setting and not each.obstacle
     ]
-    return [*found, Way(name="sdpa", setting="sdpa")] if any(each.setting == "sdpa" for each in able) else found
 
 
 def attempt(bench: Bench, way: Way) -> str | None:
@@ -176,9 +171,11 @@ def attempt(bench: Bench, way: Way) -> str | None:
     for case in (packed, plain):
         try:
             return bench.train(way, case)
-        except Exception as failure:  # noqa: BLE001  a kernel may fail in any way; it is said of that kernel
+        except Exception as failure:  # a kernel may fail in any way; it is said of that kernel
+            if is_full(failure):
+                raise
             if not is_incapable(failure):
-                return f"{RAISES}{(str(failure).strip().splitlines() or [type(failure).__name__])[0][:160]}"
+                return f"{RAISES}{first_line(failure)}"
     return None
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.compute.places import Place, at_each, uses_card
+from loradock.checks.compute.places import Place, at_each
+from loradock.checks.remedies import anew
 from loradock.facts import Facts
 from loradock.host import Host
 
@@ -32,7 +33,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         import triton
         from triton import knobs
     except ImportError as failure:
-        return [say(f"triton cannot be imported: {failure}", remedy="pip install triton")]
+        return [say(f"triton cannot be imported: {failure}", remedy=anew(host, "triton"))]
     cache = Path(knobs.cache.dir)
     try:
         folder = tempfile.TemporaryDirectory(dir=nearest(cache), prefix="loradock-")
@@ -41,12 +42,12 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         return [say(what, remedy="export TRITON_CACHE_DIR=/tmp/triton")]
     with folder as path, knobs.cache.scope():
         knobs.cache.dir = path
-        fault = failure_of(lambda: start_module(path), cache, host.environ)
-        fault = fault or failure_of(compile_ahead, cache, host.environ)
+        fault = failure_of(lambda: start_module(path), cache, host)
+        fault = fault or failure_of(compile_ahead, cache, host)
         if fault:
             return [say(fault[0], remedy=fault[1])]
-        if uses_card(facts, plan):
-            return at_each(facts, plan, _run_at)
+        if plan.uses_card(facts):
+            return at_each(host, facts, plan, lambda place: _run_at(place, anew(host, "triton")))
     return [ok(f"triton {triton.__version__} compiles for {', '.join(f'sm{each}' for each in ARCHITECTURES)}")]
 
 
@@ -55,17 +56,17 @@ def nearest(folder: Path) -> Path:
     return next(each for each in (folder, *folder.parents) if each.is_dir())
 
 
-def failure_of(act: Callable[[], None], cache: Path, environ: Mapping[str, str]) -> tuple[str, str] | None:
+def failure_of(act: Callable[[], None], cache: Path, host: Host) -> tuple[str, str] | None:
     """What is wrong and its remedy, where this fails."""
     try:
         act()
     except Exception as failure:  # noqa: BLE001  compilers fail in many ways; each is this check's finding
-        return explain(failure, cache, environ)
+        return explain(failure, cache, host.environ, anew(host, "triton"))
     return None
 
 
-def explain(failure: Exception, cache: Path, environ: Mapping[str, str]) -> tuple[str, str]:
-    """(what, remedy) of a failed compilation."""
+def explain(failure: Exception, cache: Path, environ: Mapping[str, str], again: str) -> tuple[str, str]:
+    """(what, remedy) of a failed compilation; `again` is the command that installs Triton anew."""
     text = str(failure)
     if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"Triton's cache {cache} is full", "export TRITON_CACHE_DIR=/tmp/triton"
@@ -73,16 +74,16 @@ def explain(failure: Exception, cache: Path, environ: Mapping[str, str]) -> tupl
         what = f"Triton's cache {cache} lies where nothing may be executed, so its kernels cannot be started"
         return what, "export TRITON_CACHE_DIR=/tmp/triton"
     if isinstance(failure, OSError) and str(failure.filename or "").endswith("ptxas"):
-        return f"Triton's assembler ptxas cannot be run: {failure.strerror}", "pip install --force-reinstall triton"
+        return f"Triton's assembler ptxas cannot be run: {failure.strerror}", again
     if (named := environ.get("CC")) and isinstance(failure, (OSError, subprocess.CalledProcessError)):
         return f"the C compiler that CC names does not work: {named}", "unset CC"
     if "C compiler" in text or isinstance(failure, FileNotFoundError):
-        return "no C compiler: Triton builds a module with it to start a kernel", "apt-get install gcc libc6-dev"
+        return "no C compiler: Triton builds a module with it to start a kernel", "apt-get install -y gcc libc6-dev"
     if isinstance(failure, subprocess.CalledProcessError):
         what = "the C compiler cannot build a Python module: headers are missing"
-        return what, "apt-get install libc6-dev python3-dev"
+        return what, "apt-get install -y libc6-dev python3-dev"
     line = next((line.strip() for line in text.splitlines() if line.strip()), type(failure).__name__)
-    return f"Triton cannot compile a kernel: {line[:160]}", "pip install --force-reinstall triton"
+    return f"Triton cannot compile a kernel: {line[:160]}", again
 
 
 def start_module(folder: str) -> None:
@@ -126,8 +127,8 @@ def compile_ahead() -> None:
                 raise RuntimeError(f"nothing was compiled for sm{architecture}")
 
 
-def _run_at(place: Place) -> list[Finding]:
-    """Run both kernels on the card and compare."""
+def _run_at(place: Place, again: str) -> list[Finding]:
+    """Run both kernels on the card and compare; `again` is the command that installs Triton anew."""
     import torch
 
     from loradock.checks.compute import triton_kernels
@@ -147,7 +148,7 @@ def _run_at(place: Place) -> list[Finding]:
     )
     if not is_right:
         what = f"Triton's kernels compute wrong results on {place.device}"
-        return [error(what, remedy="rm -r ~/.triton/cache, then pip install --force-reinstall triton")]
+        return [error(what, remedy=again)]
     return [ok(f"a vector and a matrix kernel, compiled here, compute right results on {place.device}")]
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loradock.checks.base import Finding, error, ok, warning
+from loradock.checks.remedies import train_with
 
 RAISES = "it fails: "
-REINSTALL = "pip install --force-reinstall torch transformers peft"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +30,10 @@ class Trial:
         return self.wrong.startswith(RAISES)
 
 
-def judge(trials: Mapping[str, Trial], *, storage: str, place: str, wanted: str) -> list[Finding]:
+def judge(trials: Mapping[str, Trial], *, storage: str, place: str, wanted: str, again: str) -> list[Finding]:
     """The findings for trials by name of attention; `storage` is how the base is stored (nf4, int8, none).
+
+    `again` is the command that installs the libraries anew.
 
     A kernel that raises where the setting it belongs to, left to choose, is right, hinders no run.
     """
@@ -44,39 +46,40 @@ def judge(trials: Mapping[str, Trial], *, storage: str, place: str, wanted: str)
             storage=storage,
             place=place,
             wanted=wanted,
+            again=again,
         )
-        return [*rest, *(_passed_over(names, place, fault) for names, _, fault in _together(passed_over))]
+        return [*rest, *(_passed_over(*each, place=place) for each in _together(passed_over))]
     wrong = {name: trial for name, trial in tried.items() if trial.wrong}
     if not tried:
-        return [error(f"no attention can train this model on {place}", remedy="--set model.attention=eager")]
+        return [error(f"no attention can train this model on {place}", remedy=train_with("model.attention=eager"))]
     if not wrong:
-        return [ok(f"the loss of a tiny {_kind(storage)} falls as in float64 on {place}: {', '.join(tried)}")]
+        return [ok(f"a tiny training {_kind(storage)} goes as in float64 on {place}: {', '.join(tried)}")]
     of_attention = {name: trial for name, trial in wrong.items() if storage == "none" or trial.whole}
     if len(of_attention) == len(tried) and len(tried) > 1:
         fault = next(trial.whole or trial.wrong for trial in of_attention.values())
         what = f"training itself is at fault on {place}, with every attention and in whole weights too: {fault}"
-        return [error(what, remedy=REINSTALL)]
+        return [error(what, remedy=again)]
     good = [trial.setting for trial in tried.values() if not trial.wrong and trial.setting]
     other = next((each for each in good if each not in {trial.setting for trial in wrong.values()}), None)
+    remedy = train_with(f"model.attention={other}") if other else again
     where = "in whole weights" if storage == "none" else f"whether or not the base is in {storage}"
     found = [
-        _by_use(f"{names} attention is at fault on {place}, {where}: {fault}", setting, wanted, other)
+        _by_use(f"{names} attention is at fault on {place}, {where}: {fault}", setting, wanted, remedy)
         for names, setting, fault in _together(of_attention)
     ]
     sound = {name: trial for name, trial in tried.items() if name not in of_attention}
     if sound and all(trial.wrong for trial in sound.values()):
         fault = next(trial.wrong for trial in sound.values())
         what = f"quantisation is at fault on {place}: training in {storage} is wrong, in whole weights right: {fault}"
-        return [*found, error(what, remedy="--set model.quantization=none")]
+        return [*found, error(what, remedy=train_with("model.quantization=none"))]
     for names, setting, fault in _together({name: trial for name, trial in sound.items() if trial.wrong}):
         what = f"{names} attention and {storage} together are at fault on {place}, each alone is right: {fault}"
-        found.append(_by_use(what, setting, wanted, other))
+        found.append(_by_use(what, setting, wanted, remedy))
     return found
 
 
-def _passed_over(names: str, place: str, fault: str) -> Finding:
-    what = f"{names} attention on {place} cannot train: {fault}; torch, left to choose, takes another"
-    return warning(what, remedy="--set model.attention=eager")
+def _passed_over(names: str, setting: str | None, fault: str, *, place: str) -> Finding:
+    return ok(f"{setting} on {place} goes past {names}, which does not train: {fault.removeprefix(RAISES)}")
 
 
 def _together(trials: Mapping[str, Trial]) -> list[tuple[str, str | None, str]]:
@@ -88,10 +91,10 @@ def _together(trials: Mapping[str, Trial]) -> list[tuple[str, str | None, str]]:
 
 
 def _kind(storage: str) -> str:
-    return "training in whole weights" if storage == "none" else f"training in {storage}"
+    return "in whole weights" if storage == "none" else f"in {storage}"
 
 
-def _by_use(what: str, setting: str | None, wanted: str, other: str | None) -> Finding:
+def _by_use(what: str, setting: str | None, wanted: str, remedy: str) -> Finding:
     if setting == wanted:
-        return error(what, remedy=f"--set model.attention={other}" if other else REINSTALL)
-    return warning(f"{what}; a run here uses {wanted}", remedy=f"--set model.attention={wanted}")
+        return error(what, remedy=remedy)
+    return warning(f"{what}; a run here uses {wanted}", remedy=train_with(f"model.attention={wanted}"))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.model.refusal import refusal
+from loradock.checks.remedies import train_with
 from loradock.errors import HubError, InputMissing, LoradockError, ModelError
 from loradock.facts import Facts
 from loradock.host import Host
@@ -36,20 +38,23 @@ def missing(directory: Path) -> Finding:
     """A path that is no directory, with the nearest name beside it."""
     if directory.exists():
         what = f"model {directory} is a file, not a directory"
-        return error(what, remedy=f"--set model.name={directory.parent}", ends=InputMissing)
+        return error(what, remedy=train_with(f"model.name={directory.parent}"), ends=InputMissing)
     beside = [each.name for each in directory.parent.iterdir()] if directory.parent.is_dir() else []
     near = difflib.get_close_matches(directory.name, beside, n=1)
-    remedy = (
-        f"--set model.name={directory.parent / near[0]}" if near else f"hf download OWNER/NAME --local-dir {directory}"
-    )
+    remedy = train_with(f"model.name={directory.parent / near[0]}") if near else download_to(directory)
     return error(f"model directory {directory} does not exist", remedy=remedy, ends=InputMissing)
+
+
+def download_to(directory: Path) -> str:
+    """The command that fetches a model's files anew; whose they are, a directory does not say."""
+    return f"hf download OWNER/NAME --local-dir {shlex.quote(str(directory))}"
 
 
 def faults(directory: Path, *, remedy: str = "") -> list[Finding]:
     """What is missing, cut short or cannot be trained; [] where all is well."""
     from loradock.model.source import check_files
 
-    remedy = remedy or f"hf download OWNER/NAME --local-dir {directory}"
+    remedy = remedy or download_to(directory)
     try:
         check_files(directory)
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
@@ -57,19 +62,25 @@ def faults(directory: Path, *, remedy: str = "") -> list[Finding]:
     except LoradockError as wrong:
         return refusal(wrong, remedy=remedy)
     except PermissionError as refused:
-        return [error(f"{refused.filename} may not be read", remedy=f"chmod -R a+rX {directory}", ends=InputMissing)]
+        return [
+            error(
+                f"{refused.filename} may not be read",
+                remedy=f"chmod -R a+rX {shlex.quote(str(directory))}",
+                ends=InputMissing,
+            )
+        ]
     except (ValueError, AttributeError) as wrong:
         return [error(f"{directory / 'config.json'} cannot be read: {wrong}", remedy=remedy, ends=ModelError)]
     if method:
         what = f"{directory} is already quantised ({method}); a run quantises the 16-bit weights itself"
-        return [error(what, remedy="--set model.name=DIR  # of the 16-bit weights", ends=ModelError)]
+        return [error(what, remedy=train_with("model.name=DIR"), ends=ModelError)]
     return []
 
 
 def of_hub(host: Host, asked: ModelConfig) -> list[Finding]:
     """In the cache and complete; else fetchable."""
     revision = asked.revision or "main"
-    download = f"HF_HUB_OFFLINE=0 hf download {asked.name} --revision {revision}"
+    download = f"env HF_HUB_OFFLINE=0 hf download {asked.name} --revision {revision}"
     here = hub_cache.snapshot(asked.name, revision, environ=host.environ)
     incomplete = faults(here, remedy=download) if here else []
     if here and not incomplete:

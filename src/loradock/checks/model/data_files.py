@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.model.refusal import one_line
+from loradock.checks.remedies import from_hint, train_with
 from loradock.errors import ConfigError, DataError, HubError, LoradockError
 from loradock.facts import Facts
 from loradock.host import Host
@@ -63,10 +64,14 @@ def of_source(host: Host, key: str, source: SourceConfig) -> Iterator[Finding]:
 def _remedy(key: str, wrong: LoradockError) -> str:
     """The hint of the data room where it is a command, else the key with what it suggests."""
     hint = one_line(wrong.hint or "")
-    near = hint.removeprefix("did you mean ").removesuffix("?")
-    if near != hint:
-        return f"--set {key}={near}"
-    return hint if hint.startswith(("--set", "ls ", "for a hub")) else f"--set {key}=FILE"
+    for before, after in (("did you mean ", "?"), ("for a hub data set write ", "")):
+        if hint.startswith(before):
+            return train_with(f"{key}={hint.removeprefix(before).removesuffix(after)}")
+    for command in ("ls -l ", "ls "):
+        if hint.startswith(command):
+            return command + shlex.quote(hint.removeprefix(command))
+    own = hint.replace("data.sources.0.", f"{key.rpartition('.')[0]}.")
+    return from_hint(own) or train_with(f"{key}=FILE")
 
 
 def of_hub(host: Host, source: SourceConfig) -> Iterator[Finding]:
@@ -77,7 +82,7 @@ def of_hub(host: Host, source: SourceConfig) -> Iterator[Finding]:
     if revision in prepared:
         return
     load = shlex.quote(f"import datasets; datasets.load_dataset({name!r}, revision={revision!r})")
-    fetch = f"HF_HUB_OFFLINE=0 HF_DATASETS_OFFLINE=0 python -c {load}"
+    fetch = f"env HF_HUB_OFFLINE=0 HF_DATASETS_OFFLINE=0 python -c {load}"
     if hub_cache.datasets_are_offline(environ):
         if prepared:
             what = f"the data set {name} is here at another revision than {revision}, and the hub is switched off"
@@ -92,7 +97,7 @@ def of_hub(host: Host, source: SourceConfig) -> Iterator[Finding]:
         yield warning(f"the data set {name}: the hub cannot be reached", remedy=f"curl -sSIL {url}")
     elif status in (401, 403):
         what = f"the hub refuses the data set {name} ({status}): it is gated, private, or misspelt"
-        yield error(what, remedy="hf auth login  # or: export HF_TOKEN=TOKEN", ends=HubError)
+        yield error(what, remedy="hf auth login", ends=HubError)
     elif status == 404 and reason != "EntryNotFound":
         what = f"the hub has no data set {name} at {revision}"
         yield error(what, remedy=f"hf datasets info {name}", ends=HubError)
@@ -100,12 +105,14 @@ def of_hub(host: Host, source: SourceConfig) -> Iterator[Finding]:
 
 def of_template(template: str) -> Iterator[Finding]:
     """A template that is named is one of ours, or a file that can be read."""
-    from loradock.templates import NAMES, resolve
+    from loradock.templates import resolve
 
     try:
         resolve(template, own="the tokenizer's")
     except ConfigError as wrong:
-        yield error(one_line(wrong.what), remedy=f"--set data.template={'|'.join(NAMES)}", ends=ConfigError)
+        yield error(
+            one_line(wrong.what), remedy=from_hint(wrong.hint) or train_with("data.template=auto"), ends=ConfigError
+        )
     except LoradockError as wrong:
         what = f"data.template: {template} cannot be read as UTF-8 text"
         yield error(what, remedy=f"ls -l {shlex.quote(template)}", ends=type(wrong))

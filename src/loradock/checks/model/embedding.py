@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def _vocabulary(config: Any) -> int | None:
 
 def judge(rows: int | None, *, rows_in_weights: int | None, files: TokenizerFiles, directory: Path) -> list[Finding]:
     """`rows` is the configuration's vocab_size."""
-    again = f"hf download OWNER/NAME --local-dir {directory}"
+    again = f"hf download OWNER/NAME --local-dir {shlex.quote(str(directory))}"
     if rows is not None and rows_in_weights is not None and rows != rows_in_weights:
         what = f"{directory}: config.json says {rows} embeddings, the weights hold {rows_in_weights}"
         return [error(what, remedy=again, ends=ModelError)]

@@ -6,11 +6,12 @@ the configuration allows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.model.refusal import refusal
+from loradock.checks.remedies import from_hint, train_with
 from loradock.errors import EnvironmentUnfit, LoradockError, OutOfMemory
 from loradock.facts import DataFacts, Facts, ModelFacts
 from loradock.host import Host
@@ -32,15 +33,15 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     try:
         base = find(host, config)
     except LoradockError as wrong:
-        return refusal(wrong, remedy="--set model.name=DIR  # of a causal language model")
+        return refusal(wrong, remedy=remedy_for(wrong, config, facts))
     if base is None:
         return [ok("not estimated: the model's files are not all here")]
     try:
         model = shape.inspect(base, config)
         length = shape.longest_row(config.data.max_length, model)
-        return judge(config, facts=facts, model=model, length=length)
+        return judge(config, facts=facts, model=model, length=length, on_gpu=plan.uses_card(facts))
     except LoradockError as wrong:
-        return refusal(wrong, remedy=_remedy(wrong))
+        return refusal(wrong, remedy=remedy_for(wrong, config, facts))
 
 
 def find(host: Host, config: RunConfig) -> BaseModel | None:
@@ -60,17 +61,31 @@ def find(host: Host, config: RunConfig) -> BaseModel | None:
     return source.find(asked.model_copy(update=local))
 
 
-def _remedy(wrong: LoradockError) -> str:
-    hint = wrong.hint or ""
-    if hint.startswith("--set"):
-        return hint.partition(",")[0]
-    return "--set lora.targets=all-linear" if wrong.what.startswith("LoRA") else "--set lora.modules_to_save=[]"
+def remedy_for(wrong: LoradockError, config: RunConfig, facts: Facts) -> str:
+    """The command for what a room below refuses: by its own hint where that is a setting, else by what it is about."""
+    if by_hint := from_hint(wrong.hint):
+        return by_hint
+    if wrong.what.startswith("device is cuda"):
+        return "docker run --gpus all ..." if facts.in_container else "loradock env-check --only gpu"
+    if wrong.what.startswith("LoRA targets"):
+        return train_with(f"lora.targets={nearest(wrong, config.lora.targets) or 'all-linear'}")
+    if wrong.what.startswith("lora.modules_to_save"):
+        return train_with(f"lora.modules_to_save={nearest(wrong, config.lora.modules_to_save) or '[]'}")
+    if "needs Python code" in wrong.what:
+        return train_with(f"model.trust_remote_code={config.model.name}")
+    return train_with("model.name=DIR")
 
 
-def judge(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int) -> list[Finding]:
+def nearest(wrong: LoradockError, asked: str | Sequence[str]) -> str | None:
+    """The names asked for as a list in YAML, each unknown one replaced by the nearest; None where one has none near."""
+    hints = [next((each.hint or "" for each in wrong.problems if repr(name) in each.what), name) for name in asked]
+    names = dict.fromkeys(hint.removeprefix("did you mean ").removesuffix("?") for hint in hints)
+    return f"[{', '.join(names)}]" if all(names) else None
+
+
+def judge(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int, on_gpu: bool) -> list[Finding]:
     """One row of `length` tokens; shorter rows may fit where it does not. Raises what the decisions raise."""
     need, have, parts = expected(config, facts=facts, model=model, length=length)
-    on_gpu = facts.has_gpu and config.device != "cpu"
     place = facts.gpu.name if on_gpu else "the CPU's memory"
     rows = config.train.micro_batch if isinstance(config.train.micro_batch, int) else 1
     pass_text = f"{rows} x {length} tokens"
@@ -122,8 +137,8 @@ def remedy_of(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int
     for keys, changed, shorter in changes(config, length):
         need, have, _ = expected(changed, facts=facts, model=model, length=shorter)
         if need <= have:
-            return " ".join(f"--set {key}" for key in keys)
-    return "--set model.name=DIR  # of a smaller model"
+            return train_with(*keys)
+    return train_with("model.name=DIR")
 
 
 def changes(config: RunConfig, length: int) -> Iterator[tuple[list[str], RunConfig, int]]:

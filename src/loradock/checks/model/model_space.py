@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
+from loradock.checks.remedies import train_with
 from loradock.errors import DiskFull
 from loradock.facts import Facts
 from loradock.host import Host
@@ -54,7 +55,7 @@ def judge_download(name: str, need: int, *, host: Host, is_guess: bool) -> Findi
     say = warning if is_guess else _full
     about = "about " if is_guess else ""
     what = f"{name} takes {about}{need / 1e9:.2g} GB, and {cache} lies on a disk with less free"
-    return say(what, remedy="export HF_HOME=DIR  # on a disk with room", **figures)
+    return say(what, remedy="export HF_HOME=DIR", **figures)
 
 
 def _full(what: str, *, remedy: str, **measured: float) -> Finding:
@@ -91,7 +92,8 @@ def of_checkpoints(host: Host, plan: Intent) -> list[Finding]:
     what = (
         f"{held} checkpoints and the adapter take {need / 1e6:.1f} MB, and {plan.output} lies on a disk with less free"
     )
-    remedy = "--set checkpoints.keep=1" if config.checkpoints.keep > 1 and need * 2 <= free * held else "--output DIR"
+    is_enough = config.checkpoints.keep > 1 and need * 2 <= free * held
+    remedy = train_with("checkpoints.keep=1") if is_enough else "loradock train --output DIR ..."
     return [_full(what, remedy=remedy, **figures)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loradock.checks.base import Check, Finding, Intent, ok, warning
+from loradock.checks.remedies import train_with
 from loradock.facts import Facts
 from loradock.host import Host
 from loradock.model import hub_cache
@@ -31,8 +32,8 @@ def _warning(host: Host, kind: str, name: str, revision: str, key: str) -> Findi
     """The remedy holds the commit where the cache knows it, else the command that says it."""
     commit = hub_cache.commit(name, revision, environ=host.environ, kind=kind)
     what = f"{key} {revision} of {name} is no whole commit (40 digits): a branch or tag can move between two runs"
-    known = f"--set {key}={commit}"
-    return warning(what, remedy=known if commit else f"hf {kind} info {name} --revision {revision} --expand sha")
+    ask = f"hf {kind} info {name} --revision {revision} --expand sha"
+    return warning(what, remedy=train_with(f"{key}={commit}") if commit else ask)
 
 
 CHECK = Check(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.errors import HubError
 from loradock.facts import Facts
@@ -21,7 +23,11 @@ def of_file(host: Host) -> list[Finding]:
     file = str(hub_cache.token_file(host.environ))
     if not host.others_may_read(file):
         return []
-    return [warning(f"every user of this machine can read the hub's token in {file}", remedy=f"chmod 600 {file}")]
+    return [
+        warning(
+            f"every user of this machine can read the hub's token in {file}", remedy=f"chmod 600 {shlex.quote(file)}"
+        )
+    ]
 
 
 def of_variable(host: Host) -> list[Finding]:
@@ -51,9 +57,9 @@ def of_hub(host: Host, plan: Intent) -> list[Finding]:
     why = "it is gated" if reason == "GatedRepo" else "it is gated, private, or misspelt"
     if token:
         what = f"the hub refuses {name} ({status}): {why}, and the token that is here does not open it"
-        return [error(what, remedy="hf auth whoami  # then ask for access on the model's page", ends=HubError)]
+        return [error(what, remedy="hf auth whoami", ends=HubError)]
     what = f"the hub refuses {name} ({status}): {why}, and there is no token here"
-    return [error(what, remedy="hf auth login  # or: export HF_TOKEN=TOKEN", ends=HubError)]
+    return [error(what, remedy="hf auth login", ends=HubError)]
 
 
 CHECK = Check(

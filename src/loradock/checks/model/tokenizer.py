@@ -22,11 +22,17 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     directory = hub_cache.directory_of(asked.name, asked.revision, environ=host.environ)
     if directory is None or not any(directory.glob("tokenizer*")):
         return [ok("its files are not here yet")]
-    again = f"hf download OWNER/NAME tokenizer.json tokenizer_config.json --local-dir {directory}"
+    again = f"hf download OWNER/NAME tokenizer.json tokenizer_config.json --local-dir {shlex.quote(str(directory))}"
     try:
         files = tokenizer_files.read(directory)
     except OSError as wrong:
-        return [error(f"{wrong.filename} cannot be read", remedy=f"chmod a+r {wrong.filename}", ends=ModelError)]
+        return [
+            error(
+                f"{wrong.filename} cannot be read",
+                remedy=f"chmod a+r {shlex.quote(str(wrong.filename))}",
+                ends=ModelError,
+            )
+        ]
     except ValueError as wrong:
         return [error(one_line(str(wrong)), remedy=again, ends=ModelError)]
     return judge(files, directory=directory, template=plan.config.data.template)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -117,7 +118,7 @@ def judge(lacking: Mapping[str, list[str]], owners: Mapping[str, str], host: Hos
         if owner := owners.get(name):
             remedy = reinstall(host.prefix(), {owner: versions.get(owner, "")})
         else:
-            remedy = f"apt-get install {SYSTEM[name]}" if name in SYSTEM else f"ldd {by[0]}"
+            remedy = f"apt-get install -y {SYSTEM[name]}" if name in SYSTEM else f"ldd {shlex.quote(by[0])}"
         findings.append(error(f"{name} is missing: {needs}{more}", remedy=remedy))
     if rest := findings[SHOWN + 1 :]:
         what = f"{len(rest) + 1} more libraries are missing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
@@ -19,6 +20,7 @@ BROKEN = {"tampered", "absent", "unreadable", "byte-code", "manifest"}
 CERTIFICATES = "certifi/cacert.pem"
 SHOWN = 4
 WHOLE = "loradock lock verify"
+CLOSE = "sed -i 's/^include-system-site-packages.*/include-system-site-packages = false/'"
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
@@ -32,7 +34,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     except InputMissing:
         return [ok("no lock lies beside loradock to hold the installed files against")]
     except EnvironmentUnfit as unfit:
-        return [error(unfit.what, remedy=unfit.hint or WHOLE)]
+        return [error(unfit.what, remedy=WHOLE)]
     if verified.findings:
         return judge(verified.findings)
     against = "the manifest" if verified.manifest else "RECORD"
@@ -55,7 +57,9 @@ def _severity(found: packages.Finding) -> Callable[..., Finding]:
 
 
 def _remedy(found: packages.Finding) -> str:
-    return ANOTHER_IMAGE if found.remedy == packages.REMEDIES["manifest"] else found.remedy
+    if found.remedy == packages.REMEDIES["manifest"]:
+        return ANOTHER_IMAGE
+    return f"{CLOSE} {shlex.quote(found.file)}" if found.kind == "open" else found.remedy
 
 
 CHECK = Check(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def source_of(folder: str, environ: Mapping[str, str], *, here: str) -> tuple[st
         return "the working directory puts", "export PYTHONSAFEPATH=1"
     if folder.endswith("/site-packages"):
         return "the user's own site-packages put", "export PYTHONNOUSERSITE=1"
-    return "a start-up file puts", f"python -v -c '' 2>&1 | grep {folder}"
+    return "a start-up file puts", f"python -v -c '' 2>&1 | grep -F {shlex.quote(folder)}"
 
 
 def judge(hidden: Sequence[str], *, folder: str, source: tuple[str, str]) -> list[Finding]:
@@ -87,7 +88,7 @@ def started(starters: Iterable[str], *, standard: str) -> list[Finding]:
     for file in starters:
         if not Path(file).is_relative_to(standard):
             what = f"{file} runs at every start of Python, before anything else"
-            findings.append(warning(what, remedy=f"mv {file} {file}.off"))
+            findings.append(warning(what, remedy=f"mv {shlex.quote(file)} {shlex.quote(file + '.off')}"))
     return findings
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -62,7 +63,7 @@ def twice(installed: Sequence[Distribution], versions: Mapping[str, str], *, pre
         if len(several) > 1:
             what = f"{name} is installed {len(several)} times: {', '.join(each.version for each in several)}"
             strays = [each for each in several if each.version != versions.get(name)] or several[1:]
-            remedy = ANOTHER_IMAGE if prefix == IMAGE_PREFIX else f"rm -r {strays[0].folder}"
+            remedy = ANOTHER_IMAGE if prefix == IMAGE_PREFIX else f"rm -r {shlex.quote(strays[0].folder)}"
             findings.append(warning(what, remedy=remedy))
     return findings
 
