@@ -7,24 +7,30 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from loradock.checks.base import Intent
 from loradock.checks.compute import attention_kernels, collective, dtypes, optimizer, quantised_linear, verdict
 from loradock.checks.compute.attention_kernels import Outcome
 from loradock.checks.compute.collective import Exchange
 from loradock.checks.compute.exact_attention import LENGTH, cases
 from loradock.checks.compute.implementations import implementations
 from loradock.checks.compute.nf4 import CODE_BOOK, clear_of_ties, codes, rebuilt
-from loradock.checks.compute.places import Place, places
+from loradock.checks.compute.places import Place
 from loradock.checks.compute.verdict import Trial
-from loradock.facts import AttentionShape, Facts, Gpu
+from loradock.checks.remedies import anew
+from loradock.facts import AttentionShape, Facts
+from loradock.host import Host
 
 CPU = Place(device="cpu", dtype="float32")
 A100 = Place(device="cuda:0", dtype="bfloat16", capability=(8, 0))
 T4 = Place(device="cuda:0", dtype="float16", capability=(7, 5))
 
 
-def facts(*gpus: Gpu, **packages: str) -> Facts:
-    return Facts(platform="", python="", cpus=2, memory_bytes=2**34, in_container=False, gpus=gpus, packages=packages)
+def facts(**packages: str) -> Facts:
+    return Facts(platform="", python="", cpus=2, memory_bytes=2**34, in_container=False, packages=packages)
+
+
+def again(*names: str) -> str:
+    """As here: these packages anew."""
+    return anew(Host(), *names)
 
 
 def as_found(finding, check: str) -> dict:
@@ -32,12 +38,12 @@ def as_found(finding, check: str) -> dict:
 
 
 def test_a_missing_cuda_library_of_bitsandbytes_is_named_with_its_wheel(faults):
-    # The text is that of bitsandbytes-foundation/bitsandbytes issue 1905.
+    # The text is that of bitsandbytes-foundation/bitsandbytes issue 1905, of CUDA 13 there.
     said = "libnvJitLink.so.13: cannot open shared object file: No such file or directory"
-    finding = quantised_linear.judge_library(said, {}, is_card=True, version="0.50.2")
-    assert finding.remedy == "pip install --force-reinstall --no-deps nvidia-nvjitlink"
-    twelve = quantised_linear.judge_library(said.replace("13", "12"), {}, is_card=True, version="0.50.2")
-    assert twelve.remedy.endswith("nvidia-nvjitlink-cu12")
+    finding = quantised_linear.judge_library(said.replace("13", "12"), {}, is_card=True, again=again)
+    assert "--no-deps nvidia-nvjitlink-cu12==12." in finding.remedy
+    thirteen = quantised_linear.judge_library(said, {}, is_card=True, again=again)
+    assert thirteen.remedy.endswith("--no-deps nvidia-nvjitlink")
     made = {"made": "recorded", "check": "quantised-linear"}
     faults.seen("libnvJitLink missing", finding=as_found(finding, "quantised-linear"), **made)
 
@@ -45,7 +51,7 @@ def test_a_missing_cuda_library_of_bitsandbytes_is_named_with_its_wheel(faults):
 def test_a_stale_cuda_version_for_bitsandbytes_is_to_be_unset(faults):
     # The text is that of bitsandbytes-foundation/bitsandbytes issue 1651.
     said = "Configured CUDA binary not found at /mnt/workspace/bitsandbytes/libbitsandbytes_cuda121.so"
-    finding = quantised_linear.judge_library(said, {"BNB_CUDA_VERSION": "121"}, is_card=True, version="0.50.2")
+    finding = quantised_linear.judge_library(said, {"BNB_CUDA_VERSION": "121"}, is_card=True, again=again)
     made = {"made": "recorded", "check": "quantised-linear"}
     faults.seen("BNB_CUDA_VERSION of another image", finding=as_found(finding, "quantised-linear"), **made)
 
@@ -89,19 +95,22 @@ BOTH, EAGER = Trial(setting="sdpa", wrong="w", whole="w"), Trial(setting="eager"
         ({"flash": WRONG, "math": WRONG, "eager": Trial(setting="eager", wrong="w")}, ["quantisation is at fault"]),
         ({"flash": BOTH, "math": BOTH, "eager": Trial(setting="eager", wrong="w", whole="w")}, ["training itself"]),
         ({"flash": BOTH, "math": WRONG, "eager": Trial(setting="eager", wrong="w")}, ["flash", "quantisation"]),
-        ({"flash": SOUND, "math": Trial(setting="sdpa", cannot=True), "eager": EAGER}, ["falls"]),
+        (
+            {"flash": SOUND, "math": Trial(setting="sdpa", cannot=True), "eager": EAGER},
+            ["a tiny training in nf4 goes as in float64 on cpu"],
+        ),
     ],
 )
 def test_the_verdict_names_attention_quantisation_the_pair_or_neither(trials, named):
-    found = verdict.judge(trials, storage="nf4", place="cpu in float32", wanted="sdpa")
+    found = verdict.judge(trials, storage="nf4", place="cpu in float32", wanted="sdpa", again="uv")
     assert len(found) == len(named)
     assert all(text in finding.what for text, finding in zip(named, found, strict=True)), found
 
 
 def test_an_attention_that_the_run_does_not_use_is_a_warning():
     trials = {"flash": SOUND, "eager": Trial(setting="eager", wrong="w", whole="w")}
-    (finding,) = verdict.judge(trials, storage="nf4", place="cpu", wanted="sdpa")
-    assert (finding.severity, finding.remedy) == ("warning", "--set model.attention=sdpa")
+    (finding,) = verdict.judge(trials, storage="nf4", place="cpu", wanted="sdpa", again="uv")
+    assert (finding.severity, finding.remedy) == ("warning", "loradock train --set model.attention=sdpa ...")
 
 
 def test_a_backend_that_raises_hinders_no_run_where_sdpa_left_to_choose_is_right():
@@ -110,34 +119,48 @@ def test_a_backend_that_raises_hinders_no_run_where_sdpa_left_to_choose_is_right
         "sdpa": Trial(setting="sdpa"),
         "eager": EAGER,
     }
-    found = verdict.judge(trials, storage="nf4", place="cuda:0", wanted="sdpa")
-    assert [finding.severity for finding in found] == ["ok", "warning"]
-    assert "sdpa cudnn attention on cuda:0 cannot train: it fails: no such plan" in found[1].what
+    found = verdict.judge(trials, storage="nf4", place="cuda:0", wanted="sdpa", again="uv")
+    assert [finding.severity for finding in found] == ["ok", "ok"]
+    assert found[1].what == "sdpa on cuda:0 goes past sdpa cudnn, which does not train: no such plan"
     wrong = {**trials, "sdpa": Trial(setting="sdpa", wrong="it fails: too", whole="it fails: too")}
-    assert verdict.judge(wrong, storage="nf4", place="cuda:0", wanted="sdpa")[0].severity == "error"
+    assert verdict.judge(wrong, storage="nf4", place="cuda:0", wanted="sdpa", again="uv")[0].severity == "error"
     numbers = {**trials, "sdpa cudnn": BOTH}
-    assert verdict.judge(numbers, storage="nf4", place="cuda:0", wanted="sdpa")[0].severity == "error"
+    assert verdict.judge(numbers, storage="nf4", place="cuda:0", wanted="sdpa", again="uv")[0].severity == "error"
 
 
-def test_a_kernel_that_raises_is_a_warning_where_another_of_its_setting_does_it():
+def judged(outcomes, place=A100, shape=None, setting="sdpa"):
+    return attention_kernels.judge(outcomes, place, shape or AttentionShape(), setting, again="uv")
+
+
+def test_a_kernel_that_raises_is_told_and_no_fault_where_its_setting_goes_past_it():
     right = ("causal", "padded", "packed")
     raising = Outcome(setting="sdpa", right=("causal", "padded"), wrong=("packed",), said="misaligned")
-    outcomes = {"sdpa efficient": raising, "sdpa math": Outcome(setting="sdpa", right=right)}
-    assert attention_kernels.judge(outcomes, A100, AttentionShape(), "sdpa")[0].severity == "warning"
-    alone = {"sdpa efficient": raising, "sdpa math": Outcome(setting="sdpa", right=("causal", "padded"))}
-    assert attention_kernels.judge(alone, A100, AttentionShape(), "sdpa")[0].severity == "error"
+    outcomes = {"sdpa efficient": raising, "sdpa": Outcome(setting="sdpa", right=right)}
+    found = judged(outcomes)
+    assert [each.severity for each in found] == ["ok", "ok"]
+    assert found[0].what.endswith("goes past sdpa efficient, which fails: misaligned (packed)")
+    alone = {"sdpa efficient": raising, "sdpa": Outcome(setting="sdpa", right=("causal",), wrong=("packed",), said="x")}
+    assert judged(alone)[0].severity == "error"
     off = {**outcomes, "sdpa efficient": Outcome(setting="sdpa", right=("causal",), wrong=("padded", "packed"))}
-    assert attention_kernels.judge(off, A100, AttentionShape(), "sdpa")[0].severity == "error"
+    assert judged(off)[0].severity == "error"
+
+
+def test_a_kernel_that_no_setting_leads_to_is_a_warning_where_it_is_wrong_alone():
+    sdpa = Outcome(setting="sdpa", right=("causal", "padded", "packed"))
+    raising = Outcome(setting=None, wrong=("causal",), said="misaligned")
+    assert {each.severity for each in judged({"varlen": raising, "sdpa": sdpa})} == {"ok"}
+    (wrong, *_) = judged({"varlen": Outcome(setting=None, wrong=("causal",)), "sdpa": sdpa})
+    assert (wrong.severity, wrong.remedy) == ("warning", "uv")
 
 
 def test_a_softcap_makes_sdpa_impossible_and_leaves_eager():
     able, cannot = Outcome(setting="eager", right=("causal", "padded", "packed")), ("causal", "padded", "packed")
     outcomes = {"sdpa math": Outcome(setting="sdpa", cannot=cannot, obstacle="no softcap"), "eager": able}
     shape = AttentionShape(softcap=50.0)
-    found = attention_kernels.judge(outcomes, CPU, shape, "sdpa")
-    assert (found[0].severity, found[0].remedy) == ("error", "--set model.attention=eager")
+    found = judged(outcomes, CPU, shape)
+    assert (found[0].severity, found[0].remedy) == ("error", "loradock train --set model.attention=eager ...")
     assert "softcap" in found[0].what
-    found = attention_kernels.judge(outcomes, CPU, shape, "eager")
+    found = judged(outcomes, CPU, shape, "eager")
     assert {each.severity for each in found} == {"ok"}
 
 
@@ -147,27 +170,17 @@ def test_a_kernel_without_a_mask_is_said_and_no_fault():
         "sdpa flash": Outcome(setting="sdpa", right=("causal",), cannot=("padded", "packed")),
         "sdpa math": Outcome(setting="sdpa", right=right),
     }
-    found = attention_kernels.judge(outcomes, A100, AttentionShape(), "sdpa")
+    found = judged(outcomes)
     assert [each.severity for each in found] == ["ok", "ok"]
     assert "sdpa flash (not padded and packed)" in found[1].what
 
 
 def test_a_card_has_all_kernels_and_flash_attention_2_only_from_sm80():
     names = [each.name for each in implementations(A100, facts(**{"flash-attn": "2.8.3"}), AttentionShape())]
-    assert names == ["sdpa flash", "sdpa efficient", "sdpa cudnn", "sdpa math", "varlen", "flash-attn", "eager"]
+    assert names == ["sdpa flash", "sdpa efficient", "sdpa cudnn", "sdpa math", "sdpa", "varlen", "flash-attn", "eager"]
     older = [each.name for each in implementations(T4, facts(**{"flash-attn": "2.8.3"}), AttentionShape())]
     assert "flash-attn" not in older
     assert "varlen" not in older
-
-
-def test_places_are_the_cards_in_the_dtype_that_a_run_has_there(tmp_path):
-    cards = [
-        Gpu(name="NVIDIA A100", memory_bytes=2**36, capability=(8, 0)),
-        Gpu(name="Tesla T4", memory_bytes=2**34, capability=(7, 5)),
-    ]
-    plan = Intent(output=tmp_path, cache=tmp_path, scratch=tmp_path)
-    assert [str(place) for place in places(facts(*cards), plan)] == ["cuda:0 in bfloat16", "cuda:1 in float16"]
-    assert [str(place) for place in places(facts(), plan)] == ["cpu in float32"]
 
 
 def test_a_tf32_override_is_named_and_imitated_bfloat16_refused(faults):
@@ -178,7 +191,7 @@ def test_a_tf32_override_is_named_and_imitated_bfloat16_refused(faults):
     faults.seen("NVIDIA_TF32_OVERRIDE=1", made="constructed", finding=as_found(finding, "dtypes"), check="dtypes")
     old = Place(device="cuda:0", dtype="bfloat16", capability=(7, 5))
     (finding,) = dtypes.judge(old, {"float32": 1e-7, "float16": 1e-4})
-    assert finding.remedy == "--set model.compute_dtype=float16"
+    assert finding.remedy == "loradock train --set model.compute_dtype=float16 ..."
     faults.seen("bfloat16 on sm75", made="constructed", finding=as_found(finding, "dtypes"), check="dtypes")
 
 

@@ -44,13 +44,18 @@ class Exchange:
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """NCCL where there are several cards, those of a run's processes alone where it has several; else gloo."""
-    is_needed = max(facts.world_size, facts.processes_here) > 1
-    cards: tuple[int, ...] = ()
-    if plan.uses_card(facts):
-        cards = used_cards(facts) if is_needed else tuple(range(len(facts.gpus)))
+    cards, is_needed = wanted(facts, plan)
     exchange = all_reduce("nccl", len(cards), cards=cards) if len(cards) > 1 else all_reduce("gloo", 2)
     interfaces = interface_names(host.read_text("/proc/net/dev") or "")
     return [judge(exchange, host.environ, interfaces, is_needed=is_needed)]
+
+
+def wanted(facts: Facts, plan: Intent) -> tuple[tuple[int, ...], bool]:
+    """(the cards to try, whether the run has several processes): those of its processes, else all that there are."""
+    is_needed = max(facts.world_size, facts.processes_here) > 1
+    if not plan.uses_card(facts):
+        return (), is_needed
+    return (used_cards(facts) if is_needed else tuple(range(len(facts.gpus)))), is_needed
 
 
 def interface_names(text: str) -> tuple[str, ...]:

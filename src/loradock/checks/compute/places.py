@@ -113,16 +113,25 @@ def at_each(host: Host, facts: Facts, plan: Intent, look_at: Callable[[Place], S
     if plan.uses_card(facts) and not torch.cuda.is_available():
         what = f"torch {torch.__version__} cannot use the card that the driver shows"
         return [error(what, remedy="loradock env-check --only gpu,packages")]
-    found: list[Finding] = []
-    for place in places(facts, plan):
-        try:
-            here = list(look_at(place))
-            place.finish()
-        except Exception as failure:  # noqa: BLE001  whatever it is, it is said of this place, and the others go on
-            traceback.print_exc()
-            here = [failed(place, failure, facts, host.environ)]
-        found += here if place.is_used else beside(here, facts, host.environ)
-    return found
+
+    def finished(place: Place) -> Sequence[Finding]:
+        found = look_at(place)
+        place.finish()
+        return found
+
+    return [finding for place in places(facts, plan) for finding in at_one(place, finished, facts, host.environ)]
+
+
+def at_one(
+    place: Place, look_at: Callable[[Place], Sequence[Finding]], facts: Facts, environ: Mapping[str, str]
+) -> list[Finding]:
+    """What is found at a place; a failure there is a finding too."""
+    try:
+        found = look_at(place)
+    except Exception as failure:  # noqa: BLE001  whatever it is, it is said of this place, and the others go on
+        traceback.print_exc()
+        found = [failed(place, failure, facts, environ)]
+    return list(found) if place.is_used else beside(found, facts, environ)
 
 
 def failed(place: Place, failure: Exception, facts: Facts, environ: Mapping[str, str]) -> Finding:
