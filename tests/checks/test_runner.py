@@ -111,3 +111,44 @@ def test_a_machine_that_starts_no_process_is_told_with_a_remedy(tmp_path: Path) 
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr
     assert done.returncode in (0, EnvironmentUnfit.exit_code), done.stderr
+
+
+HANGS = """
+import sys
+from pathlib import Path
+from checks import sick
+from facts.recorded import machine
+from loradock.checks.base import Intent
+from loradock.checks.runner import run
+from loradock.host import Host
+folder = Path(sys.argv[1])
+plan = Intent(output=folder / "pid", cache=folder, scratch=folder)
+run([sick.check(sick.hang, level=sys.argv[2])], host=Host(), facts=machine(), plan=plan)
+"""
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_child_ends_with_the_process_that_asks_it_even_by_sigkill(level: Level, tmp_path: Path) -> None:
+    path = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    process = subprocess.Popen([sys.executable, "-c", HANGS, str(tmp_path), level], env=environment)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    sleeper = int((tmp_path / "pid").read_text(encoding="utf-8"))
+    child = int(Path(f"/proc/{sleeper}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+    try:
+        process.kill()
+        process.wait()
+        while is_alive(child) and time.monotonic() < deadline + 5:
+            time.sleep(0.05)
+        assert not is_alive(child)
+    finally:
+        os.kill(sleeper, signal.SIGKILL)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "Z (zombie)" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
