@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loradock.facts import ModelFacts
+from loradock.facts import Facts, ModelFacts
 
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 NF4_BITS = 4.127
@@ -31,6 +31,9 @@ FRAGMENTATION = 1.08
 LOGIT_TILE_TOKENS = 4096
 LOGIT_TILE_VOCABULARY = 32768
 """TRL projects to logits in tiles of this size; the tile is allocated whole, however small the vocabulary."""
+LOADER_MOST_WORKERS = 2
+LOADER_PREFETCH = 4
+"""Batches that each worker of the data loader keeps ready."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +133,11 @@ def expected(
     parts["fragmentation"] = int(total * (FRAGMENTATION - 1))
     parts["total"] = total + parts["fragmentation"]
     return parts
+
+
+def loader_workers(facts: Facts) -> int:
+    """Loader workers of one process that feeds a card: one CPU is its own, and more than two have nothing to do."""
+    return max(0, min(LOADER_MOST_WORKERS, facts.cpus // facts.processes_here - 1))
 
 
 def widest_input(model: ModelFacts) -> int:

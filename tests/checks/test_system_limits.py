@@ -14,7 +14,6 @@ from loradock.checks.system import limits, loading, memory, shared_memory, tasks
 from loradock.config.schema import RunConfig
 from loradock.facts import Facts, Space
 from loradock.host import Host
-from loradock.optimizations import dataloader
 
 MIB, GIB = 1 << 20, 1 << 30
 SMALL_SHM = "mount -t tmpfs -o size=1m none /dev/shm"
@@ -63,11 +62,10 @@ def test_shared_memory_is_judged_by_what_the_run_puts_into_it(faults: Faults) ->
 
 
 def test_the_loader_is_counted_as_the_plan_will_decide_it() -> None:
-    assert (loading.MOST_WORKERS, loading.PREFETCH) == (dataloader.MOST_WORKERS, dataloader.PREFETCH)
     default = RunConfig()
     assert default.train.global_batch == loading.GLOBAL_BATCH
-    without_card = replace(WITH_A_CARD, gpus=())
-    assert [loading.workers(facts, plan()) for facts in (WITH_A_CARD, without_card)] == [2, 0]
+    without_card, one_cpu = replace(WITH_A_CARD, gpus=()), replace(WITH_A_CARD, cpus=1)
+    assert [loading.workers(facts, plan()) for facts in (WITH_A_CARD, without_card, one_cpu)] == [2, 0, 0]
     assert loading.loading(without_card, plan(workers=3)).workers == 3
 
 

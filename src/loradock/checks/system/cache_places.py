@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loradock.checks.base import Intent
-from loradock.checks.system.loading import has_card
 from loradock.facts import Facts
 from loradock.host import Host
 
@@ -72,4 +71,4 @@ def is_needed(place: Place, host: Host, facts: Facts, plan: Intent) -> bool:
         return not is_local and not host.exists(str(place.folder))
     if place.variable == "TORCHINDUCTOR_CACHE_DIR":
         return (config is not None and config.train.compile) or not host.exists(f"{place.folder}/.")
-    return has_card(facts, plan)
+    return plan.uses_card(facts)

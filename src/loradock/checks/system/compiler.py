@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.system.loading import has_card
 from loradock.facts import Facts
 from loradock.host import Host
 
@@ -12,7 +11,7 @@ NAMES = ("gcc", "clang")
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """CC where it is set, whatever it is, then gcc, then clang: Triton's own order."""
-    say = error if has_card(facts, plan) else warning
+    say = error if plan.uses_card(facts) else warning
     found: list[Finding] = []
     named = host.environ.get("CC")
     programs = [path for name in ([named] if named is not None else NAMES) if (path := host.program(name))]

@@ -6,7 +6,6 @@ import shlex
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.system.cache_places import places
-from loradock.checks.system.loading import has_card
 from loradock.checks.system.places import listed, reason
 from loradock.facts import Attempt, Facts
 from loradock.host import Host
@@ -22,7 +21,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     found: list[Finding] = []
     for each in roles.values():
         attempt = host.try_executing(host.nearest(folders[each[0]]))
-        if finding := judge(attempt, each, has_card=has_card(facts, plan), in_container=facts.in_container):
+        if finding := judge(attempt, each, has_card=plan.uses_card(facts), in_container=facts.in_container):
             found.append(finding)
     return found or [ok("compiled code may be run from the scratch folder and from Triton's cache")]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.system.loading import has_card, loading
+from loradock.checks.system.loading import loading
 from loradock.facts import Facts
 from loradock.host import Host
 
@@ -41,7 +41,7 @@ def open_files(limit: LIMIT, facts: Facts, plan: Intent) -> list[Finding]:
 def address_space(limit: LIMIT, facts: Facts, plan: Intent) -> list[Finding]:
     """CUDA reserves addresses for all memory of the machine and of its cards; the libraries map some GiB."""
     soft, hard = limit
-    reserved = facts.memory_bytes + sum(gpu.memory_bytes for gpu in facts.gpus) if has_card(facts, plan) else 0
+    reserved = facts.memory_bytes + sum(gpu.memory_bytes for gpu in facts.gpus) if plan.uses_card(facts) else 0
     needed = max(STACK_BYTES, reserved)
     if soft is None or soft >= needed:
         return []

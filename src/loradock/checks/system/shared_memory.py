@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.system.loading import has_card, loading
+from loradock.checks.system.loading import loading
 from loradock.facts import Facts, Space
 from loradock.host import Host
 
@@ -22,7 +22,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     space = host.space(PLACE)
     if space is None or not host.may_write(PLACE):
         what = f"{PLACE} is {'not there' if space is None else 'not writable'}: processes of a run cannot share memory"
-        is_needed = has_card(facts, plan) or loading(facts, plan).workers > 0
+        is_needed = plan.uses_card(facts) or loading(facts, plan).workers > 0
         remedy = _remedy(GIB, facts)
         return [error(what, remedy=remedy) if is_needed else warning(what, remedy=remedy)]
     return [judge(space, facts, plan)]
@@ -31,7 +31,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 def judge(space: Space, facts: Facts, plan: Intent) -> Finding:
     """Free bytes against what the loader holds at once, and NCCL's buffers where there are several cards."""
     need = loading(facts, plan)
-    cards = len(facts.gpus) if has_card(facts, plan) else 0
+    cards = len(facts.gpus) if plan.uses_card(facts) else 0
     nccl_bytes = NCCL_BYTES_PER_CARD * cards if cards > 1 else 0
     both = max(FLOOR_BYTES, need.shared_bytes + nccl_bytes)
     size = f"{PLACE} holds {_mib(space.total_bytes)}{' and is filled' if space.total_bytes >= both else ''}"
