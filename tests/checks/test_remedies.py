@@ -15,12 +15,12 @@ from checks.conftest import ROOT, rows
 
 CHECKS = ROOT / "src" / "loradock" / "checks"
 PROGRAMS = set(
-    "apt-get chmod cp curl dmesg docker export fallocate grep hf ip kill kubectl ldconfig loradock ls mkdir mkswap"
-    " modprobe mount mv nvidia-smi pip prlimit ps python reboot rm sed swapoff swapon systemctl timedatectl torchrun"
-    " touch ulimit unset uv lspci".split()
+    "apt-get chmod cp curl dmesg docker export fallocate grep hf ip kill kubectl ldconfig ldd loradock ls"
+    " lspci mkdir mkswap modprobe mount mv nvidia-smi pip prlimit ps python reboot rm sed srun ssh swapoff"
+    " swapon systemctl timedatectl torchrun touch true ulimit unset uv".split()
 )
-BEFORE = {"sudo"}
-PLACEHOLDERS = {"DIR": 20, "OWNER/NAME": 6, "TOKEN": 2, "CONTAINER": 1, "FILE": 2}
+BEFORE = {"sudo", "env"}
+PLACEHOLDERS = {"DIR": 24, "OWNER/NAME": 6, "HOST": 2, "TOKEN": 2, "CONTAINER": 1}
 """What a reader has to put in, and in how many rows: only where no check can know it."""
 WHOLE_WORD = re.compile(r"(?:^|(?<=[\s=/]))[A-Z]+(?:/[A-Z]+)*(?=$|[\s/;])")
 
@@ -58,7 +58,7 @@ def placeholders(remedy: str) -> list[str]:
 
 
 def written(path: Path) -> Iterator[str]:
-    """Remedies that a module writes as text, what it puts into them left as x."""
+    """Remedies that a module writes as text; `true`, a program, stands for what it puts into them."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         targets = node.targets if isinstance(node, ast.Assign) else ()
         is_assigned = any(isinstance(target, ast.Name) and target.id == "remedy" for target in targets)
@@ -73,7 +73,7 @@ def _texts(node: ast.expr) -> Iterator[str]:
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
-        yield "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)
+        yield "".join(str(part.value) if isinstance(part, ast.Constant) else "true" for part in node.values)
 
 
 def test_every_remedy_of_the_page_of_faults_can_be_typed() -> None:
