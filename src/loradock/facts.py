@@ -154,14 +154,16 @@ class CardProcess:
 class CardState:
     """One card as NVML describes it at this moment. None: this card, driver or user is not told.
 
-    `index` is NVML's, in the order of the PCI bus. `is_visible` is False where CUDA_VISIBLE_DEVICES leaves it out.
-    `failure` is what NVML said where the card does not answer. Of the clocks, `application` is what is asked of the
-    card now, `default` what is asked of it after a reset. ECC counts are errors since the driver was loaded
-    (volatile) or ever (aggregate). `slowdowns` names what holds the clocks down now, as in `nvidia-smi -q`.
+    `index` is NVML's, in the order of the PCI bus. `is_visible` is False where CUDA_VISIBLE_DEVICES leaves it out,
+    `is_permitted` where a cgroup gives the card to others. `failure` is what NVML said where the card does not answer.
+    `memory_bytes` is None also where card and machine share their memory. Of the clocks, `application` is what is
+    asked of the card now, `default` what is asked of it after a reset. ECC counts are errors since the driver was
+    loaded (volatile) or ever (aggregate). `slowdowns` names what holds the clocks down now, as in `nvidia-smi -q`.
     """
 
     index: int
     is_visible: bool = True
+    is_permitted: bool = True
     failure: str | None = None
     name: str | None = None
     uuid: str | None = None

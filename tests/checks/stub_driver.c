@@ -4,6 +4,8 @@
 #include <string.h>
 
 #define SUCCESS 0
+#define NOT_SUPPORTED 3
+#define NO_PERMISSION 4
 #define IS_LOST 15
 #define DRIVER_NOT_LOADED 9
 #define INSUFFICIENT_SIZE 7
@@ -20,13 +22,16 @@ int nvmlSystemGetDriverVersion(char *text, unsigned length) {
     strncpy(text, has("old") ? "470.86" : "550.127.05", length);
     return SUCCESS;
 }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = 1; return SUCCESS; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = has("pair") ? 2 : 1; return SUCCESS; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **card) {
     *card = (void *)(size_t)(index + 1);
-    return has("lost") ? IS_LOST : SUCCESS;
+    if (has("denied")) return NO_PERMISSION;
+    return has("lost") || (has("pair") && index == 1) ? IS_LOST : SUCCESS;
 }
 int nvmlDeviceGetMemoryInfo(void *card, unsigned long long *memory) {
     (void)card;
+    if (has("unified")) return NOT_SUPPORTED;
+    if (has("hangs")) return IS_LOST;
     memory[0] = 15ull << 30;
     memory[2] = has("memory") ? 4ull << 30 : 0;
     memory[1] = memory[0] - memory[2];
@@ -45,12 +50,12 @@ int nvmlDeviceGetEnforcedPowerLimit(void *card, unsigned *milliwatts) {
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *card, unsigned long long *reasons) {
     (void)card;
     *reasons = 0x48;
-    return has("throttle") ? SUCCESS : 3;
+    return has("throttle") ? SUCCESS : NOT_SUPPORTED;
 }
 int nvmlDeviceGetTotalEccErrors(void *card, int type, int counter, unsigned long long *count) {
     (void)card;
     *count = type == 1 && counter == 0;
-    return has("ecc") ? SUCCESS : 3;
+    return has("ecc") ? SUCCESS : NOT_SUPPORTED;
 }
 int nvmlDeviceGetMaxPcieLinkWidth(void *card, unsigned *width) { (void)card; *width = 16; return SUCCESS; }
 int nvmlDeviceGetCurrPcieLinkWidth(void *card, unsigned *width) { (void)card; *width = has("pcie") ? 1 : 16; return SUCCESS; }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ from facts.gpu_hosts import GpuHost
 
 from loradock.checks.base import Finding
 from loradock.checks.bench import disk
+from loradock.checks.gpu_state import suspects
 from loradock.checks.known import peak
+from loradock.checks.seen import meanwhile, own_cards
 from loradock.checks.speeds import judge, medians
+from loradock.facts import CardState, DriverState
+from loradock.probe import gather
 
 
 def as_json(check: str, finding: Finding) -> dict[str, Any]:
@@ -83,12 +88,46 @@ def test_a_slow_card_is_told_with_its_likely_cause(
     assert known
     host = GpuHost(key, change=change)
     asked: dict[str, Any] = {"subject": card, "peak": known, "published": getattr(known, figure)}
-    finding = judge(check, rates, **asked, cards=host.card_states())
+    finding = judge(check, rates, **asked, card=host.card_states()[0])
     faults.seen(fault, made="constructed", finding=as_json(check, finding), check=check)
-    assert finding.measured["fraction"] < known.floors[check]
+    assert finding.measured["gpu0_fraction"] < known.floors[check]
     assert any(cause in finding.what for cause in ("throttled", "another process", "PCIe x1 of x16"))
     healthy = judge(check, dict.fromkeys(rates, 0.9 * float(asked["published"])), **asked)
     assert healthy.severity == "ok"
+
+
+class Measured(GpuHost):
+    """A host whose cards fill up with our own buffers after the first look."""
+
+    def nvml(self, *, afresh: bool = False) -> tuple[tuple[CardState, ...], DriverState]:
+        states, driver = super().nvml()
+        return tuple(replace(each, used_bytes=30 << 30) if afresh else each for each in states), driver
+
+
+def test_our_own_buffers_are_no_other_process() -> None:
+    host = Measured("a100-pair")
+    assert [list(suspects(meanwhile(host, card))) for card in own_cards(host, gather(host)).values()] == [[], []]
+    in_use = Measured("a100-pair", change={"used_bytes": 9 << 30})
+    first, _ = own_cards(in_use, gather(in_use)).values()
+    assert list(suspects(meanwhile(in_use, first))) == ["another process is on the card"]
+
+
+def test_every_card_of_this_process_is_measured_under_its_own_name() -> None:
+    turned = GpuHost("a100-pair", environ={"CUDA_VISIBLE_DEVICES": "1,0"})
+    cards = own_cards(turned, gather(turned))
+    assert [(number, card.index) for number, card in cards.items()] == [(0, 1), (1, 0)]
+    of_two = GpuHost("a100-pair", environ={"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"})
+    assert [card.index for card in own_cards(of_two, gather(of_two)).values()] == [1]
+    known = peak("NVIDIA A100-SXM4-40GB")
+    findings = [
+        judge("gemm", {"bf16_tflops": 30.0}, subject=card.label, peak=known, published=312.0, card=card)
+        for card in cards.values()
+    ]
+    assert [set(each.measured) for each in findings] == [
+        {"gpu1_bf16_tflops", "gpu1_fraction"},
+        {"gpu0_bf16_tflops", "gpu0_fraction"},
+    ]
+    assert findings[0].remedy == "nvidia-smi -q -i 1 -d PERFORMANCE,CLOCK,POWER,PIDS"
 
 
 def test_the_text_holds_no_figure_that_differs_from_run_to_run() -> None:

@@ -118,7 +118,7 @@ def test_a_slow_node_is_told_with_what_its_cards_tell(change: dict[str, Any], ca
     assert [each.severity for each in outliers] == ["warning"]
     assert outliers[0].what.startswith("node-slow is 10% below the median of 4 nodes")
     assert cause in outliers[0].what
-    assert outliers[0].remedy == "on node-slow: loradock env-check --only gpu,bench"
+    assert outliers[0].remedy == "ssh node-slow loradock env-check --only gpu,bench"
 
 
 def test_a_cause_that_all_nodes_share_is_none() -> None:
@@ -154,3 +154,33 @@ def test_images_configurations_cards_clocks_and_power_are_compared() -> None:
     assert list(found) == ["image_digest", "config_sha256", "gpus", "clocks", "power limits"]
     assert found["image_digest"].what == "sha256:11111... on node-a; none on node-b"
     assert all(each.severity == "warning" and each.remedy for each in found.values())
+
+
+def test_values_that_begin_alike_differ_all_the_same() -> None:
+    first, second = (of("a100-pair", f"node-{name}", tflops=250.0) for name in "ab")
+    for each, last in ((first, "1"), (second, "2")):
+        each["node"]["image_digest"] = f"sha256:{'0' * 63}{last}"
+        each["node"]["kernel"] = f"Linux-6.8.0-52-generic-x86_64-with-glibc2.39-and-a-long-name-of-build-{last}"
+    found = {each.subject: each for each in compare([first, second])}
+    assert list(found) == ["image_digest", "kernel"]
+    assert found["image_digest"].what == f"sha256:{'0' * 63}1 on node-a; sha256:{'0' * 63}2 on node-b"
+
+
+def test_no_node_is_lost_where_names_and_files_are_the_same() -> None:
+    nodes = [{**of("a100-pair", "gpu", tflops=rate), "file": "a/node.json"} for rate in (250.0, 250.0, 250.0, 100.0)]
+    nodes[2]["file"] = "b/node.json"
+    (slow,) = compare(nodes)
+    assert slow.what.startswith("gpu (a/node.json) #4 is 60% below the median of 4 nodes")
+    assert slow.remedy == "ssh gpu loradock env-check --only gpu,bench"
+
+
+def test_of_a_slow_card_its_own_state_is_told_and_not_that_of_its_sister() -> None:
+    nodes = [
+        of("a100-pair", f"node-{number}", tflops=250.0, change=BRAKE if number == 2 else None) for number in range(3)
+    ]
+    for number, each in enumerate(nodes):
+        rates = {f"gpu{card}_bf16_tflops": 200.0 if number == 2 else 250.0 for card in (0, 1)}
+        each["measured"] = {"gemm": rates}
+    found = {each.subject: each.what for each in compare(nodes)}
+    assert "throttled: HW Power Brake Slowdown" in found["gemm gpu0_bf16_tflops"]
+    assert "its cards show no cause" in found["gemm gpu1_bf16_tflops"]

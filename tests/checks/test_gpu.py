@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from facts.gpu_hosts import GpuHost, recorded
+from facts.gpu_hosts import VIRTUAL, GpuHost, recorded
 from facts.recorded import cards as known_cards
 from facts.recorded import config
 
@@ -47,6 +47,8 @@ def torchrun(processes: int) -> dict[str, str]:
 
 
 A_PROCESS = {"used_bytes": 9 << 30, "processes": (CardProcess(pid=4711, used_bytes=9 << 30),)}
+UNLIKE = {"name": "NVIDIA L4", "nvlinks": ()}
+LINKS_DOWN = {"nvlinks": (True,) * 10 + (False,) * 2}
 FAULTS = [
     ("driver for CUDA 11", "driver", 71, "t4-old-driver", {}),
     ("kernel module and NVML library differ", "cards", 71, "mismatch", {}),
@@ -66,7 +68,7 @@ FAULTS = [
     ("card too hot", "throttle", 71, "a100-pair", {"change": {"slowdowns": ("SW Thermal Slowdown",)}}),
     ("lowered application clocks", "clocks", 71, "a100-pair", {"change": {"sm_application_mhz": 900}}),
     ("lowered power limit", "power", 71, "a100-pair", {"change": {"power_enforced_watts": 250.0}}),
-    ("named process on the card", "card-memory", 71, "a100-pair", {"change": A_PROCESS}),
+    ("a process on the card", "card-memory", 71, "a100-pair", {"change": A_PROCESS}),
     ("PCIe x1", "pcie", 71, "a100-pair", {"change": {"pcie_width": 1}}),
     (
         "CUDA_VISIBLE_DEVICES names a card too many",
@@ -83,7 +85,27 @@ FAULTS = [
         {"environ": {"CUDA_VISIBLE_DEVICES": "5"}},
     ),
     ("more processes than cards", "visible", 71, "a100-pair", {"environ": torchrun(3)}),
-    ("unlike cards without an order", "visible", 71, "a100-pair", {"change": {"name": "NVIDIA L4", "nvlinks": ()}}),
+    (
+        "CUDA_VISIBLE_DEVICES names a card twice",
+        "cards",
+        71,
+        "a100-pair",
+        {"environ": {"CUDA_VISIBLE_DEVICES": "0,0"}},
+    ),
+    (
+        "unlike cards in the order of their speed",
+        "visible",
+        71,
+        "a100-pair",
+        {"change": UNLIKE, "environ": {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}},
+    ),
+    (
+        "NVLinks down behind a switch",
+        "nvlink",
+        71,
+        "a100-pair",
+        {"change": LINKS_DOWN, "files": {"/dev/nvidia-nvswitch0": ""}},
+    ),
     ("MIG mode without an instance", "cards", 71, "a10-healthy", {"change": {"is_mig": True}}),
     ("one of two cards in MIG mode", "mig", 71, "a100-pair", {"change": {"is_mig": True}}),
     ("MIG mode at the next reset", "mig", 71, "a100-pair", {"change": {"is_mig_pending": True}}),
@@ -129,6 +151,8 @@ def test_a_host_with_the_fault_is_told_from_a_healthy_one(
     assert "\n" not in worst.what
 
 
+LOST = dict.fromkeys(("name", "uuid", "capability", "memory_bytes", "used_bytes"))
+LOST |= {"failure": "GPU is lost", "nvlinks": ()}
 ALONE = [each for each in FAULTS if each[0] not in ("driver for CUDA 11", "compatibility library on a GeForce card")]
 
 
@@ -155,6 +179,89 @@ def test_a_fault_of_a_card_that_this_process_does_not_use_is_no_alarm() -> None:
     assert wrong(GpuHost("a100-pair", change=A_PROCESS, environ={**torchrun(2), "LOCAL_RANK": "1"})) == []
 
 
+def test_a_lost_card_that_is_hidden_leaves_the_others_their_numbers() -> None:
+    host = GpuHost("a100-pair", environ={"CUDA_VISIBLE_DEVICES": "1"}, change=LOST)
+    assert [gpu.name for gpu in host.gpus()[0]] == ["NVIDIA A100-SXM4-40GB"]
+    assert [finding.severity for finding in found(host)["cards"]] == ["ok", "warning"]
+    assert wrong(GpuHost("a100-pair", environ={"CUDA_VISIBLE_DEVICES": "0,1"}, change=LOST))[0] == "cards"
+
+
+def test_cards_that_a_cgroup_gives_to_others_are_neither_counted_nor_judged() -> None:
+    others = {**LOST, "failure": "Insufficient Permissions", "is_permitted": False}
+    for environ in ({}, {"CUDA_VISIBLE_DEVICES": "0"}):
+        host = GpuHost("a100-pair", environ=environ, change=others)
+        assert wrong(host) == []
+        assert [card.index for card in host.chosen_states()] == [1]
+    none = GpuHost("a10-healthy", change=others)
+    assert wrong(none) == []
+    asked = found(none, run=config(device="cuda"))["cards"][0]
+    assert (asked.exit_code, asked.remedy) == (71, "srun --gpus 1 loradock train ...")
+
+
+def test_a_desktop_on_the_card_is_no_alarm() -> None:
+    desktop = {"memory_bytes": 12 << 30, "used_bytes": 700 << 20, "processes": (CardProcess(pid=812),)}
+    assert wrong(GpuHost("a100-pair", change=desktop)) == []
+    texts = {
+        found(GpuHost("a100-pair", change={"used_bytes": used << 20}))["card-memory"][0].what for used in (9000, 9500)
+    }
+    assert texts == {"other processes hold more than 5 % of the memory of GPU 0 (NVIDIA A100-SXM4-40GB)"}
+
+
+def test_an_order_of_the_users_own_or_a_uuid_is_no_alarm() -> None:
+    both = "GPU-00000002-0000-0000-0000-000000000000,GPU-00000001"
+    for environ in (
+        {},
+        {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+        {"CUDA_VISIBLE_DEVICES": "1,0"},
+        {"CUDA_DEVICE_ORDER": "FASTEST_FIRST", "CUDA_VISIBLE_DEVICES": both},
+    ):
+        assert wrong(GpuHost("a100-pair", change=UNLIKE, environ=environ)) == []
+    turned = GpuHost("a100-pair", change=UNLIKE, environ={"CUDA_VISIBLE_DEVICES": "1,0"})
+    assert [card.index for card in turned.chosen_states()] == [1, 0]
+    assert turned.gpus()[0][1].name == "NVIDIA L4"
+
+
+def test_links_are_judged_by_what_the_machine_can_have() -> None:
+    def links(**how: Any) -> list[Finding]:
+        return found(GpuHost("a100-pair", change=LINKS_DOWN, **how))["nvlink"]
+
+    virtual, switch = {"/proc/cpuinfo": VIRTUAL}, {"/dev/nvidia-nvswitch0": ""}
+    assert links()[0].remedy == "nvidia-smi nvlink --status -i 0"
+    assert links(files=switch)[0].remedy.startswith("sudo systemctl restart nvidia-fabricmanager")
+    assert links(files=virtual)[0].severity == "ok"
+    assert links(files={**virtual, **switch})[0].severity == "warning"
+
+
+def test_what_takes_root_on_the_machine_is_not_typed_in_a_container() -> None:
+    inside = {"/.dockerenv": ""}
+    old = found(GpuHost("t4-old-driver", files=inside))["driver"][0]
+    assert old.remedy == "ssh HOST 'sudo apt-get install nvidia-driver-570-server && sudo reboot'"
+    for _, check, _, key, how in FAULTS:
+        for finding in found(GpuHost(key, **{**how, "files": {**how.get("files", {}), **inside}})).get(check, []):
+            assert "sudo" not in finding.remedy.partition("ssh HOST ")[0], (check, finding)
+            assert not re.search("apt-get|reboot|modprobe", finding.remedy.partition("ssh HOST ")[0]), (check, finding)
+
+
+def test_a_card_that_is_served_is_named_beside_one_that_is_not() -> None:
+    mixed = GpuHost("a100-pair", change={"name": "NVIDIA GeForce GT 1030", "capability": (6, 1), "nvlinks": ()})
+    assert found(mixed)["architecture"][0].remedy == "export CUDA_VISIBLE_DEVICES=1"
+    mixed.variables = {"CUDA_VISIBLE_DEVICES": "1, 0"}
+    assert found(mixed)["architecture"][0].remedy == "export CUDA_VISIBLE_DEVICES=1"
+
+
+def test_a_slice_or_a_variant_of_a_card_has_no_figures_of_the_whole() -> None:
+    for name in (
+        "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA GeForce RTX 3090 Ti",
+        "NVIDIA A10-24Q",
+        "GRID T4-16C",
+    ):
+        assert peak(name) is None, name
+    assert peak("NVIDIA GeForce RTX 2080 Ti")
+
+
 def test_an_ok_finding_names_no_suspect() -> None:
     suspects = re.compile(r"[A-Z]+_[A-Z_]+|lib\w+\.so|Xid|MIG mode", re.ASCII)
     for key in ("a10-healthy", "l40s-healthy", "h200-healthy", "a100-pair", "a100-mig"):
@@ -169,6 +276,8 @@ def test_an_ok_finding_names_no_suspect() -> None:
         ("a100-pair", "/usr/local/cuda/compat/libcuda.so.575.51.03", "ok"),
         ("a100-pair", "/usr/local/cuda/compat/libcuda.so.550.54.14", "error"),
         ("rtx-3080-in-use", "/usr/local/cuda/compat/libcuda.so.600.10", "error"),
+        ("a100-pair", "/opt/conda/cuda-compat/libcuda.so.575.51.03", "ok"),
+        ("rtx-3080-in-use", "/opt/conda/cuda-compat/libcuda.so.600.10", "error"),
         ("a100-pair", "/usr/lib/wsl/lib/libcuda.so.1", "ok"),
     ],
 )

@@ -16,6 +16,7 @@ from loradock.host import Host
 
 HERE = Path(__file__).parent
 BARE = {"CUDA_VISIBLE_DEVICES": None, "NVIDIA_VISIBLE_DEVICES": None, "KUBERNETES_SERVICE_HOST": None}
+INSIDE = {**BARE, "KUBERNETES_SERVICE_HOST": "10.0.0.1"}  # a container, whatever runs these tests
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def test_a_driver_that_answers_few_questions_breaks_no_check(examined: Examine, 
 
 
 def test_faults_of_a_card_are_read_from_nvml_by_the_whole_process(examined: Examine, driver: Path, faults: Any) -> None:
-    bad = {**BARE, "LD_LIBRARY_PATH": str(driver), "STUB_FAULTS": "throttle,power,memory,pcie,ecc,old"}
+    bad = {**INSIDE, "LD_LIBRARY_PATH": str(driver), "STUB_FAULTS": "throttle,power,memory,pcie,ecc,old"}
     seen = examined("--only", "gpu", env=bad)
     assert {f["check"] for f in seen.content["findings"] if f["severity"] != "ok"} == {
         "driver", "ecc", "throttle", "power", "card-memory", "pcie"
@@ -77,13 +78,38 @@ def test_faults_of_a_card_are_read_from_nvml_by_the_whole_process(examined: Exam
     assert seen.exit_code == 71
     assert seen.one("ecc")["exit_code"] == 81
     assert seen.one("driver")["what"].startswith("driver 470.86 speaks CUDA 11.4")
-    assert "pid 4711" in seen.one("card-memory")["what"]
+    assert "more than 25 % of the memory of GPU 0" in seen.one("card-memory")["what"]
+    assert seen.content["measured"]["card-memory"] == {"held_gib": 4.0, "processes": 1.0}
     lost = examined("--only", "gpu", env={**bad, "STUB_FAULTS": "lost"})
     assert lost.exit_code == 81
     finding = lost.one("cards")
     faults.seen("NVML: the GPU is lost", made="constructed", finding=finding, check="cards", exit_code=81)
+    assert examined("--only", "cards", env={**bad, "STUB_FAULTS": "hangs"}).exit_code == 81
     broken = examined("--only", "gpu", env={**bad, "STUB_FAULTS": "init"})
     assert (broken.exit_code, broken.one("cards")["severity"]) == (0, "ok")
+
+
+def test_a_lost_card_hinders_only_a_run_that_would_use_it(examined: Examine, driver: Path, faults: Any) -> None:
+    pair = {**INSIDE, "LD_LIBRARY_PATH": str(driver), "STUB_FAULTS": "pair"}
+    assert examined("--only", "cards", env=pair).exit_code == 81
+    hidden = examined("--only", "gpu", env={**pair, "CUDA_VISIBLE_DEVICES": "0"})
+    assert (hidden.exit_code, hidden.content["worst"]) == (0, "warning")
+    finding = hidden.one("cards")
+    faults.seen("lost card that CUDA_VISIBLE_DEVICES leaves out", made="constructed", finding=finding, check="cards")
+    assert "1 card: 1 x Tesla T4" in {each["what"] for each in hidden.content["findings"]}
+
+
+def test_a_card_that_a_cgroup_gives_to_others_or_without_memory_of_its_own_is_no_alarm(
+    examined: Examine, driver: Path
+) -> None:
+    seen = examined("--only", "gpu", env={**BARE, "LD_LIBRARY_PATH": str(driver), "STUB_FAULTS": "denied"})
+    assert (seen.exit_code, seen.content["worst"]) == (0, "ok")
+    assert "none of them for this process" in seen.one("cards")["what"]
+    unified = examined("--only", "gpu", env={**BARE, "LD_LIBRARY_PATH": str(driver), "STUB_FAULTS": "unified"})
+    assert (unified.exit_code, unified.content["worst"]) == (0, "ok")
+    (gpu,) = unified.content["facts"]["gpus"]
+    assert gpu["memory_bytes"] == Host().memory_bytes()
+    assert unified.content["cards"][0]["memory_bytes"] is None
 
 
 def test_two_looks_at_this_machine_agree_and_cost_little(examined: Examine) -> None:

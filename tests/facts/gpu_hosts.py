@@ -21,7 +21,7 @@ def recorded() -> dict[str, dict[str, Any]]:
 
 
 class GpuHost(Host):
-    """A host of the file. `change` is applied to its first card, `driver` and `environ` to the rest."""
+    """A host of the file. `change` is applied to its first card, `driver`, `environ` and `files` to the rest."""
 
     def __init__(
         self,
@@ -30,13 +30,15 @@ class GpuHost(Host):
         environ: Mapping[str, str] | None = None,
         change: Mapping[str, Any] | None = None,
         driver: Mapping[str, Any] | None = None,
+        files: Mapping[str, str] | None = None,
     ) -> None:
         host = recorded()[key]
-        self.made = host["made"] if not change and not driver else "constructed"
+        self.made = host["made"] if not (change or driver or files) else "constructed"
         self.variables = dict(environ or {})
         self.files = {"/proc/cpuinfo": VIRTUAL} if host.get("is_virtual") else {}
         if host.get("in_container"):
             self.files["/.dockerenv"] = ""
+        self.files |= files or {}
         told = {"nodes": tuple(host["driver"].pop("nodes", ())), **host["driver"], **(driver or {})}
         self.told = DriverState(**told)
         self.states = tuple(card(index, written) for index, written in enumerate(host["cards"]))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,18 +20,19 @@ TOLERANCE = 0.05
 RATES = ("_tflops", "_gb_per_second", "_mb_per_second")
 MADE_BY = "loradock env-check --level bench --json > NODE.json"
 SHOWN_CHARACTERS = 60
-# What makes nodes the same again, by what differs.
+CARD = re.compile(r" gpu(\d+)_")
+# What makes nodes the same again, by what differs; to be typed on each of them.
 REMEDIES = {
     "driver": "sudo apt-get install nvidia-driver-570-server && sudo reboot",
-    "image_digest": "docker run IMAGE@sha256:... on every node",
-    "lock_sha256": "docker run IMAGE@sha256:... on every node",
-    "loradock": "docker run IMAGE@sha256:... on every node",
-    "commit": "docker run IMAGE@sha256:... on every node",
-    "config_sha256": "loradock env-check --config run.yaml with one file for all nodes",
-    "kernel": "uname -r on each node",
-    "gpus": "nvidia-smi -L on each node",
-    "clocks": "sudo nvidia-smi -rac on each node",
-    "power limits": "sudo nvidia-smi -pl WATTS on each node",
+    "image_digest": "docker pull IMAGE@sha256:DIGEST",
+    "lock_sha256": "docker pull IMAGE@sha256:DIGEST",
+    "loradock": "docker pull IMAGE@sha256:DIGEST",
+    "commit": "docker pull IMAGE@sha256:DIGEST",
+    "config_sha256": "sha256sum run.yaml",
+    "kernel": "uname -r",
+    "gpus": "nvidia-smi -L",
+    "clocks": "sudo nvidia-smi -rac",
+    "power limits": "sudo nvidia-smi -pl WATTS",
 }
 
 
@@ -64,7 +67,7 @@ def read(files: Sequence[Path], *, format: str) -> list[dict[str, Any]]:
             if wrong := _foreign(content, format):
                 problems.append(Problem(file=str(file), what=wrong))
             else:
-                nodes.append({**content, "file": file.name})
+                nodes.append({**content, "file": str(file)})
     if problems:
         raise error("--compare cannot read every file", hint=f"on each node: {MADE_BY}", problems=problems)
     return nodes
@@ -109,11 +112,15 @@ def lines(differences: Sequence[Difference]) -> list[str]:
 
 
 def _named(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """The nodes by name; two of one name are told apart by their files."""
+    """The nodes by name; two of one name are told apart by their files, and one file given twice by its place."""
     names = [node["node"]["name"] for node in nodes]
-    return {
-        name if names.count(name) == 1 else f"{name} ({node.get('file', 'here')})": node
+    told = [
+        name if names.count(name) == 1 else f"{name} ({node.get('file', 'here')})"
         for name, node in zip(names, nodes, strict=True)
+    ]
+    return {
+        name if told.count(name) == 1 else f"{name} #{number}": node
+        for number, (name, node) in enumerate(zip(told, nodes, strict=True), start=1)
     }
 
 
@@ -128,7 +135,7 @@ def _differences(nodes: Mapping[str, Mapping[str, Any]]) -> list[Difference]:
         for subject, keys in of_cards.items()
     }
     return [
-        _differs(subject, by_node) for subject, by_node in values.items() if len(set(map(_text, by_node.values()))) > 1
+        _differs(subject, by_node) for subject, by_node in values.items() if len(set(map(_exact, by_node.values()))) > 1
     ]
 
 
@@ -136,21 +143,30 @@ def _differs(subject: str, by_node: Mapping[str, Any]) -> Difference:
     """Who has what; the value of most nodes first."""
     groups: dict[str, list[str]] = {}
     for name, value in by_node.items():
-        groups.setdefault(_text(value), []).append(name)
+        groups.setdefault(_exact(value), []).append(name)
+    values = {_exact(value): value for value in by_node.values()}
+    short = {exact: _text(value) for exact, value in values.items()}
+    if len(set(short.values())) < len(short):
+        short = {exact: _text(value, limit=None) for exact, value in values.items()}
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
-    what = "; ".join(f"{value} on {', '.join(names)}" for value, names in ordered)
+    what = "; ".join(f"{short[exact]} on {', '.join(names)}" for exact, names in ordered)
     return Difference(subject=subject, severity="warning", what=what, remedy=REMEDIES[subject])
 
 
-def _text(value: Any) -> str:
-    """A value in few characters; equal values give equal texts, hashes by their beginning."""
+def _exact(value: Any) -> str:
+    """The whole value: what is equal has the same, whether it comes from JSON or not."""
+    return json.dumps(value or None, sort_keys=True)
+
+
+def _text(value: Any, *, limit: int | None = SHOWN_CHARACTERS) -> str:
+    """A value to be read, hashes by their beginning unless there is no limit to the characters."""
     if value is None or value in ([], ()):
         return "none"
     if isinstance(value, list | tuple):
         rows = [" / ".join(map(_text, row)) if isinstance(row, list) else str(row) for row in value]
         return f"{len(rows)} x {rows[0]}" if len(set(rows)) == 1 else ", ".join(rows)
     text = str(value)
-    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:12]}..."
+    return text if limit is None or len(text) <= limit else f"{text[:12]}..."
 
 
 def _outliers(nodes: Mapping[str, Mapping[str, Any]]) -> list[Difference]:
@@ -178,20 +194,25 @@ def _outlier(subject: str, name: str, off: float, nodes: Mapping[str, Mapping[st
         return Difference(
             subject=subject, severity="ok", what=f"{name} is {off:.0%} above the median of {len(nodes)} nodes"
         )
-    causes = [] if subject.startswith("disk") else list(dict.fromkeys(_causes(name, nodes)))
+    figure = CARD.search(subject)
+    card = int(figure[1]) if figure else None
+    causes = [] if subject.startswith("disk") else list(dict.fromkeys(_causes(name, nodes, card)))
     unknown = "other load on its disk" if subject.startswith("disk") else "its cards show no cause; other load on it"
+    checks = "disk" if subject.startswith("disk") else "gpu,bench"
     return Difference(
         subject=subject,
         severity="warning",
         what=f"{name} is {-off:.0%} below the median of {len(nodes)} nodes; likely: {', '.join(causes) or unknown}",
-        remedy=f"on {name}: loradock env-check --only {'disk' if subject.startswith('disk') else 'gpu,bench'}",
+        remedy=f"ssh {shlex.quote(nodes[name]['node']['name'])} loradock env-check --only {checks}",
     )
 
 
-def _causes(name: str, nodes: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What this node's cards tell and those of the others do not."""
-    shared = [
-        {cause for card in node["cards"] for cause in suspects(card)} for other, node in nodes.items() if other != name
-    ]
+def _causes(name: str, nodes: Mapping[str, Mapping[str, Any]], card: int | None) -> list[str]:
+    """What this node's card of this number (None: what any of them) tells and those of the others do not."""
+    told = {
+        node: [cause for state in content["cards"] if card in (None, state.get("index")) for cause in suspects(state)]
+        for node, content in nodes.items()
+    }
+    shared = [set(causes) for node, causes in told.items() if node != name]
     common = set.intersection(*shared) if shared else set()
-    return [cause for card in nodes[name]["cards"] for cause in suspects(card) if cause not in common]
+    return [cause for cause in told[name] if cause not in common]

@@ -9,7 +9,12 @@ from typing import Any
 from loradock.facts import CardState
 
 SLOWDOWNS = ("HW Power Brake Slowdown", "HW Thermal Slowdown", "SW Thermal Slowdown", "HW Slowdown", "SW Power Cap")
-NOTICEABLE_MEMORY = 0.05
+NOTICEABLE_FRACTION, NOTICEABLE_BYTES = 0.05, 2 << 30
+
+
+def is_noticeable(used_bytes: int, memory_bytes: int) -> bool:
+    """True for what others hold of a card's memory above the size of a desktop, or of a context of CUDA."""
+    return used_bytes > max(NOTICEABLE_BYTES, NOTICEABLE_FRACTION * memory_bytes)
 
 
 def suspects(card: CardState | Mapping[str, Any]) -> Iterator[str]:
@@ -27,5 +32,6 @@ def suspects(card: CardState | Mapping[str, Any]) -> Iterator[str]:
         yield f"PCIe x{width} of x{state['pcie_width_max']}"
     if (clock := state.get("sm_application_mhz")) and clock < (state.get("sm_default_mhz") or 0):
         yield f"clocks set to {clock} of {state['sm_default_mhz']} MHz"
-    if (used := state.get("used_bytes")) and used > NOTICEABLE_MEMORY * (state.get("memory_bytes") or used * 100):
+    used, memory = state.get("used_bytes"), state.get("memory_bytes")
+    if used and memory and is_noticeable(used, memory):
         yield "another process is on the card"

@@ -61,12 +61,20 @@ class Peak:
     floors: dict[str, float]
 
 
+# In a name: a slice of a card, or another one than its sister without the word.
+VARIANT = re.compile(r"mig|grid|laptop|mobile|max|ti|super|d|nvl|\d+[abcq]")
+
+
 def peak(name: str) -> Peak | None:
-    """The figures of the card of this name, as NVML writes it; None where it is not in the table."""
+    """The figures of the card of this name, as NVML writes it; None where it is not in the table.
+
+    A part of a card (MIG, vGPU) and a variant (Laptop, Ti, D) have other figures than the card whose name they carry.
+    """
     content = table("cards")
     words = set(re.split(r"[\s-]+", name.lower()))
     for card in content["cards"]:
-        if {word.lower() for word in card["words"]} <= words:
+        wanted = {word.lower() for word in card["words"]}
+        if wanted <= words and not any(VARIANT.fullmatch(word) for word in words - wanted):
             floors = {**content["floors"], "gemm": card.get("gemm_floor", content["floors"]["gemm"])}
             return Peak(key=card["key"], tflops=card["tflops"], memory=card["memory"], pcie=card["pcie"], floors=floors)
     return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from loradock.checks.base import Finding, ok
 from loradock.facts import CardState, Facts
@@ -14,10 +16,22 @@ def used_cards(host: Host, *, afresh: bool = False) -> tuple[CardState, ...]:
     return tuple(card for card in host.card_states(afresh=afresh) if card.is_visible and not card.failure)
 
 
-def own_cards(host: Host, facts: Facts) -> tuple[CardState, ...]:
-    """The cards of this process alone: its own where others of the same run use the rest."""
-    cards = used_cards(host)
-    return cards if facts.processes_here == 1 or not cards else (cards[facts.local_rank % len(cards)],)
+def own_cards(host: Host, facts: Facts) -> dict[int, CardState]:
+    """The cards of this process by their number for torch: its own alone where others of the same run use the rest.
+
+    They are as they were at the first look of this process, before it took any of their memory.
+    """
+    cards = dict(enumerate(host.chosen_states()))
+    if facts.processes_here == 1 or not cards:
+        return cards
+    own = facts.local_rank % len(cards)
+    return {own: cards[own]}
+
+
+def meanwhile(host: Host, card: CardState) -> CardState:
+    """The card as it is by now; the memory in use stays that of the first look, as what came since is our own."""
+    now = next((each for each in used_cards(host, afresh=True) if each.index == card.index), card)
+    return replace(now, used_bytes=card.used_bytes)
 
 
 def each(
@@ -26,6 +40,16 @@ def each(
     """The findings of the cards that have one; where none has, one that all is well."""
     found = [finding for finding in map(judge, cards) if finding]
     return found or [ok(fine, **measured)]
+
+
+def on_host(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
+    """The findings, with the remedies that take root on the machine sent there from a container, which lacks that."""
+    if not facts.in_container:
+        return list(findings)
+    return [
+        replace(each, remedy=f"ssh HOST {shlex.quote(each.remedy)}") if each.remedy.startswith("sudo ") else each
+        for each in findings
+    ]
 
 
 def plural(count: int, noun: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from loradock.checks.base import Finding, ok, warning
 from loradock.checks.gpu_state import suspects
@@ -40,25 +40,25 @@ def judge(
     subject: str,
     peak: Peak | None,
     published: float | None,
-    cards: Sequence[CardState] = (),
+    card: CardState | None = None,
 ) -> Finding:
     """The best of the rates against what is published; ok with a word on it where nothing is.
 
     `rates` are named with their unit (bf16_tflops), `published` is in the same. The text holds no rate, which differs
-    from run to run: those are measured.
+    from run to run: those are measured, with the number of the card before their names (gpu0_bf16_tflops).
     """
-    measured = {key: round(rate, 3) for key, rate in rates.items()}
+    prefix = f"gpu{card.index}_" if card else ""
+    measured = {f"{prefix}{key}": round(rate, 3) for key, rate in rates.items()}
     if peak is None or published is None:
         return ok(f"{subject}: measured; there is no published figure to hold it against", **measured)
     fraction, floor = max(rates.values()) / published, peak.floors[name]
     unit = next(text for ending, text in UNITS.items() if next(iter(rates)).endswith(ending))
-    measured["fraction"] = round(fraction, 3)
+    measured[f"{prefix}fraction"] = round(fraction, 3)
     if fraction >= floor:
         return ok(f"{subject}: at least {floor:.0%} of the published {published:g} {unit}", **measured)
-    causes = [cause for card in cards for cause in suspects(card)]
-    why = ", ".join(dict.fromkeys(causes)) or "no cause shows in the state of the card"
+    why = ", ".join(suspects(card) if card else ()) or "no cause shows in the state of the card"
     return warning(
         f"{subject}: less than {floor:.0%} of the published {published:g} {unit} ({why})",
-        remedy="nvidia-smi -q -d PERFORMANCE,CLOCK,POWER,PIDS; then loradock env-check --only gpu,bench",
+        remedy=f"nvidia-smi -q -i {card.index if card else 0} -d PERFORMANCE,CLOCK,POWER,PIDS",
         **measured,
     )

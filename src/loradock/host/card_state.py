@@ -53,9 +53,10 @@ def state(nvml: Any, index: int) -> CardState:
     """The card of this index; with `failure` alone where it does not answer. Never raises an NVMLError."""
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        memory = _memory(nvml, handle)
     except nvml.NVMLError as failure:
-        return CardState(index=index, failure=str(failure))
+        is_permitted = failure.value != nvml.NVML_ERROR_NO_PERMISSION
+        return CardState(index=index, is_permitted=is_permitted, failure=str(failure))
     ask = Asker(nvml, handle)
     return CardState(
         index=index,
@@ -63,8 +64,8 @@ def state(nvml: Any, index: int) -> CardState:
         uuid=ask("UUID"),
         pci_bus=_bus(ask),
         capability=_capability(ask),
-        memory_bytes=int(memory.total),
-        used_bytes=_used(ask, int(memory.used)),
+        memory_bytes=None if memory is None else int(memory.total),
+        used_bytes=None if memory is None else _used(ask, int(memory.used)),
         processes=_processes(ask),
         temperature_celsius=ask("Temperature", nvml.NVML_TEMPERATURE_GPU),
         is_persistent=ask.flag("PersistenceMode"),
@@ -75,6 +76,16 @@ def state(nvml: Any, index: int) -> CardState:
         **_clocks(ask),
         **_power_and_link(ask),
     )
+
+
+def _memory(nvml: Any, handle: Any) -> Any:
+    """The card's memory; None where it has none of its own to tell of. Raises what says that the card is dead."""
+    try:
+        return nvml.nvmlDeviceGetMemoryInfo(handle)
+    except nvml.NVMLError as failure:
+        if failure.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED, nvml.NVML_ERROR_UNKNOWN):
+            raise
+        return None
 
 
 def _bus(ask: Asker) -> str | None:

@@ -9,13 +9,14 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loradock.facts import CardState, DriverState, Gpu
 from loradock.host.card_state import state
 from loradock.host.machine import Machine
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 NVIDIA, DISPLAY = "0x10de", "0x03"
 MODULE = re.compile(r"Kernel Module(?: for \w+)?\s+(\d+(?:\.\d+)+)")
 KERNEL_LOG_LINES = 100_000
@@ -25,17 +26,26 @@ class Cards(Machine):
     """NVIDIA cards of this machine, as this process may use them."""
 
     def gpus(self) -> tuple[tuple[Gpu, ...], str | None]:
-        """The cards that this process may use, in CUDA's order for it, and the driver's version; () where none.
+        """The cards that this process may use, and the driver's version; () where none.
 
-        A partitioned card (MIG) counts as its first instance, and then as the only card: CUDA sees no more of them.
-        A card that does not answer is left out; `card_states` says so.
+        They are in the order that CUDA_VISIBLE_DEVICES gives them, its numbers counted along the PCI bus. CUDA counts
+        so too where CUDA_DEVICE_ORDER is PCI_BUS_ID, which a run sets unless the user has set it; else it puts what
+        it holds for the fastest card first. A partitioned card (MIG) counts as its first instance, and then as the
+        only card: CUDA sees no more of them. A card that does not answer is left out; `card_states` says so.
         """
-        states, driver = self.nvml()
-        units = _units([each for each in states if not each.failure])
-        chosen = visible([(str(card.index), uuid) for card, uuid, _ in units], self.environ.get("CUDA_VISIBLE_DEVICES"))
-        gpus = tuple(unit for _, _, unit in (units[position] for position in chosen) if unit is not None)
-        instances = [gpu for gpu in gpus if " MIG " in gpu.name]
-        return tuple(instances[:1] or gpus), driver.version
+        _, driver = self.nvml()
+        return tuple(unit.gpu for unit in self._chosen() if unit.gpu), driver.version
+
+    def chosen_states(self) -> tuple[CardState, ...]:
+        """The state of the card behind each of `gpus`, in the same order; asked once a process."""
+        return tuple(unit.card for unit in self._chosen())
+
+    def _chosen(self) -> list[Unit]:
+        states, _ = self.nvml()
+        units = [unit for unit in _units(states, shared_bytes=self.memory_bytes()) if not unit.card.failure]
+        positions = visible([(unit.number, unit.uuid) for unit in units], self.environ.get(VISIBLE))
+        whole = [units[position] for position in positions if units[position].gpu]
+        return [unit for unit in whole if unit.gpu and " MIG " in unit.gpu.name][:1] or whole
 
     def card_states(self, *, afresh: bool = False) -> tuple[CardState, ...]:
         """Every card that NVML shows, in the order of the PCI bus; asked once a process unless `afresh`."""
@@ -43,10 +53,11 @@ class Cards(Machine):
         return seen_through(states, self.environ)
 
     def nvml(self, *, afresh: bool = False) -> tuple[tuple[CardState, ...], DriverState]:
-        """All that NVML says: every card, whatever this process may use of them, and what it says of the driver."""
-        if afresh:
-            _asked.cache_clear()
-        return _asked()
+        """All that NVML says: every card, whatever this process may use of them, and what it says of the driver.
+
+        What is asked `afresh` is not kept: the first look stays that of a process which has taken no memory yet.
+        """
+        return _asked.__wrapped__() if afresh else _asked()
 
     def driver(self) -> DriverState:
         """The driver: its module, its libraries and its devices; asked once a process."""
@@ -77,46 +88,60 @@ class Cards(Machine):
 def visible(names: Sequence[tuple[str, str]], wanted: str | None) -> list[int]:
     """Positions of the cards that CUDA_VISIBLE_DEVICES leaves, in its order.
 
-    `names` holds each card's index and UUID. As in CUDA, an entry is an index or the beginning of a UUID, and the
-    first entry that names no card ends the list.
+    `names` holds each card's number and UUID. As in CUDA, an entry is a number or the beginning of a UUID, the first
+    entry that names no card ends the list, and one that names a card again leaves none at all.
     """
     if wanted is None:
         return list(range(len(names)))
     found: list[int] = []
     for entry in (part.strip() for part in wanted.split(",")):
-        match = [i for i, (index, uuid) in enumerate(names) if entry and (entry == index or uuid.startswith(entry))]
+        match = [i for i, (number, uuid) in enumerate(names) if entry and (entry == number or uuid.startswith(entry))]
         if not match:
             break
         found.append(match[0])
-    return found
+    return found if len(set(found)) == len(found) else []
 
 
 def seen_through(states: Sequence[CardState], environ: Mapping[str, str]) -> tuple[CardState, ...]:
     """The states, with `is_visible` as this environment has it."""
-    units = _units(states)
-    left = visible([(str(card.index), uuid) for card, uuid, _ in units], environ.get("CUDA_VISIBLE_DEVICES"))
-    indexes = {units[position][0].index for position in left}
+    units = _units(states, shared_bytes=0)
+    left = visible([(unit.number, unit.uuid) for unit in units], environ.get(VISIBLE))
+    indexes = {units[position].card.index for position in left}
     return tuple(replace(each, is_visible=each.index in indexes) for each in states)
 
 
-Unit = tuple[CardState, str, Gpu | None]
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """What CUDA could see: a whole card, or an instance of a divided one; `gpu` is None where CUDA would not see it.
+
+    `number` counts the cards that this process is permitted, as CUDA does; `card.index` counts them all.
+    """
+
+    number: str
+    card: CardState
+    uuid: str
+    gpu: Gpu | None
 
 
-def _units(states: Sequence[CardState]) -> list[Unit]:
-    """What CUDA could see, with the card it lies on and its UUID: whole cards, and the instances of divided ones."""
+def _units(states: Sequence[CardState], *, shared_bytes: int) -> list[Unit]:
+    """The cards permitted here, divided ones by their instances; one without memory of its own shares the machine's."""
     units: list[Unit] = []
-    for card in states:
+    for place, card in enumerate(card for card in states if card.is_permitted):
+        number = str(place)
         if card.mig_instances and card.capability:
-            units += [
-                (card, each.uuid, Gpu(name=each.name, memory_bytes=each.memory_bytes, capability=card.capability))
-                for each in card.mig_instances
-            ]
-        elif card.is_mig or card.name is None or card.memory_bytes is None or card.capability is None:
-            units.append((card, card.uuid or "?", None))
+            for each in card.mig_instances:
+                gpu = Gpu(name=each.name, memory_bytes=each.memory_bytes, capability=card.capability)
+                units.append(Unit(number=number, card=card, uuid=each.uuid, gpu=gpu))
         else:
-            whole = Gpu(name=card.name, memory_bytes=card.memory_bytes, capability=card.capability)
-            units.append((card, card.uuid or "?", whole))
+            units.append(Unit(number=number, card=card, uuid=card.uuid or "?", gpu=_whole(card, shared_bytes)))
     return units
+
+
+def _whole(card: CardState, shared_bytes: int) -> Gpu | None:
+    if card.is_mig or card.name is None or card.capability is None:
+        return None
+    memory = shared_bytes if card.memory_bytes is None else card.memory_bytes
+    return Gpu(name=card.name, memory_bytes=memory, capability=card.capability)
 
 
 @functools.lru_cache(maxsize=1)

@@ -14,6 +14,7 @@ from loradock.host import Host
 SIZE_BYTES = 64 << 20
 ROUNDS = 3
 FLOOR_MB_PER_SECOND = 20
+OTHER = {"output": "loradock train --output DIR ...", "cache": "loradock train --set data.cache=DIR ..."}
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
@@ -40,7 +41,7 @@ def judge(rates: dict[str, float]) -> Finding:
     if slow:
         return warning(
             f"{' and '.join(slow)}: less than {FLOOR_MB_PER_SECOND} MB/s are written, so checkpoints hold up the run",
-            remedy="loradock train --set output=/FAST/DISK/run",
+            remedy=OTHER["output" if "output" in slow else "cache"],
             **rates,
         )
     return ok("output and cache: measured; there is no published figure to hold a disk against", **rates)
@@ -50,13 +51,9 @@ def refused(role: str, folder: Path, failure: OSError) -> Finding:
     """The disk is full, or the folder may not be written."""
     if failure.errno in (errno.ENOSPC, errno.EDQUOT):
         what = f"{role} ({folder}) has no room for a file of {SIZE_BYTES >> 20} MiB"
-        return error(what, remedy=f"loradock train --set {_key(role)}=/OTHER/DISK", ends=DiskFull)
+        return error(what, remedy=OTHER[role], ends=DiskFull)
     what = f"{role} ({folder}) cannot be written: {failure.strerror}"
-    return error(what, remedy=f"loradock train --set {_key(role)}=/OTHER/DISK", ends=NotWritable)
-
-
-def _key(role: str) -> str:
-    return {"output": "output", "cache": "data.cache"}[role]
+    return error(what, remedy=OTHER[role], ends=NotWritable)
 
 
 CHECK = Check(

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.seen import plural
+from loradock.checks.seen import on_host, plural
 from loradock.errors import GpuSuspect
 from loradock.facts import CardState, DriverState, Facts
 from loradock.host import Host
 
 VISIBLE, INJECTED = "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"
 HIDDEN = ("", "-1", "NoDevFiles")
-WITHOUT = "loradock train --set device=cpu"
+WITHOUT = "loradock train --set device=cpu ..."
 RUN = "docker run --gpus all ..."
 
 
@@ -22,11 +22,11 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     if plan.refuses_gpu:
         return [ok("the configuration asks for the CPU")]
     states = host.card_states()
-    if silent := [card for card in states if card.failure]:
-        return [_silent(card) for card in silent]
-    if facts.has_gpu:
-        return [_there(facts, states)]
-    return [missing(facts, host.driver(), states, host.environ, plan)]
+    silent = [card for card in states if card.failure and card.is_permitted]
+    if any(card.is_visible for card in silent):
+        return on_host([_silent(card) for card in silent if card.is_visible], facts)
+    seen = _there(facts, states) if facts.has_gpu else missing(facts, host.driver(), states, host.environ, plan)
+    return on_host([seen, *map(_hidden, silent)], facts)
 
 
 def _there(facts: Facts, states: tuple[CardState, ...]) -> Finding:
@@ -47,12 +47,22 @@ def _silent(card: CardState) -> Finding:
     )
 
 
+def _hidden(card: CardState) -> Finding:
+    """A card that the user has taken out of the run hinders none, and is still to be mended."""
+    return warning(
+        f"{card.label} does not answer: {card.failure}; this process does not use it",
+        remedy=f"sudo nvidia-smi --gpu-reset -i {card.index} || sudo reboot",
+    )
+
+
 def missing(
     facts: Facts, driver: DriverState, states: tuple[CardState, ...], environ: Mapping[str, str], plan: Intent
 ) -> Finding:
     """Why no card can be used, where one should be; ok where nothing promises one."""
+    if permitted := tuple(card for card in states if card.is_permitted):
+        return _out_of_reach(permitted, environ.get(VISIBLE), plan)
     if states:
-        return _out_of_reach(states, environ.get(VISIBLE), plan)
+        return _denied(facts, states, plan)
     if driver.is_installed and not (facts.in_container and not driver.nodes):
         return _broken(facts, driver)
     wanted, injected = environ.get(VISIBLE), environ.get(INJECTED, "")
@@ -74,6 +84,10 @@ def missing(
 def _out_of_reach(states: tuple[CardState, ...], wanted: str | None, plan: Intent) -> Finding:
     """NVML shows cards, CUDA would see none of them."""
     there = plural(len(states), "card")
+    entries = [entry.strip() for entry in (wanted or "").split(",")]
+    if len(set(entries)) < len(entries):
+        what = f"{VISIBLE} is {wanted!r}, which names a card twice: CUDA then shows none of {there}"
+        return error(what, remedy=f"export {VISIBLE}={','.join(dict.fromkeys(filter(None, entries)))}")
     if wanted is not None and not any(card.is_visible for card in states):
         if wanted in HIDDEN and not plan.wants_gpu:
             return ok(f"{there}, none of them for this process: a run trains on the CPU")
@@ -85,6 +99,15 @@ def _out_of_reach(states: tuple[CardState, ...], wanted: str | None, plan: Inten
             remedy=f"sudo nvidia-smi -i {divided[0].index} -mig 0",
         )
     return error(f"NVML shows {there} without saying what they are", remedy="sudo reboot")
+
+
+def _denied(facts: Facts, states: tuple[CardState, ...], plan: Intent) -> Finding:
+    """A cgroup keeps every card for others, as a scheduler has it for a job that asked for none."""
+    there = plural(len(states), "card")
+    if plan.wants_gpu:
+        what = f"the configuration asks for a card, and none of {there} is given to this process"
+        return error(what, remedy=RUN if facts.in_container else "srun --gpus 1 loradock train ...")
+    return ok(f"{there}, none of them for this process: a run trains on the CPU")
 
 
 def _broken(facts: Facts, driver: DriverState) -> Finding:
@@ -111,7 +134,7 @@ def _not_injected(injected: str, plan: Intent) -> Finding:
     what = f"{INJECTED} is {injected!r}, and this container has no card"
     if plan.wants_gpu or injected != "all":
         return error(what, remedy=RUN)
-    return warning(f"{what}, so a run trains on the CPU", remedy=f"{RUN}, or to mean it: {WITHOUT}")
+    return warning(f"{what}, so a run trains on the CPU", remedy=RUN)
 
 
 def _give_one(facts: Facts, driver: DriverState) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from loradock.checks.base import Check, Finding, Intent, warning
-from loradock.checks.seen import each, used_cards
+from loradock.checks.seen import each, on_host, used_cards
 from loradock.facts import CardState, Facts
 from loradock.host import Host
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """The default is the measure, not the maximum: a T4's default lies far below it, and it boosts above."""
-    return each(used_cards(host), judge, fine="clocks as they were delivered")
+    return on_host(each(used_cards(host), judge, fine="clocks as they were delivered"), facts)
 
 
 def judge(card: CardState) -> Finding | None:

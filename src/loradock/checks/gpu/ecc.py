@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.seen import used_cards
+from loradock.checks.seen import on_host, used_cards
 from loradock.errors import GpuSuspect
 from loradock.facts import CardState, Facts
 from loradock.host import Host
@@ -20,17 +20,19 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     }
     found = [finding for card in cards if (finding := judge(card, cards))]
     with_ecc = sum(bool(card.is_ecc) for card in cards)
-    return found or [ok(f"no uncorrected memory error; {with_ecc} of {len(cards)} cards have ECC on", **measured)]
+    return on_host(found, facts) or [
+        ok(f"no uncorrected memory error; {with_ecc} of {len(cards)} cards have ECC on", **measured)
+    ]
 
 
 def judge(card: CardState, cards: tuple[CardState, ...]) -> Finding | None:
     """The worst of what the counters say: a row that cannot be replaced, lost data, a replacement that waits."""
     reset = f"sudo nvidia-smi --gpu-reset -i {card.index}"
     if card.has_remap_failed:
-        rest = ",".join(str(other.index) for other in cards if other is not card)
+        rest = ",".join(str(other.index) for other in cards if not other.has_remap_failed)
         return error(
             f"{card.label} could not replace a faulty row of its memory: it has to be exchanged",
-            remedy=f"export CUDA_VISIBLE_DEVICES={rest}" if rest else "loradock train --set device=cpu",
+            remedy=f"export CUDA_VISIBLE_DEVICES={rest}" if rest else "loradock train --set device=cpu ...",
             ends=GpuSuspect,
         )
     if card.uncorrected_volatile:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.seen import each, used_cards
+from loradock.checks.seen import each, on_host, used_cards
 from loradock.facts import CardState, Facts
 from loradock.host import Host
 
@@ -20,7 +20,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
                 )
             ]
         return [ok(f"one MIG instance: {facts.gpu.name}")]
-    return each(cards, _undivided, fine="no card is divided")
+    return on_host(each(cards, _undivided, fine="no card is divided"), facts)
 
 
 def _undivided(card: CardState) -> Finding | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loradock.checks.base import Check, Finding, Intent, warning
-from loradock.checks.seen import each, used_cards
+from loradock.checks.seen import each, on_host, used_cards
 from loradock.facts import CardState, Facts
 from loradock.host import Host
 
@@ -13,7 +13,8 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     cards = used_cards(host)
     is_virtual = " hypervisor" in (host.read_text("/proc/cpuinfo") or "")
     widths = ", ".join(dict.fromkeys(f"x{card.pcie_width}" for card in cards if card.pcie_width))
-    return each(cards, lambda card: judge(card, is_virtual=is_virtual), fine=f"PCIe {widths or 'links are not shown'}")
+    fine = f"PCIe {widths or 'links are not shown'}"
+    return on_host(each(cards, lambda card: judge(card, is_virtual=is_virtual), fine=fine), facts)
 
 
 def judge(card: CardState, *, is_virtual: bool) -> Finding | None:
@@ -22,8 +23,8 @@ def judge(card: CardState, *, is_virtual: bool) -> Finding | None:
     if not width or not possible or width >= possible or (is_virtual and width * 2 >= possible):
         return None
     return warning(
-        f"{card.label} is linked by PCIe x{width} of x{possible}",
-        remedy=f"sudo lspci -vv -s {card.pci_bus or card.index} | grep Lnk, then reseat the card or its riser",
+        f"{card.label} is linked by PCIe x{width} of x{possible}: a loose card or riser, or a narrow slot",
+        remedy=f"sudo lspci -vv -s {card.pci_bus} | grep Lnk" if card.pci_bus else f"nvidia-smi -q -i {card.index}",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loradock.checks.base import Check, Finding, Intent, warning
-from loradock.checks.seen import each, used_cards
+from loradock.checks.seen import each, on_host, used_cards
 from loradock.facts import CardState, Facts
 from loradock.host import Host
 
@@ -12,7 +12,7 @@ SLACK = 0.99
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """The limit that is enforced, whoever set it, against the default."""
-    return each(used_cards(host), judge, fine="power limits as they were delivered")
+    return on_host(each(used_cards(host), judge, fine="power limits as they were delivered"), facts)
 
 
 def judge(card: CardState) -> Finding | None:

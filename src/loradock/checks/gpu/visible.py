@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.seen import plural, used_cards
 from loradock.facts import CardState, Facts
@@ -17,7 +19,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         for finding in (
             cut_short(host.environ.get(VISIBLE), len(facts.gpus)),
             too_few(facts),
-            unordered(host.card_states(), host.environ.get(ORDER)),
+            unordered(host.card_states(), host.environ),
         )
         if finding
     ]
@@ -46,13 +48,14 @@ def too_few(facts: Facts) -> Finding | None:
     )
 
 
-def unordered(states: tuple[CardState, ...], order: str | None) -> Finding | None:
-    """Without an order CUDA counts the fastest card first, nvidia-smi by the bus: only unlike cards tell."""
+def unordered(states: tuple[CardState, ...], environ: Mapping[str, str]) -> Finding | None:
+    """A run counts along the PCI bus unless an order is set: by another one its plan is made for the wrong card."""
+    order, entries = environ.get(ORDER) or "PCI_BUS_ID", (environ.get(VISIBLE) or "").split(",")
     names = sorted({card.name for card in states if card.name})
-    if len(names) < 2 or order == "PCI_BUS_ID":
+    if len(names) < 2 or order == "PCI_BUS_ID" or all(entry.strip().startswith(("GPU-", "MIG-")) for entry in entries):
         return None
     return warning(
-        f"{' and '.join(names)} are counted otherwise by CUDA than by nvidia-smi",
+        f"{ORDER} is {order!r}: CUDA counts {' and '.join(names)} otherwise than nvidia-smi and the plan of a run",
         remedy=f"export {ORDER}=PCI_BUS_ID",
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from loradock.checks.base import Check, Finding, Intent, ok, warning
 from loradock.checks.known import xids
-from loradock.checks.seen import used_cards
+from loradock.checks.seen import on_host, used_cards
 from loradock.facts import CardState, Facts
 from loradock.host import Host
 
@@ -21,7 +21,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         return [ok("the kernel's log is not readable here")]
     cards = used_cards(host)
     found = [finding for card in cards if (finding := judge(card, lines, xids()))]
-    return found or [ok("the kernel's log holds no report of a faulty card")]
+    return on_host(found, facts) or [ok("the kernel's log holds no report of a faulty card")]
 
 
 def judge(card: CardState, lines: Sequence[str], meanings: Mapping[int, str]) -> Finding | None:
@@ -32,7 +32,7 @@ def judge(card: CardState, lines: Sequence[str], meanings: Mapping[int, str]) ->
         return None
     return warning(
         f"{card.label} reported Xid {numbers[-1]} since the start: {meanings[numbers[-1]]}",
-        remedy=f"sudo dmesg | grep Xid; sudo nvidia-smi --gpu-reset -i {card.index}",
+        remedy=f"sudo dmesg | grep Xid && sudo nvidia-smi --gpu-reset -i {card.index}",
         reports=len(numbers),
     )
 
