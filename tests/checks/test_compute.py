@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
+import subprocess
 import sys
 import sysconfig
-from pathlib import Path
 
-import pytest
 from checks.conftest import namespace
+from checks.damage import damaged, package
 
 from loradock.checks.compute import CHECKS
+from loradock.checks.compute.collective import Exchange
 
 TRITON = ["--only", "triton"]
 
 
-def package(name: str) -> Path:
-    spec = importlib.util.find_spec(name)
-    assert spec
-    assert spec.origin
-    return Path(spec.origin).parent
-
-
-def test_on_a_healthy_machine_every_check_says_ok_and_names_device_and_dtype(examined):
-    seen = examined("--only", "compute", env={"OMP_NUM_THREADS": "2"})
+def test_on_a_healthy_machine_every_check_says_ok_names_device_and_dtype_and_leaves_nothing(examined, tmp_path):
+    seen = examined("--only", "compute", env={"OMP_NUM_THREADS": "2", "TRITON_CACHE_DIR": str(tmp_path)})
     found = seen.content["findings"]
     assert seen.exit_code == 0
     assert {each["check"] for each in found} == {check.name for check in CHECKS}
@@ -31,23 +24,36 @@ def test_on_a_healthy_machine_every_check_says_ok_and_names_device_and_dtype(exa
     numeric = [each for each in found if each["check"] not in ("collective", "triton")]
     assert all("cpu" in each["what"] or "cuda" in each["what"] for each in numeric)
     assert not [each for each in found if "IFNAME" in each["what"] or "_DIR" in each["what"]]
+    assert not list(tmp_path.iterdir())
 
 
-def test_an_interface_that_is_not_there_is_named_with_its_variable(examined, faults):
-    seen = examined("--only", "collective", env={"GLOO_SOCKET_IFNAME": "nosuch0"})
-    finding = seen.one("collective")
-    assert (finding["severity"], finding["remedy"]) == ("warning", "unset GLOO_SOCKET_IFNAME")
-    faults.seen("GLOO_SOCKET_IFNAME names no interface", made="real", finding=finding, check="collective")
+LATE = """
+import multiprocessing, time, torch
+from loradock.checks.compute import collective
+right = torch.set_num_threads
+def late(number):
+    time.sleep(3 if multiprocessing.current_process().name.endswith("2") else 0)
+    right(number)
+torch.set_num_threads = late
+print(collective.all_reduce("gloo", 2, limit_seconds=2))
+"""
 
 
-def test_a_loopback_interface_that_is_down_is_named(examined, faults):
-    finding = examined("--only", "collective", within=[*namespace(":"), "unshare", "--net"]).one("collective")
-    faults.seen("loopback interface down", made="real", finding=finding, check="collective")
+def test_a_process_that_is_late_to_begin_is_waited_for():
+    done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.endswith(f"{Exchange(backend='gloo', ranks=2, faults=(None, None))}\n"), done.stdout
 
 
-def test_a_removed_c_compiler_is_named(examined, faults):
-    seen = examined(*TRITON, env={"PATH": "/nonexistent", "CC": None}, python=sys.executable)
-    faults.seen("C compiler removed", made="real", finding=seen.one("triton"), check="triton")
+def test_no_loopback_no_headers_wrong_products_and_no_library_for_4_bit_are_four_findings(examined, faults):
+    headers, library = sysconfig.get_paths()["include"], package("bitsandbytes") / "libbitsandbytes_cpu.so"
+    within = [*namespace(f"mount -t tmpfs none {headers}\nmount --bind /dev/null {library}"), "unshare", "--net"]
+    env = {**damaged("float32_product"), "CC": None}
+    seen = examined("--only", "collective,dtypes,triton,quantised-linear", within=within, env=env)
+    faults.seen("loopback interface down", made="real", finding=seen.one("collective"), check="collective")
+    faults.seen("Python's C headers missing", made="real", finding=seen.one("triton"), check="triton")
+    faults.seen("float32 products in bfloat16", made="real", finding=seen.one("dtypes"), check="dtypes")
+    empty = seen.one("quantised-linear")
+    faults.seen("bitsandbytes' CPU library empty", made="real", finding=empty, check="quantised-linear")
 
 
 def test_a_compiler_that_cc_names_and_that_is_not_there_is_named(examined, faults):
@@ -56,31 +62,11 @@ def test_a_compiler_that_cc_names_and_that_is_not_there_is_named(examined, fault
     faults.seen("CC names a compiler that is gone", made="real", finding=finding, check="triton")
 
 
-def test_missing_python_headers_are_named(examined, faults):
-    headers = sysconfig.get_paths()["include"]
-    finding = examined(*TRITON, within=namespace(f"mount -t tmpfs none {headers}"), env={"CC": None}).one("triton")
-    faults.seen("Python's C headers missing", made="real", finding=finding, check="triton")
-
-
-@pytest.mark.parametrize(
-    ("options", "fault", "containing"),
-    [
-        ("noexec", "TRITON_CACHE_DIR on a noexec mount", "nothing may be executed"),
-        ("ro", "TRITON_CACHE_DIR on a read-only mount", "cannot be written"),
-        ("size=64k", "TRITON_CACHE_DIR on a full file system", "is full"),
-    ],
-)
-def test_a_cache_that_cannot_hold_what_triton_compiles_is_named(examined, faults, tmp_path, options, fault, containing):
-    within = namespace(f"mount -t tmpfs -o {options} none {tmp_path}")
-    seen = examined(*TRITON, within=within, env={"TRITON_CACHE_DIR": f"{tmp_path}/triton", "CC": None})
-    finding = seen.one("triton", containing=containing)
+def test_a_cache_that_cannot_be_written_is_named(examined, faults, tmp_path):
+    within = namespace(f"mount -t tmpfs -o ro none {tmp_path}")
+    finding = examined(*TRITON, within=within, env={"TRITON_CACHE_DIR": f"{tmp_path}/triton", "CC": None}).one("triton")
     assert finding["remedy"].startswith("export TRITON_CACHE_DIR=")
-    faults.seen(fault, made="real", finding=finding, check="triton")
-
-
-def test_what_triton_compiles_leaves_nothing_in_its_cache(examined, tmp_path):
-    assert examined(*TRITON, env={"TRITON_CACHE_DIR": str(tmp_path)}).one("triton")["severity"] == "ok"
-    assert not list(tmp_path.iterdir())
+    faults.seen("TRITON_CACHE_DIR on a read-only mount", made="real", finding=finding, check="triton")
 
 
 def test_an_assembler_that_does_not_run_is_named(examined, faults):
@@ -88,11 +74,3 @@ def test_an_assembler_that_does_not_run_is_named(examined, faults):
     finding = examined(*TRITON, within=namespace(f"mount --bind /dev/null {assembler}")).one("triton")
     assert "ptxas" in finding["what"]
     faults.seen("Triton's assembler not executable", made="real", finding=finding, check="triton")
-
-
-def test_a_compiled_library_of_bitsandbytes_that_does_not_load_is_a_warning_on_a_cpu(examined, faults):
-    library = package("bitsandbytes") / "libbitsandbytes_cpu.so"
-    seen = examined("--only", "quantised-linear", within=namespace(f"mount --bind /dev/null {library}"))
-    faults.seen(
-        "bitsandbytes' CPU library empty", made="real", finding=seen.one("quantised-linear"), check="quantised-linear"
-    )

@@ -40,7 +40,7 @@ def test_data_that_are_missing_empty_or_broken_are_named_one_by_one(
         finding = seen.one("data-files", containing=words)
         faults.seen(fault, made="real", finding=finding, check="data-files", exit_code=exit_code)
     near = seen.one("data-files", containing="trian.jsonl")["remedy"]
-    assert near == f"--set data.sources.0.path={tmp_path / 'train.jsonl'}"
+    assert near == f"loradock train --set data.sources.0.path={tmp_path / 'train.jsonl'} ..."
     assert seen.exit_code == 66
 
 

@@ -40,7 +40,7 @@ def test_a_model_directory_that_is_not_there_is_named_with_its_neighbour(
 ) -> None:
     seen = examined(*QUICK, "model", "--config", written(model={"name": str(model.with_name("tiny-bass"))}))
     faults.seen("model directory missing", made="real", finding=seen.one("base"), check="base", exit_code=66)
-    assert seen.one("base")["remedy"] == f"--set model.name={model}"
+    assert seen.one("base")["remedy"] == f"loradock train --set model.name={model} ..."
     others = [finding for finding in seen.content["findings"] if finding["check"] != "base"]
     assert {finding["severity"] for finding in others} == {"ok"}, others
 

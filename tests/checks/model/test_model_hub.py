@@ -55,7 +55,7 @@ def test_a_model_in_the_hubs_cache_is_complete_without_the_hub_and_a_branch_is_a
     assert seen.one("base")["what"] == "someone/tiny-7b at main is in the hub's cache, complete"
     assert seen.one("embedding")["what"] == "878 ids, 878 embeddings"
     faults.seen("revision is a branch", made="real", finding=seen.one("revision"), check="revision")
-    assert seen.one("revision")["remedy"] == f"--set model.revision={COMMIT}"
+    assert seen.one("revision")["remedy"] == f"loradock train --set model.revision={COMMIT} ..."
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from loradock import demo
 from loradock.checks.base import Finding
 from loradock.checks.intent import intent
 from loradock.checks.model import model_memory
-from loradock.errors import EnvironmentUnfit
 from loradock.host import Host
 
 BASE = Path(demo.__file__).parent / "base"
@@ -89,7 +88,7 @@ def test_what_is_no_causal_language_model_is_refused_and_a_small_one_fits(tmp_pa
 @pytest.mark.parametrize(
     ("fault", "card", "model", "length", "settings", "severity", "remedy"),
     [
-        ("70B model on an A10", "a10", "llama-3-70b", 1024, {}, "error", "--set model.name=DIR  # of a smaller model"),
+        ("70B model on an A10", "a10", "llama-3-70b", 1024, {}, "error", "loradock train --set model.name=DIR ..."),
         (
             "7B model in 16 bit on a T4",
             "t4",
@@ -97,7 +96,7 @@ def test_what_is_no_causal_language_model_is_refused_and_a_small_one_fits(tmp_pa
             1024,
             {"model": {"quantization": "none"}},
             "error",
-            "--set model.quantization=nf4",
+            "loradock train --set model.quantization=nf4 ...",
         ),
         (
             "packed rows too long for the card",
@@ -106,9 +105,17 @@ def test_what_is_no_causal_language_model_is_refused_and_a_small_one_fits(tmp_pa
             32768,
             {"train": {"packing": True}},
             "error",
-            "--set data.max_length=16384",
+            "loradock train --set data.max_length=16384 ...",
         ),
-        ("rows too long for the card", "t4", "mistral-7b", 16384, {}, "warning", "--set data.max_length=8192"),
+        (
+            "rows too long for the card",
+            "t4",
+            "mistral-7b",
+            16384,
+            {},
+            "warning",
+            "loradock train --set data.max_length=8192 ...",
+        ),
         (
             "no checkpointing",
             "a10",
@@ -116,7 +123,7 @@ def test_what_is_no_causal_language_model_is_refused_and_a_small_one_fits(tmp_pa
             4096,
             {"train": {"checkpointing": False, "packing": True}},
             "error",
-            "--set train.checkpointing=true",
+            "loradock train --set train.checkpointing=true ...",
         ),
     ],
 )
@@ -131,7 +138,7 @@ def test_what_does_not_fit_on_a_card_says_what_would(
     faults: Faults,
 ) -> None:
     (found,) = model_memory.judge(
-        config(**settings), facts=machine(card, flash=True), model=models()[model], length=length
+        config(**settings), facts=machine(card, flash=True), model=models()[model], length=length, on_gpu=True
     )
     assert found.severity == severity, found
     assert found.remedy == remedy
@@ -140,10 +147,41 @@ def test_what_does_not_fit_on_a_card_says_what_would(
 
 @pytest.mark.parametrize(("card", "model"), [("a10", "llama-3-8b"), ("t4", "mistral-7b"), ("h200", "llama-3-70b")])
 def test_a_model_that_is_known_to_train_on_a_card_fits(card: str, model: str) -> None:
-    (found,) = model_memory.judge(config(), facts=machine(card), model=models()[model], length=1024)
+    (found,) = model_memory.judge(config(), facts=machine(card), model=models()[model], length=1024, on_gpu=True)
     assert found.severity == "ok", found
 
 
-def test_a_device_that_is_not_there_is_no_question_of_memory() -> None:
-    with pytest.raises(EnvironmentUnfit):
-        model_memory.judge(config(device="cuda"), facts=machine(), model=models()["mistral-7b"], length=512)
+@pytest.mark.parametrize(
+    ("settings", "what", "remedy"),
+    [
+        ({"device": "cuda"}, "device is cuda, but no GPU", "loradock env-check --only gpu"),
+        (
+            {"model": {"compute_dtype": "float16"}},
+            "compute_dtype float16 needs a GPU",
+            "loradock train --set model.compute_dtype=float32 ...",
+        ),
+        ({"lora": {"targets": ["q_prog", "v_proj"]}}, "'q_prog'", "--set 'lora.targets=[q_proj, v_proj]' ..."),
+        ({"lora": {"targets": ["w_pack"]}}, "'w_pack'", "loradock train --set lora.targets=all-linear ..."),
+        ({"lora": {"modules_to_save": ["lm_heat"]}}, "'lm_heat'", "--set 'lora.modules_to_save=[lm_head]' ..."),
+        ({"lora": {"modules_to_save": ["xyz"]}}, "'xyz'", "loradock train --set 'lora.modules_to_save=[]' ..."),
+        ({"data": {"max_length": 4096}}, "data.max_length is 4096", "loradock train --set data.max_length=512 ..."),
+    ],
+)
+def test_what_the_configuration_asks_for_in_vain_is_mended_by_its_own_key(
+    settings: dict[str, Any], what: str, remedy: str, faults: Faults
+) -> None:
+    asked = config(**{**settings, "model": {"name": str(BASE), **settings.get("model", {})}})
+    (found,) = model_memory.look(Host(), replace(machine(), in_container=False), intent(Host(), asked))
+    assert found.severity == "error"
+    assert what in found.what
+    assert found.remedy.endswith(remedy)
+    if "device" in settings:
+        faults.seen("device: cuda, no card, a model", made="real", finding=told(found), check="model-memory")
+    elif "compute_dtype" in settings.get("model", {}):
+        faults.seen("float16 on a CPU", made="real", finding=told(found), check="model-memory")
+
+
+def test_inside_a_container_a_card_is_given_by_the_command_that_starts_it() -> None:
+    asked = config(model={"name": str(BASE)}, device="cuda")
+    (found,) = model_memory.look(Host(), replace(machine(), in_container=True), intent(Host(), asked))
+    assert found.remedy == "docker run --gpus all ..."

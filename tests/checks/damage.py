@@ -1,0 +1,21 @@
+"""Libraries damaged for one process (tests/checks/wrenches), and where the installed ones lie."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+WRENCHES = Path(__file__).with_name("wrenches")
+
+
+def damaged(*names: str) -> dict[str, str]:
+    """The environment of a process whose libraries are damaged so."""
+    return {"PYTHONPATH": str(WRENCHES), "LORADOCK_WRENCHES": " ".join(names), "OMP_NUM_THREADS": "2"}
+
+
+def package(name: str) -> Path:
+    """The folder of an installed package."""
+    spec = importlib.util.find_spec(name)
+    assert spec
+    assert spec.origin
+    return Path(spec.origin).parent
