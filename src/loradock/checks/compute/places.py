@@ -102,10 +102,18 @@ def used_cards(facts: Facts) -> tuple[int, ...]:
     return tuple(sorted({rank % len(facts.gpus) for rank in ranks}))
 
 
-def at_each(host: Host, facts: Facts, plan: Intent, look_at: Callable[[Place], Sequence[Finding]]) -> list[Finding]:
+def at_each(
+    host: Host,
+    facts: Facts,
+    plan: Intent,
+    look_at: Callable[[Place], Sequence[Finding]],
+    *,
+    is_first_alone: bool = False,
+) -> list[Finding]:
     """What is found at each place, with as many threads as this process has CPUs; an error where torch has no card.
 
     A place that raises costs its own findings alone. What is wrong with a card that the run leaves alone is a warning.
+    With `is_first_alone` only the first place that the run uses is looked at.
     """
     import torch
 
@@ -119,7 +127,10 @@ def at_each(host: Host, facts: Facts, plan: Intent, look_at: Callable[[Place], S
         place.finish()
         return found
 
-    return [finding for place in places(facts, plan) for finding in at_one(place, finished, facts, host.environ)]
+    chosen = places(facts, plan)
+    if is_first_alone:
+        chosen = [place for place in chosen if place.is_used][:1]
+    return [finding for place in chosen for finding in at_one(place, finished, facts, host.environ)]
 
 
 def at_one(

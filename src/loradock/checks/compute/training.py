@@ -13,7 +13,7 @@ from loradock.checks.base import Check, Finding, Intent
 from loradock.checks.compute import tiny_model
 from loradock.checks.compute.exact_attention import Case, cases
 from loradock.checks.compute.implementations import BACKENDS, implementations, is_incapable, only, wanted
-from loradock.checks.compute.places import Place, at_each, first_line, is_full, used_cards
+from loradock.checks.compute.places import Place, at_each, first_line, is_full
 from loradock.checks.compute.verdict import RAISES, Trial, judge
 from loradock.checks.remedies import anew
 from loradock.facts import AttentionShape, Facts
@@ -122,11 +122,8 @@ def fault(losses: Sequence[float], gradient: Any, target: Target, dtype: str) ->
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """At the run's first place: what depends on the card alone was seen on each by the checks before."""
-    own = f"cuda:{used_cards(facts)[0]}" if plan.uses_card(facts) else "cpu"
-    anew_all = anew(host, "torch", "transformers", "peft")
-    return at_each(
-        host, facts, plan, lambda place: _at(place, facts, plan, again=anew_all) if place.device == own else []
-    )
+    again = anew(host, "torch", "transformers", "peft")
+    return at_each(host, facts, plan, lambda place: _at(place, facts, plan, again=again), is_first_alone=True)
 
 
 def _at(place: Place, facts: Facts, plan: Intent, *, again: str) -> list[Finding]:
@@ -147,11 +144,11 @@ def _at(place: Place, facts: Facts, plan: Intent, *, again: str) -> list[Finding
         whole: Bench | None = None
         trials: dict[str, Trial] = {}
         for name, (way, wrong) in seen.items():
-            again = ""
+            in_whole = ""
             if wrong and asked.quantization != "none":
                 whole = whole or bench(asked.model_copy(update={"quantization": "none"}))
-                again = attempt(whole, way) or ""
-            trials[name] = Trial(setting=way.setting, wrong=wrong or "", whole=again, cannot=wrong is None)
+                in_whole = attempt(whole, way) or ""
+            trials[name] = Trial(setting=way.setting, wrong=wrong or "", whole=in_whole, cannot=wrong is None)
     chosen = wanted(facts, plan, place)
     return judge(trials, storage=asked.quantization, place=str(place), wanted=chosen, again=again)
 
