@@ -35,7 +35,7 @@ GPU host (`tests/facts/`, with its source); *constructed*: facts that nobody rec
 |---|---|---|---|---|---|---|
 """
 MADE = ("real", "recorded", "constructed")
-MADE_UP = re.compile(rf"/tmp/pytest-of-\S+?/pytest-\d+/[^/ :)]+|{re.escape(str(ROOT))}")
+MADE_UP = re.compile(rf"/tmp/pytest-of-\S+?/pytest-\d+/[^/ :)]+|{re.escape(str(ROOT))}|{re.escape(sys.base_prefix)}")
 VARYING = re.compile(r"(/[\w.@+-]+)+|\d[\d.,]*( [KMGT]i?B)?")
 
 

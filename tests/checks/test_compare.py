@@ -66,18 +66,20 @@ def test_what_differs_comes_first_and_then_who_is_slow(here: Path) -> None:
 
 
 def test_a_file_that_is_none_of_ours_is_refused_before_anything_is_measured(here: Path, tmp_path: Path) -> None:
-    text, foreign, old, cut = (tmp_path / f"{name}.json" for name in ("text", "foreign", "old", "cut"))
+    text, foreign, old, cut, odd = (tmp_path / f"{name}.json" for name in ("text", "foreign", "old", "cut", "odd"))
     text.write_text("driver: 570\n")
     foreign.write_text('{"findings": []}')
     old.write_text('{"format": "loradock.env-check/0"}')
     cut.write_text(json.dumps({"format": FORMAT, "node": {"name": "x"}, "cards": []}))
-    done = env_check("--compare", here, text, foreign, old, cut)
+    odd.write_text(json.dumps({"format": FORMAT, "node": {"name": "x"}, "cards": [1], "measured": {}}))
+    done = env_check("--compare", here, text, foreign, old, cut, odd)
     assert (done.returncode, done.stdout) == (65, "")
     for words in (
         "text.json: no JSON",
         "foreign.json: not what env-check",
         "old.json: its format is",
         "lacks measured",
+        "odd.json: its cards are no values",
     ):
         assert words in done.stderr
     assert "hint: on each node: loradock env-check --level bench --json > NODE.json" in done.stderr

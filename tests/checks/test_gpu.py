@@ -151,8 +151,8 @@ def test_a_host_with_the_fault_is_told_from_a_healthy_one(
     assert "\n" not in worst.what
 
 
-LOST = dict.fromkeys(("name", "uuid", "capability", "memory_bytes", "used_bytes"))
-LOST |= {"failure": "GPU is lost", "nvlinks": ()}
+UNKNOWN: tuple[str, ...] = ("name", "uuid", "capability", "memory_bytes", "used_bytes")
+LOST: dict[str, Any] = {**dict.fromkeys(UNKNOWN), "failure": "GPU is lost", "nvlinks": ()}
 ALONE = [each for each in FAULTS if each[0] not in ("driver for CUDA 11", "compatibility library on a GeForce card")]
 
 

@@ -84,6 +84,8 @@ def _foreign(content: Any, format: str) -> str | None:
     ]
     if missing or not isinstance(content["node"].get("name"), str):
         return f"it lacks {', '.join(missing or ['the name of its node'])}"
+    if not all(isinstance(card, dict) for card in content["cards"]):
+        return "its cards are no values by name"
     if not all(isinstance(figures, dict) for figures in content["measured"].values()):
         return "its measured figures are no numbers by name"
     return None
