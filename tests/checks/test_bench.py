@@ -16,7 +16,7 @@ from loradock.checks.gpu_state import suspects
 from loradock.checks.known import peak
 from loradock.checks.seen import meanwhile, own_cards
 from loradock.checks.speeds import judge, medians
-from loradock.facts import CardState, DriverState
+from loradock.host.answers import CardState, DriverState
 from loradock.probe import gather
 
 

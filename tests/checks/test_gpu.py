@@ -16,8 +16,8 @@ from loradock.checks import gpu
 from loradock.checks.base import Finding, Intent
 from loradock.checks.known import Runtime, peak, runtime, table, xids
 from loradock.config.schema import RunConfig
-from loradock.facts import CardProcess
 from loradock.host import Host
+from loradock.host.answers import CardProcess
 from loradock.host.cards import module_version
 
 ROOT = Path(__file__).parents[2]

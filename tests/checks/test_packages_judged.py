@@ -17,8 +17,9 @@ from loradock.checks.base import Check, Finding
 from loradock.checks.intent import intent
 from loradock.checks.packages import builds, cuda_packages, cuda_runtimes, libraries, lock, protobuf, versions
 from loradock.errors import InputMissing
-from loradock.facts import Distribution, Gpu, PythonRun
+from loradock.facts import Gpu
 from loradock.host import Host
+from loradock.host.answers import Distribution, PythonRun
 from loradock.host.elf import shared_object
 from loradock.packages.findings import Findings
 from loradock.packages.lock import IMAGE_PREFIX, find_lock

@@ -15,8 +15,8 @@ from checks.spoilt_machine import IN_CONTAINER, WITH_A_CARD, printed, shell
 import loradock
 from loradock.checks.base import Intent
 from loradock.checks.system import CHECKS, clock, init, platform
-from loradock.facts import ProcessOne
 from loradock.host import Host
+from loradock.host.answers import ProcessOne
 
 SUSPECTS = ("HOME", "TMPDIR", "USER", "LOGNAME", "CC", "CACHE")
 PLAN = Intent(output=Path("/runs"), cache=Path("/cache"), scratch=Path("/tmp"))

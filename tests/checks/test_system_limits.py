@@ -12,8 +12,9 @@ from checks.spoilt_machine import IN_CONTAINER, WITH_A_CARD, cgroup, limited, pr
 from loradock.checks.base import Intent
 from loradock.checks.system import limits, loading, memory, shared_memory, tasks
 from loradock.config.schema import RunConfig
-from loradock.facts import Facts, Space
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import Space
 
 MIB, GIB = 1 << 20, 1 << 30
 SMALL_SHM = "mount -t tmpfs -o size=1m none /dev/shm"

@@ -14,8 +14,8 @@ from checks.spoilt_machine import IN_CONTAINER, printed, stranger
 
 from loradock.checks.base import Intent
 from loradock.checks.system import filesystem, storage
-from loradock.facts import Attempt
 from loradock.host import Host
+from loradock.host.answers import Attempt
 from loradock.host.folders import holding, mounts
 
 IN_SRV = ("env", "-C", "/srv")

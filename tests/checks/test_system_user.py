@@ -12,8 +12,8 @@ from checks.spoilt_machine import IN_CONTAINER, STRANGER, WITH_A_CARD, printed, 
 
 from loradock.checks.base import Intent
 from loradock.checks.system import cache_places, caches, compiler, executable, home
-from loradock.facts import Attempt
 from loradock.host import Host
+from loradock.host.answers import Attempt
 
 ENTRYPOINT = Path(__file__).parents[2] / "entrypoint"
 NAMELESS: dict[str, str | None] = dict.fromkeys(("LOGNAME", "USER", "LNAME", "USERNAME"))

@@ -15,8 +15,9 @@ from loradock.checks.child import Looked, answered
 from loradock.checks.node import Node, node
 from loradock.checks.runner import run
 from loradock.errors import EnvironmentUnfit, LoradockError, Problem, UsageError
-from loradock.facts import CardState, Facts
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import CardState
 
 FORMAT = "loradock.env-check/1"
 NEEDS = {"nothing": "", "gpu": "a card", "config": "--config"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from loradock.facts import CardState
+from loradock.host.answers import CardState
 
 SLOWDOWNS = ("HW Power Brake Slowdown", "HW Thermal Slowdown", "SW Thermal Slowdown", "HW Slowdown", "SW Power Cap")
 NOTICEABLE_FRACTION, NOTICEABLE_BYTES = 0.05, 2 << 30

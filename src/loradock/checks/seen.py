@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from loradock.checks.base import Finding, ok
-from loradock.facts import CardState, Facts
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import CardState
 
 
 def used_cards(host: Host, *, afresh: bool = False) -> tuple[CardState, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from loradock.checks.base import Finding, ok, warning
 from loradock.checks.gpu_state import suspects
 from loradock.checks.known import Peak
-from loradock.facts import CardState
+from loradock.host.answers import CardState
 
 ROUNDS = 5
 UNITS = {"tflops": "TFLOP/s", "gb_per_second": "GB/s"}

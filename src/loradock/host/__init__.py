@@ -1,7 +1,7 @@
 """The only door to the machine: files, folders, processes, packages, libraries and cards.
 
 Everything that asks what this machine is goes through a `Host`, so that a test can hand in another one. Its methods
-lie by subject, one file each; each answers with plain values or types of `facts.py`, and never judges.
+lie by subject, one file each; each answers with plain values or types of `answers.py`, and never judges.
 """
 
 from loradock.host.builds import Builds

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from loradock.facts import PythonRun
+from loradock.host.answers import PythonRun
 from loradock.host.machine import Machine
 
 RELEASE = re.compile(r"release (\d+\.\d+)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from loradock.facts import CardProcess, CardState, MigInstance
+from loradock.host.answers import CardProcess, CardState, MigInstance
 
 # The bits of nvmlDeviceGetCurrentClocksEventReasons, in the words of `nvidia-smi -q`.
 REASONS = {

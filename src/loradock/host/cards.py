@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loradock.facts import CardState, DriverState, Gpu
+from loradock.facts import Gpu
+from loradock.host.answers import CardState, DriverState
 from loradock.host.card_state import state
 from loradock.host.machine import Machine
 

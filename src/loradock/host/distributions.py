@@ -9,7 +9,7 @@ import sysconfig
 from importlib.machinery import all_suffixes
 from pathlib import Path
 
-from loradock.facts import Distribution
+from loradock.host.answers import Distribution
 from loradock.host.machine import Machine
 
 HEAD_BYTES = 4096

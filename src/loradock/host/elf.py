@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from loradock.facts import SharedObject
+from loradock.host.answers import SharedObject
 
 HEADER_BYTES = 64
 LITTLE_64_BIT = b"\x7fELF\x02\x01"

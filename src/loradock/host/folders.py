@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from loradock.facts import Attempt, Mount, Space
+from loradock.host.answers import Attempt, Mount, Space
 from loradock.host.machine import Machine
 
 PROBE_BYTES = 64 << 10

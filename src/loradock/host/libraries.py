@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from loradock.facts import SharedObject
+from loradock.host.answers import SharedObject
 from loradock.host.elf import shared_object
 from loradock.host.machine import Machine
 

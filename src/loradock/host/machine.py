@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from loradock.facts import ProcessOne
+from loradock.host.answers import ProcessOne
 
 LIMITS = {
     "open files": resource.RLIMIT_NOFILE,

@@ -6,8 +6,9 @@ from loradock.checks.base import Check, Finding, Intent
 from loradock.checks.known import peak
 from loradock.checks.seen import meanwhile, own_cards
 from loradock.checks.speeds import judge, medians
-from loradock.facts import CardState, Facts, Gpu
+from loradock.facts import Facts, Gpu
 from loradock.host import Host
+from loradock.host.answers import CardState
 
 SIZE_BYTES = 256 << 20
 

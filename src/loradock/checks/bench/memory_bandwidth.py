@@ -8,8 +8,9 @@ from loradock.checks.base import Check, Finding, Intent
 from loradock.checks.known import peak
 from loradock.checks.seen import meanwhile, own_cards
 from loradock.checks.speeds import judge, medians
-from loradock.facts import CardState, Facts, Gpu
+from loradock.facts import Facts, Gpu
 from loradock.host import Host
+from loradock.host.answers import CardState
 
 CARD_BYTES, CPU_BYTES = 1 << 30, 128 << 20
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from loradock.checks.base import Check, Finding, Intent, warning
 from loradock.checks.gpu_state import is_noticeable
 from loradock.checks.seen import each, on_host, own_cards
-from loradock.facts import CardState, Facts
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import CardState
 
 STEPS = (75, 50, 25, 5)
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.seen import on_host, plural
 from loradock.errors import GpuSuspect
-from loradock.facts import CardState, DriverState, Facts
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import CardState, DriverState
 
 VISIBLE, INJECTED = "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"
 HIDDEN = ("", "-1", "NoDevFiles")

@@ -9,8 +9,9 @@ from pathlib import PurePosixPath
 from loradock.checks.base import Check, Finding, Intent, error, ok
 from loradock.checks.known import Runtime, runtime
 from loradock.checks.seen import on_host
-from loradock.facts import DriverState, Facts
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import DriverState
 
 LIBRARY_VERSION = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)$")
 LIBRARY_PATH = "LD_LIBRARY_PATH"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.seen import on_host, used_cards
 from loradock.errors import GpuSuspect
-from loradock.facts import CardState, Facts
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import CardState
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:

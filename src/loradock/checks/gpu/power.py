@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from loradock.checks.base import Check, Finding, Intent, warning
 from loradock.checks.seen import each, on_host, used_cards
-from loradock.facts import CardState, Facts
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import CardState
 
 SLACK = 0.99
 

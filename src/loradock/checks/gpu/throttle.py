@@ -6,8 +6,9 @@ import time
 
 from loradock.checks.base import Check, Finding, Intent, ok, warning
 from loradock.checks.seen import used_cards
-from loradock.facts import CardState, Facts
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import CardState
 
 PAUSE_SECONDS = 0.3
 # The nearest cause first: the general "HW Slowdown" is set with each of the more exact ones.

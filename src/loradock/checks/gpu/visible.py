@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.seen import plural, used_cards
-from loradock.facts import CardState, Facts
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import CardState
 
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 

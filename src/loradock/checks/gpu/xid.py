@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from loradock.checks.base import Check, Finding, Intent, ok, warning
 from loradock.checks.known import xids
 from loradock.checks.seen import on_host, used_cards
-from loradock.facts import CardState, Facts
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import CardState
 
 XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
 

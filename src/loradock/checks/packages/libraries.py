@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from loradock.checks.base import Check, Finding, Intent, error, ok
 from loradock.checks.remedies import locked_versions, reinstall
-from loradock.facts import Facts, SharedObject
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import SharedObject
 
 ROOTS = ("torch", "triton", "bitsandbytes", "nvidia", "numpy", "pyarrow", "tokenizers", "safetensors", "sentencepiece")
 MODULES = re.compile(r"flash_attn_2_cuda.*\.so")

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.remedies import locked_versions, reinstall
-from loradock.facts import Facts, PythonRun
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import PythonRun
 
 # {distribution: a module of it that protoc generated}; each refuses a runtime older than its generator.
 USERS = {

@@ -10,8 +10,9 @@ from pathlib import Path
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.remedies import ANOTHER_IMAGE, reinstall
 from loradock.errors import InputMissing
-from loradock.facts import Distribution, Facts
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import Distribution
 from loradock.packages.lock import IMAGE_PREFIX, find_lock, optional_pins, read_lock
 
 # The lock of what runs; one for development holds tools besides, without which a run does as well.

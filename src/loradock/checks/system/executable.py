@@ -7,8 +7,9 @@ import shlex
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.system.cache_places import places
 from loradock.checks.system.places import listed, reason
-from loradock.facts import Attempt, Facts
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import Attempt
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:

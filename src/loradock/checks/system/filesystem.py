@@ -6,8 +6,9 @@ import shlex
 
 from loradock.checks.base import Check, Finding, Intent, ok, warning
 from loradock.checks.system.places import elsewhere
-from loradock.facts import Facts, Mount
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import Mount
 
 NETWORK = ("nfs", "nfs4", "cifs", "smb3", "afs", "ceph", "lustre", "gpfs", "beegfs")
 LOCAL_LOCKS = ("nolock", "local_lock=all", "local_lock=flock", "nobrl")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.system.loading import loading
-from loradock.facts import Facts, Space
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import Space
 
 PLACE = Path("/dev/shm")
 MIB = 1 << 20

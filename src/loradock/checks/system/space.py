@@ -8,8 +8,9 @@ from pathlib import Path
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.system.places import elsewhere, listed
 from loradock.errors import DiskFull
-from loradock.facts import Facts, Space
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import Space
 
 MIB, GIB = 1 << 20, 1 << 30
 FEWEST_BYTES = 16 * MIB

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.system.places import elsewhere, ending, listed, reason
-from loradock.facts import Attempt, Facts
+from loradock.facts import Facts
 from loradock.host import Host
+from loradock.host.answers import Attempt
 
 HARMS = {
     "fsync": "a power cut may cost the newest checkpoint",
