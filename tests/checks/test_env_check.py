@@ -67,11 +67,15 @@ def test_a_passing_check_names_no_variable(twice: tuple[Examined, Examined]) -> 
     assert [name for name in suspects if name in said] == []
 
 
-def test_quick_takes_less_than_half_a_second_of_cpu() -> None:
+def test_quick_takes_less_than_half_a_second_of_cpu(tmp_path: Path) -> None:
+    # Byte-code is kept, as an installed package keeps it.
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
     seconds: list[float] = []
-    for _ in range(3):
+    for _ in range(4):
         process = subprocess.Popen(
-            [sys.executable, "-m", "loradock", "env-check", "--level", "quick"], stdout=subprocess.DEVNULL
+            [sys.executable, "-m", "loradock", "env-check", "--level", "quick"],
+            stdout=subprocess.DEVNULL,
+            env=environment,
         )
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)

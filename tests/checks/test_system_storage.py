@@ -149,16 +149,21 @@ def test_a_scratch_that_is_not_there_is_named_and_the_one_that_is_taken_is_probe
     assert list(tmp_path.iterdir()) == []
 
 
+def read_only(folder: str) -> str:
+    """Its content stays to be seen: this checkout may lie there."""
+    return f"mount --bind {folder} {folder}; mount -o remount,ro,bind {folder}"
+
+
 def test_a_scratch_that_takes_no_file_is_named(examined: Examine, faults: Faults) -> None:
     within = namespace("mount -t tmpfs -o size=64k none /srv; cat /dev/zero > /srv/full 2>/dev/null || true")
     found = examined("--only", "scratch", within=within, env={"TMPDIR": "/srv"})
     faults.seen("TMPDIR is full", made="real", finding=found.one("scratch"), check="scratch")
-    default = examined("--only", "scratch", within=namespace("mount -t tmpfs -o ro none /tmp"), env={"TMPDIR": None})
+    default = examined("--only", "scratch", within=namespace(read_only("/tmp")), env={"TMPDIR": None})
     faults.seen("/tmp is read-only", made="real", finding=default.one("scratch"), check="scratch")
 
 
 def test_no_place_for_temporary_files_is_an_error(examined: Examine, faults: Faults) -> None:
-    closed = "; ".join(f"mount -t tmpfs -o ro none {folder}" for folder in ("/tmp", "/var/tmp", "/srv"))
+    closed = "; ".join(map(read_only, ("/tmp", "/var/tmp", "/srv")))
     found = examined("--only", "scratch", within=[*namespace(closed), *IN_SRV], env={"TMPDIR": None})
     seen = found.one("scratch")
     faults.seen("no place for temporary files", made="real", finding=seen, check="scratch", exit_code=77)
