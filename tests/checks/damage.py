@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 WRENCHES = Path(__file__).with_name("wrenches")
@@ -10,7 +11,8 @@ WRENCHES = Path(__file__).with_name("wrenches")
 
 def damaged(*names: str) -> dict[str, str]:
     """The environment of a process whose libraries are damaged so."""
-    return {"PYTHONPATH": str(WRENCHES), "LORADOCK_WRENCHES": " ".join(names), "OMP_NUM_THREADS": "2"}
+    path = os.pathsep.join([str(WRENCHES), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {"PYTHONPATH": path, "LORADOCK_WRENCHES": " ".join(names), "OMP_NUM_THREADS": "2"}
 
 
 def package(name: str) -> Path:
