@@ -13,16 +13,16 @@ code  meaning                                             class
 71    the environment cannot train (packages, driver)     EnvironmentUnfit
 73    disk full or over quota                             DiskFull
 74    reading or writing failed                           StorageError
-75    stopped by a signal, a new step was committed       (reserved)
+75    stopped by a signal, a new step was committed       Stopped
 76    stopped by a signal, no progress was committed      Interrupted
 77    the output directory is not writable                NotWritable
 78    the configuration or the model it names is bad      ConfigError, ModelError
 79    training diverged (a non-finite loss)               Diverged
 80    out of GPU memory                                   OutOfMemory
 81    the GPU is suspect                                  GpuSuspect
-82    hung                                                (reserved)
+82    hung: no sign of life within its limit              Hung
 83    no acceptable checkpoint to resume from             NoCheckpoint
-84    another run holds the output directory              (reserved)
+84    another run holds the output directory              Locked
 ====  ==================================================  =====================
 
 An error says what is wrong and a remedy that can be typed. Where an input has several problems, one
@@ -115,8 +115,14 @@ class StorageError(LoradockError):
     exit_code = 74
 
 
+class Stopped(LoradockError):
+    """A signal stopped the run; a step that was new since its start is committed."""
+
+    exit_code = 75
+
+
 class Interrupted(LoradockError):
-    """A signal stopped the run before anything was committed."""
+    """A signal stopped the run before anything new was committed."""
 
     exit_code = 76
 
@@ -157,7 +163,19 @@ class GpuSuspect(LoradockError):
     exit_code = 81
 
 
+class Hung(LoradockError):
+    """No sign of life came within the limit of the phase."""
+
+    exit_code = 82
+
+
 class NoCheckpoint(LoradockError):
     """There is no checkpoint that this run may resume from."""
 
     exit_code = 83
+
+
+class Locked(LoradockError):
+    """Another run holds the output directory."""
+
+    exit_code = 84
