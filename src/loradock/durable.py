@@ -1,0 +1,70 @@
+"""Files that outlive a power cut: written whole, flushed to the disk, and put in place by rename.
+
+Every OSError comes out as it is; `directory.storage_error` makes of it what a person reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import threading
+from pathlib import Path
+
+NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)
+
+
+def write(file: Path, content: bytes) -> str:
+    """Write a new file and flush it to the disk; returns the sha256 of `content` as hex.
+
+    Its mode is what the umask leaves of 0666. Raises FileExistsError where anything has that name (a link too), or
+    the OSError of the disk; a file that could not be written whole is removed.
+    """
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except BaseException:
+        _remove(file)
+        raise
+    return hashlib.sha256(content).hexdigest()
+
+
+def replace(file: Path, content: str | bytes) -> None:
+    """Put `content` (text as UTF-8) in the place of `file` in one step: a reader sees the old or the new one, whole.
+
+    It is staged beside as `.NAME.ID`, with the number of this process (in a second thread, of that thread).
+    """
+    staged = file.with_name(f".{file.name}.{threading.get_native_id()}")
+    staged.unlink(missing_ok=True)  # in a container the process that was killed had the same number
+    write(staged, content.encode() if isinstance(content, str) else content)
+    try:
+        os.replace(staged, file)
+    except BaseException:
+        _remove(staged)
+        raise
+    sync_folder(file.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk. A file system that knows no such thing is let off."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _remove(file: Path) -> None:
+    """Take away what was half written; the error that led here counts more than one from doing so."""
+    with contextlib.suppress(OSError):
+        file.unlink()
