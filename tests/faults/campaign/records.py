@@ -1,0 +1,72 @@
+"""The lines that trials leave: one JSON line each in bench/results/reliability/PROMISE.jsonl, with the commit."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import subprocess
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[3]
+PLACE = ROOT / "bench" / "results" / "reliability"
+
+Line = dict[str, Any]
+
+
+@cache
+def commit() -> str:
+    """The short commit of this tree; `-dirty` where src/ differs from it, `unknown` outside a repository."""
+    head = _git("rev-parse", "--short", "HEAD")
+    if head is None:
+        return "unknown"
+    return f"{head}-dirty" if _git("status", "--porcelain", "--", "src") else head
+
+
+def append(line: Line, *, place: Path = PLACE) -> Line:
+    """Add the commit and the date, and append to the promise's file in one write; returns the whole line."""
+    whole = {"commit": commit(), "date": datetime.now(UTC).isoformat(timespec="seconds"), **line}
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / f"{line['promise']}.jsonl").open("a", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.write(json.dumps(whole) + "\n")
+    return whole
+
+
+def lines(promise: str, *, place: Path = PLACE) -> list[Line]:
+    """The lines of a promise in the order of their first writing; a trial made again counts once, as last seen."""
+    file = place / f"{promise}.jsonl"
+    if not file.exists():
+        return []
+    read = (json.loads(text) for text in file.read_text(encoding="utf-8").splitlines() if text.endswith("}"))
+    return list({key(line): line for line in read}.values())
+
+
+def key(line: Line) -> tuple[str, str, str]:
+    """What makes two lines the same trial."""
+    return line["commit"], line["subject"], str(line["trial"])
+
+
+def of_last_run(found: Iterable[Line], *, target: int) -> list[Line]:
+    """The lines of the newest commit that reached the target count, else of the newest commit."""
+    by_commit: dict[str, list[Line]] = {}
+    for line in found:
+        by_commit.setdefault(line["commit"], []).append(line)
+    newest_first = list(by_commit.values())[::-1]
+    return next((run for run in newest_first if counted(run) >= target), newest_first[0] if newest_first else [])
+
+
+def counted(run: Iterable[Line]) -> int:
+    """How many trials the lines stand for; one line may stand for many (`count`)."""
+    return sum(line.get("count", 1) for line in run)
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,35 @@
+"""Promise tests: `trial` notes what one found; --full writes it to bench/results/reliability/PROMISE.jsonl."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults.campaign import records
+
+
+@dataclass
+class Trial:
+    """Call it once a trial, or once with `count` for a batch of them; docs/reliability.md counts the lines."""
+
+    test: str
+    is_writing: bool
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, promise: str, ok: bool, *, count: int = 1, **facts: Any) -> None:
+        """Note a trial of `promise` ("P3") with facts (JSON, units in their names); a trial not ok fails the test."""
+        number = self.numbers[promise] = self.numbers.get(promise, 0) + 1
+        if self.is_writing:
+            result = "ok" if ok else "failed"
+            trial = f"{self.test}#{number}"
+            line = {"promise": promise, "subject": "loradock", "trial": trial, "count": count, "result": result}
+            records.append({**line, "figures": facts})
+        assert ok, f"{promise}: {facts}"
+
+
+@pytest.fixture
+def trial(request: pytest.FixtureRequest) -> Trial:
+    file = Path(str(request.node.path)).relative_to(records.ROOT)
+    return Trial(test=f"{file}::{request.node.name}", is_writing=bool(request.config.getoption("--full")))
