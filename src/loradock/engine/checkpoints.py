@@ -190,7 +190,7 @@ def newest_good(
 
 
 def _first_good(candidates: list[Path]) -> tuple[Checkpoint | None, dict[Path, str]]:
-    """The first that verifies, and why each before it does not; one that a running job removed meanwhile is left out."""
+    """The first that verifies, and why each before it does not; what a running job removed meanwhile is left out."""
     damaged: dict[Path, str] = {}
     for path in candidates:
         try:

@@ -93,7 +93,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def check_files(path: Path, files: Mapping[str, Mapping[str, Any]], *, is_hashed: bool) -> None:
-    """Every file there with its size (and its sha256), and no other. Raises DamagedCheckpoint for the first wrong one."""
+    """Every file there with its size (and its sha256), and no other. DamagedCheckpoint for the first wrong one."""
     try:
         there = set(os.listdir(path))
     except OSError as error:
