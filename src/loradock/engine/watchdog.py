@@ -1,0 +1,148 @@
+"""The watchdog: a thread that ends the process with 82 when training gives no sign of life, and the heartbeat file.
+
+Each phase has its own limit: setting up may take an hour (a download), a micro-batch seconds, a save as long as the
+storage needs. Time is counted by the thread itself, tick by tick, so that a process that was stopped, suspended or
+starved is not taken for one that hangs. What the thread cannot end is native code that keeps the interpreter's lock:
+then the heartbeat grows old, and whoever watches the container sees it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+from loradock.errors import Hung
+
+Phase = Literal["setup", "step", "save"]
+DOING: dict[Phase, str] = {"setup": "setting up", "step": "training", "save": "saving"}
+TICK_SECONDS = 0.5
+TOUCH_SECONDS = 1.0
+LAST_WORDS_SECONDS = 10.0
+STACKS_BYTES = 1 << 16
+STDERR = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The longest silence in each phase, in seconds. 0: no limit."""
+
+    setup_seconds: float
+    step_seconds: float
+    save_seconds: float
+
+    def of(self, phase: Phase) -> float:
+        """The limit of a phase in seconds; 0 where it has none."""
+        return {"setup": self.setup_seconds, "step": self.step_seconds, "save": self.save_seconds}[phase]
+
+
+class Watchdog:
+    """Watches from entering its context to leaving it; begins in the phase `setup`.
+
+    `problem` says why the heartbeat file could not be written, once it could not; the run goes on.
+    """
+
+    def __init__(self, limits: Limits, *, heartbeat: Path | None, on_hang: Callable[[Hung], None]) -> None:
+        """`on_hang` writes the record of the run's end; it is called in a thread, for 10 s at most."""
+        self.limits = limits
+        self.problem: str | None = None
+        self._heartbeat = heartbeat
+        self._on_hang = on_hang
+        self._phase: Phase = "setup"
+        self._has_beaten = True
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._touch()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop at once. The heartbeat file goes: a container that lives on is not sick because its run ended."""
+        self._is_over.set()
+        self._thread.join()
+        if self._heartbeat is not None:
+            with contextlib.suppress(OSError):  # it is in a scratch directory; a stale one is seen as what it is
+                self._heartbeat.unlink()
+
+    def beat(self, phase: Phase | None = None) -> None:
+        """Give a sign of life, and name the phase that begins with it; costs an attribute write."""
+        self._has_beaten = True
+        if phase is not None:
+            self._phase = phase
+
+    def _watch(self) -> None:
+        silent_seconds = 0.0
+        seen = touched = time.monotonic()
+        is_untouched = False
+        while not self._is_over.wait(TICK_SECONDS):
+            now, phase = time.monotonic(), self._phase  # the phase first: a beat sets it last
+            # A tick that came late counts as two: for the rest of that time this process did not run.
+            silent_seconds, seen = silent_seconds + min(now - seen, 2 * TICK_SECONDS), now
+            if self._has_beaten:
+                self._has_beaten, silent_seconds, is_untouched = False, 0.0, True
+            if is_untouched and now - touched >= TOUCH_SECONDS:
+                self._touch()
+                touched, is_untouched = now, False
+            if 0 < self.limits.of(phase) < silent_seconds:
+                self._end(self._hung(phase, silent_seconds))
+
+    def _touch(self) -> None:
+        try:
+            if self._heartbeat is not None:
+                self._heartbeat.touch()
+        except OSError as error:
+            self.problem = f"the heartbeat {self._heartbeat} cannot be written: {error.strerror}"
+
+    def _hung(self, phase: Phase, silent_seconds: float) -> Hung:
+        limit = self.limits.of(phase)
+        return Hung(
+            f"no sign of life for {silent_seconds:.0f} s while {DOING[phase]} (limit {limit:g} s)",
+            hint="the stacks on stderr say where it hangs; the same command again continues from the last checkpoint",
+        )
+
+    def _end(self, hung: Hung) -> None:
+        """Say where every thread stands, let the run write its end, end the workers and this process."""
+        words = [threading.Thread(target=work, args=(hung,), daemon=True) for work in (show_stacks, self._on_hang)]
+        deadline = time.monotonic() + LAST_WORDS_SECONDS
+        for each in words:
+            each.start()
+        for each in words:
+            each.join(max(0.0, deadline - time.monotonic()))
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        os._exit(hung.exit_code)
+
+
+def show_stacks(hung: Hung) -> None:
+    """Write the error and the stacks of all threads to stderr."""
+    # By way of memory: faulthandler keeps the interpreter's lock while it writes, and stderr may be what hangs.
+    with open(os.memfd_create("stacks"), "w+b") as stacks:
+        faulthandler.dump_traceback(stacks, all_threads=True)
+        text = os.pread(stacks.fileno(), STACKS_BYTES, 0)
+    rest = memoryview(f"{hung}\n".encode() + text)
+    while rest:
+        rest = rest[os.write(STDERR, rest) :]
+
+
+def descendants(pid: int) -> list[int]:
+    """The children of a process, their children, and so on, from /proc."""
+    parents: dict[int, int] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                stat = Path("/proc", entry, "stat").read_text(encoding="utf-8", errors="replace")
+                parents[int(entry)] = int(stat.rpartition(")")[2].split()[1])
+    found = [pid]
+    for parent in found:
+        found += [child for child, its_parent in parents.items() if its_parent == parent]
+    return found[1:]
