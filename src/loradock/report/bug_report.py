@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loradock.checks.redaction import is_secret, redactor
+from loradock import secrecy
+from loradock.checks.redaction import redactor
 from loradock.errors import LoradockError
 from loradock.host import Host
 from loradock.packages.installed import installed_in
@@ -114,7 +115,9 @@ def _folded(title: str, body: str) -> str:
 def variables(environ: Mapping[str, str]) -> str:
     """Variables that change what a run does, by name; of a secret one, that it is set."""
     told = {name: environ[name] for name in sorted(environ) if TELLING.match(name)}
-    return "\n".join(f"{name}={'<set>' if is_secret(name) else value}" for name, value in told.items()) or "none"
+    return (
+        "\n".join(f"{name}={'<set>' if secrecy.is_secret(name) else value}" for name, value in told.items()) or "none"
+    )
 
 
 def differences(prefix: Path) -> str:
