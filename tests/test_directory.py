@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from loradock import directory as directories
-from loradock.errors import DiskFull, LoradockError, NoCheckpoint, NotWritable, StorageError, UsageError
+from loradock.errors import DiskFull, LoradockError, NotWritable, StorageError, UsageError
 
 MAKE_NUMBERED = """
 import sys
@@ -85,60 +85,47 @@ def test_processes_that_start_at_once_get_directories_of_their_own(tmp_path: Pat
     assert sorted(names) == [f"race-{number:03d}" for number in range(1, 41)]
 
 
-def test_a_new_or_empty_directory_is_taken_and_left_empty(tmp_path: Path) -> None:
+def test_a_directory_that_is_new_empty_or_holds_what_a_killed_start_left_holds_no_run(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for name in ("empty", "new/er"):
-        made = directories.named(tmp_path / name, resume=False)
-        assert made.is_dir()
-        assert list(made.iterdir()) == []
+    (tmp_path / "begun").mkdir()
+    for name in (".lock", ".run.json.42", "status.json"):
+        (tmp_path / "begun" / name).write_text("")
+    assert [directories.holds_run(tmp_path / name) for name in ("empty", "begun", "missing")] == [False] * 3
+    assert not (tmp_path / "missing").exists()
 
 
-def test_a_directory_that_holds_a_run_is_resumed_only_when_asked(tmp_path: Path) -> None:
+def test_a_directory_that_holds_a_run_says_so(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(UsageError, match="holds a run") as refused:
-        directories.named(tmp_path, resume=False)
-    assert refused.value.exit_code == 64
-    assert "--resume" in (refused.value.hint or "")
-    assert directories.named(tmp_path, resume=True) == tmp_path
-    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    assert directories.holds_run(tmp_path)
 
 
 def test_a_directory_that_holds_other_things_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(UsageError, match="is not empty") as refused:
-        directories.named(tmp_path, resume=False)
+        directories.holds_run(tmp_path)
     assert refused.value.exit_code == 64
-    assert "--resume" not in (refused.value.hint or "")
 
 
-@pytest.mark.parametrize("exists", [True, False])
-def test_resuming_where_there_is_no_run_is_refused(tmp_path: Path, exists: bool) -> None:
-    directory = tmp_path if exists else tmp_path / "missing"
-    with pytest.raises(NoCheckpoint, match="there is no run") as refused:
-        directories.named(directory, resume=True)
-    assert refused.value.exit_code == 83
-    assert directory.exists() is exists
+def test_the_next_directory_beside_one_is_the_first_free_number(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out-003").mkdir()
+    assert [directories.following(tmp_path / "out").name for _ in range(2)] == ["out-002", "out-004"]
 
 
-def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path) -> None:
-    (tmp_path / "checkpoints" / "checkpoint-last").mkdir(parents=True)
-    with pytest.raises(NoCheckpoint, match="no checkpoint") as refused:
-        directories.last_checkpoint(tmp_path)
-    assert refused.value.exit_code == 83
-
-
-def test_the_last_checkpoint_is_the_highest_step_not_the_last_name(tmp_path: Path) -> None:
-    for name in ("checkpoint-9", "checkpoint-100", "checkpoint-20", "checkpoint-101.tmp", "tmp-checkpoint-500"):
-        (tmp_path / "checkpoints" / name).mkdir(parents=True)
-    assert directories.last_checkpoint(tmp_path).name == "checkpoint-100"
+def test_the_latest_run_is_the_one_with_the_highest_number(tmp_path: Path) -> None:
+    for name in ("demo-9", "demo-100", "demo-20", "demo-x", "demo-two-300"):
+        (tmp_path / name).mkdir()
+    latest = directories.latest(tmp_path, "demo")
+    assert latest == tmp_path / "demo-100"
+    assert directories.latest(tmp_path, "other") is None
 
 
 def test_a_file_in_the_place_of_the_directory_or_its_parent_is_not_writable(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     for make in (
-        lambda: directories.named(file, resume=False),
-        lambda: directories.named(file / "run", resume=False),
+        lambda: directories.created(file, may_exist=True),
+        lambda: directories.created(file / "run", may_exist=True),
         lambda: directories.numbered(file, "demo"),
     ):
         with pytest.raises(NotWritable) as refused:
@@ -155,8 +142,8 @@ def test_a_directory_that_the_user_may_not_write_is_refused(mode: int) -> None:
         closed.chmod(mode)
         try:
             for make in (
-                lambda: directories.named(closed, resume=False),
-                lambda: directories.named(closed / "run", resume=False),
+                lambda: directories.created(closed, may_exist=True),
+                lambda: directories.created(closed / "run", may_exist=True),
                 lambda: directories.numbered(closed, "demo"),
             ):
                 with pytest.raises(NotWritable, match="closed") as refused:

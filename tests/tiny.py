@@ -87,17 +87,22 @@ def train(
     model: Path,
     data: Path,
     preset: str | None = None,
-    resume: bool = False,
     exam: Exam | None = None,
     view: Silent | None = None,
 ) -> Result:
-    """One whole run in this process: `settings` are --set texts; the cache lies beside the run directory."""
+    """One whole run in this process: `settings` are --set texts; the cache lies beside the run directory.
+
+    Where a run lies in the directory, it is continued.
+    """
     overrides = [f"data.cache={directory.parent / 'cache'}", "logging.every=1", *settings]
     shortcuts = {"--model": str(model), "--data": [str(data)]}
     loaded = load(None, preset=preset, overrides=overrides, shortcuts=shortcuts)
     directory.mkdir(exist_ok=True)
     facts = probe.gather(Host())
-    return execute(loaded, facts=facts, directory=directory, resume=resume, view=view or Silent(), exam=exam)
+    before = (
+        json.loads((directory / "run.json").read_text(encoding="utf-8")) if (directory / "run.json").exists() else None
+    )
+    return execute(loaded, facts=facts, directory=directory, view=view or Silent(), exam=exam, before=before)
 
 
 def losses(result: Result) -> list[float]:

@@ -6,10 +6,11 @@ import importlib
 import os
 import sys
 import traceback
+from typing import NoReturn
 
 import click
 
-from loradock import __version__
+from loradock import __version__, signals, termination
 from loradock.errors import Interrupted, LoradockError
 
 COMMANDS = {
@@ -51,23 +52,30 @@ def main() -> None:
 
     A bug (an error that nobody foresaw, or one that is a LoradockError itself) shows its traceback and ends with 70.
     """
+    signals.install()
     _open_standard_streams()
     try:
         sys.exit(cli(standalone_mode=False))
     except click.exceptions.Abort:
-        click.echo("error: stopped by a signal", err=True)
-        sys.exit(Interrupted.exit_code)
+        _end(Interrupted(f"stopped by {signals.requested() or 'a signal'}"))
     except click.ClickException as usage:
         usage.show()
+        termination.write(usage.exit_code, usage.format_message())
         sys.exit(usage.exit_code)
     except LoradockError as error:
         if error.exit_code == LoradockError.exit_code:
             traceback.print_exception(error)
-        click.echo(str(error), err=True)
-        sys.exit(error.exit_code)
-    except Exception:  # noqa: BLE001  the last resort: nothing is swallowed, the traceback is shown
+        _end(error)
+    except Exception as error:  # noqa: BLE001  the last resort: nothing is swallowed, the traceback is shown
         traceback.print_exc()
+        termination.write(LoradockError.exit_code, f"{type(error).__name__}: {error}")
         sys.exit(LoradockError.exit_code)
+
+
+def _end(error: LoradockError) -> NoReturn:
+    click.echo(str(error), err=True)
+    termination.write(error.exit_code, error)
+    sys.exit(error.exit_code)
 
 
 def _open_standard_streams() -> None:

@@ -7,22 +7,30 @@ import os
 import re
 from pathlib import Path
 
-from loradock.errors import DiskFull, NoCheckpoint, NotWritable, StorageError, UsageError
+from loradock.errors import DiskFull, NotWritable, StorageError, UsageError
 
 RECORD = "run.json"
-CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+STATUS = "status.json"
 
 
 def numbered(parent: Path, name: str) -> Path:
     """Create and return the first free `parent/NAME-NNN`; safe when two runs start at once."""
-    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
-    taken = [int(m[1]) for p in parent.glob(f"{slug}-*") if (m := re.fullmatch(rf"{re.escape(slug)}-(\d+)", p.name))]
-    number = max(taken, default=0) + 1
+    number = max(_numbers(parent, slug(name)), default=0) + 1
     while True:
         try:
-            return created(parent / f"{slug}-{number:03d}", may_exist=False)
+            return created(parent / f"{slug(name)}-{number:03d}", may_exist=False)
         except FileExistsError:
             number += 1
+
+
+def slug(name: str) -> str:
+    """A name as one plain part of a path."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
+
+
+def _numbers(parent: Path, stem: str) -> dict[int, Path]:
+    pattern = re.compile(rf"{re.escape(stem)}-(\d+)")
+    return {int(match[1]): path for path in parent.glob(f"{stem}-*") if (match := pattern.fullmatch(path.name))}
 
 
 def open_to_the_group(directory: Path) -> None:
@@ -34,20 +42,38 @@ def open_to_the_group(directory: Path) -> None:
             file.chmod(0o666 & ~mask)
 
 
-def named(directory: Path, *, resume: bool) -> Path:
-    """The directory that the user named: new or empty, or one with a run in it that is to be resumed."""
+def following(directory: Path) -> Path:
+    """Create and return the first free `DIRECTORY-NNN` beside a directory, from 002."""
+    number = 2
+    while True:
+        try:
+            return created(directory.with_name(f"{directory.name}-{number:03d}"), may_exist=False)
+        except FileExistsError:
+            number += 1
+
+
+def latest(parent: Path, name: str) -> Path | None:
+    """The `parent/NAME-NNN` with the highest number, where there is one."""
+    found = sorted(_numbers(parent, slug(name)).items())
+    return found[-1][1] if found else None
+
+
+def holds_run(directory: Path) -> bool:
+    """True where there is a run; False for a new or empty directory. UsageError where other things lie there.
+
+    What a run that was killed in its first moments leaves (its lock, a staged file) does not count as one.
+    """
     try:
-        holds_run = (directory / RECORD).exists()
-        is_filled = directory.is_dir() and any(directory.iterdir())
+        if (directory / RECORD).exists():
+            return True
+        names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
     except OSError as error:
         raise storage_error(error, directory) from error
-    if resume and not holds_run:
-        raise NoCheckpoint(f"there is no run in {directory}", hint="leave out --resume to start one")
-    if not resume and is_filled:
-        what = "holds a run" if holds_run else "is not empty"
-        remedy = "--resume continues it, or name" if holds_run else "name"
-        raise UsageError(f"output directory {directory} {what}", hint=f"{remedy} another directory with --output")
-    return created(directory, may_exist=True)
+    if any(not name.startswith(".") and name != STATUS for name in names):
+        raise UsageError(
+            f"output directory {directory} is not empty, and holds no run", hint="name another directory with --output"
+        )
+    return False
 
 
 def created(directory: Path, *, may_exist: bool) -> Path:
@@ -79,20 +105,3 @@ def storage_error(error: OSError, path: Path) -> StorageError | DiskFull | NotWr
             f"cannot write {path}: {error.strerror}", hint="--output a directory that this user may write"
         )
     return StorageError(f"writing {path} failed: {error.strerror}", hint="check the disk (dmesg) and try again")
-
-
-def last_checkpoint(directory: Path) -> Path:
-    """The checkpoint with the highest step; NoCheckpoint where there is none."""
-    found = [
-        (int(match[1]), path)
-        for path in (directory / "checkpoints").glob("checkpoint-*")
-        if (match := CHECKPOINT.fullmatch(path.name))
-    ]
-    if not found:
-        raise NoCheckpoint(f"the run in {directory} has no checkpoint", hint="start a new run with another --output")
-    return max(found)[1]
-
-
-def step_of(checkpoint: Path) -> int:
-    """The optimiser step that a checkpoint directory was written after."""
-    return int(checkpoint.name.removeprefix("checkpoint-"))

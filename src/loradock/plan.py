@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from loradock.config.schema import RunConfig
 from loradock.facts import DataFacts, Facts, ModelFacts
 from loradock.optimizations import DECISIONS
 from loradock.optimizations.base import Decision, Question
+
+HELD = {
+    "device": ("device",),
+    "compute_dtype": ("model", "compute_dtype"),
+    "attention": ("model", "attention"),
+    "packing": ("train", "packing"),
+    "checkpointing": ("train", "checkpointing"),
+    "optimizer": ("train", "optimizer"),
+    "micro_batch": ("train", "micro_batch"),
+    "tf32": ("train", "tf32"),
+}
+"""Decisions that a continued run keeps, and where the configuration asks for each: another card, or less memory free,
+must not change what is computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +38,11 @@ class Plan:
         """The value decided under this name."""
         return next(decision.value for decision in self.decisions if decision.name == name)
 
+    def with_value(self, name: str, value: Any, *, why: str) -> Plan:
+        """The plan with one decision taken otherwise."""
+        other = Decision(name=name, value=value, why=why)
+        return replace(self, decisions=tuple(other if each.name == name else each for each in self.decisions))
+
     def as_dict(self) -> dict[str, Any]:
         """JSON-able form for the run record; the model's list of layers is left out."""
         model = {key: value for key, value in asdict(self.model).items() if key not in ("linears", "targets")}
@@ -35,13 +54,20 @@ class Plan:
         }
 
 
-def make(config: RunConfig, *, facts: Facts, model: ModelFacts, data: DataFacts) -> Plan:
-    """Ask every decision in order; raises EnvironmentUnfit or OutOfMemory where what was asked cannot be."""
+def make(
+    config: RunConfig, *, facts: Facts, model: ModelFacts, data: DataFacts, reasons: Mapping[str, str] | None = None
+) -> Plan:
+    """Ask every decision in order; raises EnvironmentUnfit or OutOfMemory where what was asked cannot be.
+
+    `reasons` says by name why a value was asked for, where a person did not.
+    """
     decided: dict[str, Any] = {}
     decisions: list[Decision] = []
     question = Question(config=config, facts=facts, model=model, data=data, decided=decided)
     for decide in DECISIONS:
         decision = decide(question)
+        if reasons and decision.name in reasons:
+            decision = replace(decision, why=reasons[decision.name])
         decisions.append(decision)
         decided[decision.name] = decision.value
     expected = question.expected_bytes(

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from loradock import __version__
+from loradock import __version__, durable
 from loradock.config.schema import RunConfig
+from loradock.directory import RECORD
 from loradock.facts import Facts
 
 BLOCK_BYTES = 1 << 22
@@ -27,22 +28,44 @@ BLOCK_BYTES = 1 << 22
 class RunRecord:
     """The record of one run in its directory. A process other than rank 0 keeps one without writing it."""
 
-    def __init__(self, directory: Path, *, config: RunConfig, origins: dict[str, str], facts: Facts) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        config: RunConfig,
+        origins: dict[str, str],
+        facts: Facts,
+        before: Mapping[str, Any] | None = None,
+        fence: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`before` is the record of the run that this one continues; `fence` raises where another one took over."""
         self.directory = directory
         self.is_writing = facts.rank == 0
+        self.fence = fence
+        self.has_committed = False
+        before = before or {}
         self.began = time.monotonic()
         self.hashing: dict[Path, Future[str]] = {}
         self.pool = ThreadPoolExecutor(max_workers=1)
         self.content: dict[str, Any] = {
             "loradock": __version__,
+            "run_id": before.get("run_id") or uuid.uuid4().hex,
             "status": "running",
-            "started": now(),
+            "started": before.get("started") or now(),
+            "attempts": [*before.get("attempts", []), *([attempt(before)] if before else [])],
+            "continued": now() if before else None,
             "config": config.model_dump(mode="json"),
             "origins": origins,
             "facts": asdict(facts),
             "timings_seconds": {},
+            **({"fingerprint": before["fingerprint"]} if "fingerprint" in before else {}),
         }
         self.write()
+
+    @property
+    def run_id(self) -> str:
+        """The name of this run and of no other, kept through every attempt."""
+        return self.content["run_id"]
 
     def put(self, **parts: Any) -> None:
         """Add parts to run.json and write it."""
@@ -62,6 +85,7 @@ class RunRecord:
         """Append one line to metrics.jsonl."""
         if not self.is_writing:
             return
+        self.fence()
         line = {"kind": kind, "time": now(), **values}
         with (self.directory / "metrics.jsonl").open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
@@ -72,18 +96,12 @@ class RunRecord:
         if not self.is_writing or not file.exists():
             return
         lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-        staged = self.directory / f".metrics.jsonl.{os.getpid()}"
         whole = [line for line in lines if line.endswith("\n")]  # a process that was killed may leave half a line
-        staged.write_text("".join(line for line in whole if json.loads(line)["step"] <= step), encoding="utf-8")
-        staged.replace(file)
+        durable.replace(file, "".join(line for line in whole if json.loads(line)["step"] <= step))
 
     def metrics(self, kind: str) -> list[dict[str, Any]]:
-        """The lines of one kind that were recorded so far, of this run and of what it resumed."""
-        file = self.directory / "metrics.jsonl"
-        if not file.exists():
-            return []
-        lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line]
-        return [line for line in lines if line["kind"] == kind]
+        """The lines of one kind that were recorded so far, of this attempt and of those that it continues."""
+        return metrics(self.directory, kind)
 
     def end(self, status: str, *, exit_code: int, error: str | None = None) -> None:
         """Write how the run ended; one that failed keeps everything that was known, and waits for one hash at most."""
@@ -97,12 +115,27 @@ class RunRecord:
         self.put(status=status, exit_code=exit_code, error=error, ended=now())
 
     def write(self) -> None:
-        """Write run.json by rename."""
+        """Write run.json by rename, flushed to the disk."""
         if not self.is_writing:
             return
-        staged = self.directory / f".run.json.{os.getpid()}"
-        staged.write_text(json.dumps(self.content, indent=2, default=str) + "\n", encoding="utf-8")
-        staged.replace(self.directory / "run.json")
+        self.fence()
+        durable.replace(self.directory / RECORD, json.dumps(self.content, indent=2, default=str) + "\n")
+
+
+def metrics(directory: Path, kind: str) -> list[dict[str, Any]]:
+    """The lines of one kind in a run's metrics.jsonl."""
+    file = directory / "metrics.jsonl"
+    if not file.exists():
+        return []
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line]
+    return [line for line in lines if line["kind"] == kind]
+
+
+def attempt(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a later attempt keeps of the record of an earlier one; a killed one has no end."""
+    began = record.get("continued") or record.get("started")
+    ended = {key: record.get(key) for key in ("ended", "exit_code", "error", "resumed_from")}
+    return {"started": began, "status": record.get("status"), **ended}
 
 
 def sha256(file: Path) -> str:

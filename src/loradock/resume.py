@@ -1,55 +1,121 @@
-"""Resuming a run: with the configuration that it began with, and no other."""
+"""Where a run stands: new, to be continued, or finished; and with which configuration it may be continued."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from loradock import directory as directories
 from loradock.config.load import Loaded, leaves
 from loradock.config.schema import RunConfig
 from loradock.directory import RECORD
-from loradock.errors import NoCheckpoint, Problem, StorageError, UsageError
+from loradock.engine import fingerprint
+from loradock.errors import LoradockError, NoCheckpoint, StorageError
+from loradock.plan import HELD
 
-FREE_KEYS = ("output", "name", "logging.", "checkpoints.keep", "data.cache", "data.workers", "train.workers")
+State = Literal["new", "unfinished", "finished"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What was found: `directory` is None where a new one has to be made, `record` is the run's where there is one."""
+
+    state: State
+    directory: Path | None
+    record: dict[str, Any]
+
+
+NEW = Standing(state="new", directory=None, record={})
+
+
+def look(loaded: Loaded, *, parent: Path | None, name: str, must_exist: bool, allowed: Collection[str]) -> Standing:
+    """Where the run stands that this configuration asks for.
+
+    A directory that the user named (`parent` None: config.output) holds that run, or none: NoCheckpoint names what
+    differs. Among numbered directories below `parent` the last one is continued where it is unfinished and the same.
+    Raises UsageError where other things lie in the directory, StorageError where run.json cannot be read.
+    """
+    if parent is None:
+        directory = Path(loaded.config.output or "")
+        if not directories.holds_run(directory):
+            if must_exist:
+                raise NoCheckpoint(f"there is no run in {directory}", hint="leave out --resume to start one")
+            return Standing(state="new", directory=directory, record={})
+        standing = standing_of(directory)
+        same(loaded.config, standing.record, allowed=allowed, directory=directory)
+        return standing
+    last = directories.latest(parent, name)
+    if last is None or not (last / RECORD).exists():
+        return NEW
+    try:
+        standing = standing_of(last)
+        same(loaded.config, standing.record, allowed=allowed, directory=last)
+    except LoradockError:  # another run, which has its number; this one gets the next
+        return NEW
+    return standing if standing.state == "unfinished" else NEW
+
+
+def standing_of(directory: Path) -> Standing:
+    """How the run in a directory stands. Finished is one whose record says so and whose adapter is there."""
+    record = read(directory)
+    is_finished = record.get("status") == "finished" and (directory / "adapter").is_dir()
+    return Standing(state="finished" if is_finished else "unfinished", directory=directory, record=record)
+
+
+def same(config: RunConfig, record: Mapping[str, Any], *, allowed: Collection[str], directory: Path) -> None:
+    """NoCheckpoint (83) with every key in which the configuration differs from the recorded one."""
+    asked = fingerprint.of_config(recorded_config(record, directory))
+    found = {key: text for key, text in record.get("fingerprint", {}).items() if key not in asked}
+    fingerprint.check(
+        {**found, **asked}, {**found, **fingerprint.of_config(config)}, allowed=allowed, directory=directory
+    )
 
 
 def recorded(directory: Path) -> Loaded:
     """The configuration of the run in `directory`, as run.json keeps it. NoCheckpoint where there is no run."""
-    try:
-        config = RunConfig.model_validate(_record(directory)["config"])
-    except (KeyError, ValueError) as error:
-        what = f"{directory / RECORD} holds no configuration of this version"
-        raise StorageError(what, hint="start a new run with another --output") from error
+    if not (directory / RECORD).exists():
+        raise NoCheckpoint(f"there is no run in {directory}", hint="leave out --resume to start one")
+    config = recorded_config(read(directory), directory)
     return Loaded(config=config, origins={key: str(directory / RECORD) for key in leaves(config)}, warnings=())
 
 
-def check(loaded: Loaded, directory: Path) -> None:
-    """Refuse to resume a run that is finished (UsageError), or as another one than it is (NoCheckpoint)."""
-    content = _record(directory)
-    if content.get("status") == "finished":
-        steps = content["outcome"]["steps"]
-        what = f"the run in {directory} is already finished, at step {steps}"
-        raise UsageError(what, hint="start a new one with another --output")
-    before, now = leaves(recorded(directory).config), leaves(loaded.config)
-    problems = [
-        Problem(what=f"{key} was {before.get(key)}, now {now.get(key)}")
-        for key in sorted({*before, *now})
-        if before.get(key) != now.get(key) and not key.startswith(FREE_KEYS)
-    ]
-    if problems:
-        raise NoCheckpoint(
-            f"the run in {directory} began with another configuration",
-            hint=f"loradock train --resume --output {directory} continues it as it was; or name another --output",
-            problems=problems,
-        )
+def recorded_config(record: Mapping[str, Any], directory: Path) -> RunConfig:
+    """The configuration in a record. StorageError where it is none of this version."""
+    try:
+        return RunConfig.model_validate(record["config"])
+    except (KeyError, ValueError) as error:
+        what = f"{directory / RECORD} holds no configuration of this version"
+        raise StorageError(what, hint="start a new run with another --output") from error
 
 
-def _record(directory: Path) -> dict[str, Any]:
+def held(config: RunConfig, decided: Mapping[str, Any], *, asked_anew: Collection[str]) -> tuple[RunConfig, list[str]]:
+    """The configuration with what the run decided when it began, where it asks for nothing else; and which that is.
+
+    A continued run must not compute otherwise because it now has another card, or less memory free. A micro-batch that
+    was halved because the card was full stays halved, unless `asked_anew` (allowed changes) names it.
+    """
+    content = config.model_dump()
+    names: list[str] = []
+    for name, (*path, key) in HELD.items():
+        section = content
+        for part in path:
+            section = section[part]
+        is_free = section[key] == "auto" or (name == "micro_batch" and "train.micro_batch" not in asked_anew)
+        if name in decided and is_free and section[key] != decided[name]:
+            section[key] = decided[name]
+            names.append(name)
+    return RunConfig.model_validate(content), names
+
+
+def read(directory: Path) -> dict[str, Any]:
+    """The content of run.json; StorageError where it is not JSON."""
     file = directory / RECORD
-    if not file.exists():
-        raise NoCheckpoint(f"there is no run in {directory}", hint="leave out --resume to start one")
     try:
         return json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise directories.storage_error(error, file) from error
     except ValueError as error:
         raise StorageError(f"{file} is not JSON", hint="start a new run with another --output") from error

@@ -1,12 +1,13 @@
-"""One run, from the configuration to the adapter. Read `execute` from top to bottom: it is the way of the data.
+"""One run, from the configuration to the adapter. Read `Way.go` from top to bottom: it is the way of the data.
 
 config + facts -> base model -> rows -> plan -> 4-bit base + adapter -> engine -> adapter directory, all of it recorded.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,17 +15,42 @@ from typing import Any, Protocol
 
 from loradock import directory as directories
 from loradock import plan as plans
+from loradock import resume as resuming
+from loradock import signals, termination
 from loradock.config.load import Loaded
 from loradock.config.schema import RunConfig
-from loradock.data.corpus import prepare_corpus
-from loradock.engine import choose, isolation, ranks
-from loradock.engine.base import Dtypes, Engine, EvalResult, Event, Job, Outcome, Saved, StepResult
-from loradock.errors import Interrupted, LoradockError
-from loradock.facts import Facts
+from loradock.data.corpus import Corpus, prepare_corpus
+from loradock.engine import choose, fingerprint, isolation, ranks, space, training_state
+from loradock.engine.base import (
+    Doing,
+    Dtypes,
+    Engine,
+    EvalResult,
+    Event,
+    Job,
+    Outcome,
+    Saved,
+    Shrunk,
+    StepDone,
+    StepResult,
+)
+from loradock.engine.checkpoints import Checkpoint, Checkpoints, found, newest_good, open_checkpoint, sweep
+from loradock.engine.saving import Progress
+from loradock.engine.status import Status
+from loradock.engine.watchdog import Limits, Phase, Watchdog
+from loradock.errors import EnvironmentUnfit, Hung, Interrupted, Locked, LoradockError, Stopped
+from loradock.facts import Facts, ModelFacts
 from loradock.model import adapters, export, load, shape, source, tokenizer
 from loradock.record import RunRecord
 from loradock.report import card, curve
 from loradock.trackers import open_all
+
+CHECKPOINTS = "checkpoints"
+ADAPTER = "adapter"
+ADAPTER_COPIES = 2
+"""While a new export is put in the place of an old one, both are there."""
+PHASES: dict[str, Phase] = {"training": "step", "export": "save"}
+STATES = {"training": "training", "export": "exporting"}
 
 Exam = Callable[[Any, Any], dict[str, Any]]
 """(model, tokenizer) -> what was scored; held before and after training."""
@@ -66,110 +92,268 @@ def execute(
     *,
     facts: Facts,
     directory: Path,
-    resume: bool,
     view: View,
     exam: Exam | None = None,
     env_check: dict[str, Any] | None = None,
+    before: Mapping[str, Any] | None = None,
+    allowed: Collection[str] = (),
+    fence: Callable[[], None] = lambda: None,
 ) -> Result:
-    """Run it all; raises LoradockError, with run.json telling how far it came, `env_check` in it."""
-    record = RunRecord(directory, config=loaded.config, origins=loaded.origins, facts=facts)
+    """Run it all; raises LoradockError, with run.json telling how far it came, `env_check` in it.
+
+    `before` is the record of the run that lies in `directory` unfinished, which is continued; `allowed` names the
+    fields in which it may have changed. `fence` raises Locked where another run has taken the directory over.
+    """
+    record = RunRecord(directory, config=loaded.config, origins=loaded.origins, facts=facts, before=before, fence=fence)
     record.put(env_check=env_check)
+    status = Status(directory, run_id=record.run_id, is_writing=record.is_writing)
+    termination.note(directory=str(directory), run_id=record.run_id)
+    limits = Limits(**loaded.config.limits.model_dump())
+    heartbeat = os.environ.get("LORADOCK_HEARTBEAT") if not facts.local_rank else None
+
+    def hung(error: Hung) -> None:
+        end(record, status, error)
+        termination.write(error.exit_code, error)
+
     try:
-        result = steps_of(loaded.config, facts=facts, record=record, resume=resume, view=view, exam=exam)
+        with Watchdog(limits, heartbeat=Path(heartbeat) if heartbeat else None, on_hang=hung) as watchdog:
+            way = Way(loaded=loaded, facts=facts, record=record, status=status, view=view, watchdog=watchdog)
+            result = way.go(allowed=allowed, exam=exam)
     except (Exception, KeyboardInterrupt) as error:
-        ended = as_loradock_error(error, directory)
-        status = "interrupted" if isinstance(ended, Interrupted) else "failed"
-        record.end(status, exit_code=ended.exit_code, error=str(ended))
+        ended = as_loradock_error(error, directory, has_committed=record.has_committed)
+        if not isinstance(ended, Locked):  # what lies there is another run's now
+            end(record, status, ended)
         raise ended from error
     record.end("finished", exit_code=0)
+    status.put(state="finished", exit_code=0, now=True)
     return result
 
 
-def as_loradock_error(error: BaseException, directory: Path) -> LoradockError:
-    """What ended a run, as an error with an exit code; one that nobody foresaw is a bug (70) and keeps its type."""
+def end(record: RunRecord, status: Status, error: LoradockError) -> None:
+    """Record how a run ended that did not finish."""
+    state = "interrupted" if isinstance(error, (Interrupted, Stopped)) else "failed"
+    status.put(state=state, exit_code=error.exit_code, reason=error.what, now=True)
+    record.end(state, exit_code=error.exit_code, error=str(error))
+
+
+def as_loradock_error(error: BaseException, directory: Path, *, has_committed: bool) -> LoradockError:
+    """What ended a run, as an error with an exit code; one that nobody foresaw is a bug (70) and keeps its type.
+
+    Where a signal came, what broke in its wake (a worker that it ended, too) is its doing.
+    """
+    by = signals.requested()
+    if isinstance(error, KeyboardInterrupt) or (by and isinstance(error, (EnvironmentUnfit, OSError, RuntimeError))):
+        hint = f"the same command, or loradock train --resume --output {directory}, continues"
+        kind, committed = (Stopped, "what was new is committed") if has_committed else (Interrupted, "nothing was new")
+        return kind(f"stopped by {by or 'a signal'}; {committed}", hint=hint)
     if isinstance(error, LoradockError):
         return error
-    if isinstance(error, KeyboardInterrupt):
-        hint = f"loradock train --resume --output {directory} continues from the last checkpoint"
-        return Interrupted("stopped by a signal", hint=hint)
     if isinstance(error, OSError):
         return directories.storage_error(error, Path(error.filename or directory))
     return LoradockError(f"unexpected {type(error).__name__}: {error}", hint="report this with run.json")
 
 
-def steps_of(
-    config: RunConfig, *, facts: Facts, record: RunRecord, resume: bool, view: View, exam: Exam | None
-) -> Result:
-    """The stages of a run in order; each is timed and recorded."""
-    directory = record.directory
-    resume_from = directories.last_checkpoint(directory) if resume else None
-    if resume_from:
-        record.rewind(directories.step_of(resume_from))
-        record.put(resumed_from=resume_from.name)
-    with stage("model files and libraries", record, view):
-        base = source.find(config.model)
-        words = tokenizer.open_tokenizer(base)
-        model_facts = shape.inspect(base, config)
-        max_length = shape.longest_row(config.data.max_length, model_facts)
-        record.hash_weights(base.weight_files)
-        record.put(
-            name=directory.name, base={"name": base.name, "revision": base.revision, "path": str(base.directory)}
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """The way of a run: read `go` from top to bottom. Each stage is announced, timed, recorded, and may be stopped."""
+
+    loaded: Loaded
+    facts: Facts
+    record: RunRecord
+    status: Status
+    view: View
+    watchdog: Watchdog
+
+    def go(self, *, allowed: Collection[str], exam: Exam | None) -> Result:
+        """The stages in order."""
+        asked, facts, record, directory = self.loaded.config, self.facts, self.record, self.record.directory
+        checkpoint = self.continued_from()
+        decided = Progress.of(checkpoint).decided if checkpoint else {}
+        config, held = resuming.held(asked, decided, asked_anew=allowed)
+        base, words, model_facts = self.find_base(config)
+        data = self.prepare(config, words, max_length=shape.longest_row(config.data.max_length, model_facts))
+        plan = plans.make(
+            config,
+            facts=facts,
+            model=model_facts,
+            data=data.facts,
+            reasons=dict.fromkeys(held, f"as {checkpoint.path.name} was made") if checkpoint else {},
         )
-    with stage("data", record, view):
-        data = ranks.first_then_all(
-            facts,
-            lambda: prepare_corpus(
-                config, tokenizer=words, max_length=max_length, facts=facts, progress=view.prepared_rows
-            ),
+        identity = {
+            **fingerprint.of_config(asked),
+            **fingerprint.of_versions(),
+            **fingerprint.of_plan(plan, world_size=facts.world_size),
+            **fingerprint.of_base(base),
+            **fingerprint.of_data(data),
+        }
+        self.check_identity(identity, checkpoint, allowed=allowed)
+        engine = self.choose_engine(config, plan)
+        model, initial = self.load_model(config, base, plan=plan)
+        identity |= fingerprint.of_adapter(model)
+        self.check_identity(identity, checkpoint, allowed=allowed)
+        record.put(fingerprint=identity)
+        folder, keep = directory / CHECKPOINTS, config.checkpoints.keep
+        job = Job(
+            config=config,
+            plan=plan,
+            model=model,
+            tokenizer=words,
+            steps=data.steps(plan, facts=facts),
+            evaluation=data.evaluation(plan, facts=facts),
+            directory=directory,
+            checkpoints=Checkpoints(folder, run_id=record.run_id, fingerprint=identity, keep=keep, fence=record.fence),
+            resume=checkpoint,
+            watchdog=self.watchdog,
+            world_size=facts.world_size,
+            rank=facts.rank,
         )
-        record.put(data=data.as_dict())
-    plan = plans.make(config, facts=facts, model=model_facts, data=data.facts)
-    with stage("training library", record, view):
-        engine, decision = choose(config.engine)
-        view.note(f"engine: {decision.value} ({decision.why})")
-    record.put(plan=plan.as_dict(), engine=asdict(decision))
-    view.plan(plan)
-    with stage("base model", record, view):
-        whole, coverage = load.load(base, config.model, plan=plan, local_rank=facts.local_rank)
-        model = adapters.attach(whole, config, base=base)
-        initial = export.save_initial(model, directory, init=config.lora.init)
-        view.note(str(coverage))
-        record.put(coverage={**asdict(coverage), "missed": list(coverage.missed)})
-    job = Job(
-        config=config,
-        plan=plan,
-        model=model,
-        tokenizer=words,
-        steps=data.steps(plan, facts=facts),
-        evaluation=data.evaluation(plan, facts=facts),
-        directory=directory,
-        resume_from=resume_from,
-        world_size=facts.world_size,
-    )
-    if plan.value("packing"):
-        change = check_isolation(job)
-        view.note(f"packing: documents do not see one another (logits move by {change:.1e} of the largest)")
-    scores = {"before": exam(model, words)} if exam else {}
-    outcome = train(job, engine, record=record, view=view)
-    record.put(outcome=asdict(outcome))
-    if outcome.best_step:
-        adapters.restore(model, directory / "checkpoints" / f"checkpoint-{outcome.best_step}")
-    if exam:
-        scores["after"] = exam(model, words)
-        record.put(exam=scores)
-    adapter = directory / "adapter"
-    if facts.rank == 0:
-        with stage("export", record, view):
-            export.export(model, adapter, tokenizer=words, template=data.template, base=base, initial=initial)
-            finish_directory(adapter, record)
-    return Result(
-        directory=directory,
-        adapter=adapter,
-        outcome=outcome,
-        record=record.content,
-        metrics=record.metrics("train"),
-        evaluations=record.metrics("eval"),
-    )
+        self.check_job(job)
+        scores = {"before": exam(model, words)} if exam else {}
+        with self.stage("training"):
+            outcome = train(job, engine, record=record, status=self.status, view=self.view)
+        record.put(outcome=asdict(outcome))
+        if outcome.best_step:
+            training_state.restore_adapter(model, open_checkpoint(folder / f"checkpoint-{outcome.best_step}"))
+        if exam:
+            scores["after"] = exam(model, words)
+            record.put(exam=scores)
+        adapter = directory / ADAPTER
+        if facts.rank == 0:
+            with self.stage("export"):
+                export.export(model, adapter, tokenizer=words, template=data.template, base=base, initial=initial)
+                finish_directory(adapter, record)
+        return Result(
+            directory=directory,
+            adapter=adapter,
+            outcome=outcome,
+            record=record.content,
+            metrics=record.metrics("train"),
+            evaluations=record.metrics("eval"),
+        )
+
+    def find_base(self, config: RunConfig) -> tuple[source.BaseModel, Any, ModelFacts]:
+        """The base's directory, its tokenizer and what its config says; no weight is read."""
+        with self.stage("model files and libraries"):
+            base = source.find(config.model)
+            words = tokenizer.open_tokenizer(base)
+            model_facts = shape.inspect(base, config)
+            self.record.hash_weights(base.weight_files)
+            self.record.put(
+                name=self.record.directory.name,
+                base={"name": base.name, "revision": base.revision, "path": str(base.directory)},
+            )
+        return base, words, model_facts
+
+    def prepare(self, config: RunConfig, words: Any, *, max_length: int) -> Corpus:
+        """Rows as tokens: by rank 0 into the cache, then found there by all."""
+
+        def work() -> Corpus:
+            return prepare_corpus(
+                config, tokenizer=words, max_length=max_length, facts=self.facts, progress=self.prepared_rows
+            )
+
+        with self.stage("data"):
+            data = ranks.first_then_all(self.facts, work)
+            self.record.put(data=data.as_dict())
+        return data
+
+    def choose_engine(self, config: RunConfig, plan: plans.Plan) -> Engine:
+        """The engine; then the whole plan is known, recorded and shown."""
+        with self.stage("training library"):
+            engine, decision = choose(config.engine)
+            self.view.note(f"engine: {decision.value} ({decision.why})")
+        self.record.put(plan=plan.as_dict(), engine=asdict(decision))
+        self.status.put(total_steps=plan.value("steps"), now=True)
+        self.view.plan(plan)
+        return engine
+
+    def load_model(self, config: RunConfig, base: source.BaseModel, *, plan: plans.Plan) -> tuple[Any, Path | None]:
+        """The 4-bit base with a fresh adapter, and where the initial one of PiSSA or OLoRA is kept."""
+        with self.stage("base model"):
+            whole, coverage = load.load(base, config.model, plan=plan, local_rank=self.facts.local_rank)
+            model = adapters.attach(whole, config, base=base)
+            initial = export.save_initial(model, self.record.directory, init=config.lora.init)
+            self.view.note(str(coverage))
+            self.record.put(coverage={**asdict(coverage), "missed": list(coverage.missed)})
+        return model, initial
+
+    def check_identity(
+        self, identity: Mapping[str, str], checkpoint: Checkpoint | None, *, allowed: Collection[str]
+    ) -> None:
+        """Refuse to continue as another run (NoCheckpoint); what is known so far is compared."""
+        if checkpoint is None:
+            return
+        before = {key: text for key, text in checkpoint.fingerprint.items() if key in identity or not is_late(key)}
+        changes = fingerprint.check(before, identity, allowed=allowed, directory=self.record.directory)
+        self.record.put(allowed_changes=changes)
+
+    def check_job(self, job: Job) -> None:
+        """The last look before the first step: room on the disk, and no leak between packed documents."""
+        chosen = adapters.trainable(job.model)
+        weights, cadence = sum(each.numel() for each in chosen), job.plan.value("cadence")
+        if job.rank == 0:
+            size = space.checkpoint_bytes(
+                weights, optimizer=job.plan.value("optimizer"), tensors=len(chosen), processes=job.world_size
+            )
+            done = job.resume.step if job.resume else 0
+            line = space.before_run(
+                job.directory,
+                checkpoint_bytes=size,
+                adapter_bytes=ADAPTER_COPIES * space.WEIGHT_BYTES * weights,
+                keep=job.config.checkpoints.keep,
+                keeps_best=job.config.checkpoints.keep_best,
+                held=[each.size_bytes for each in found(job.checkpoints.folder, is_hashed=False)],
+                planned=-(-(job.plan.value("steps") - done) // cadence["save"]),
+            )
+            self.view.note(line)
+        if job.plan.value("packing"):
+            change = check_isolation(job)
+            self.view.note(f"packing: documents do not see one another (logits move by {change:.1e} of the largest)")
+
+    def continued_from(self) -> Checkpoint | None:
+        """The newest good checkpoint of this run, on every process; metric lines after it are forgotten."""
+        folder = self.record.directory / CHECKPOINTS
+        checkpoint = None
+        if self.facts.rank == 0:
+            for left in sweep(folder):
+                self.view.note(f"warning: {left} could not be removed; a process that was killed left it")
+            checkpoint, lines = newest_good(folder, run_id=self.record.run_id)
+            for line in lines:
+                self.view.note(f"warning: {line}")
+        path = ranks.from_first(self.facts, checkpoint.path if checkpoint else None)
+        if path and checkpoint is None:
+            checkpoint = open_checkpoint(path)
+        self.record.rewind(checkpoint.step if checkpoint else 0)
+        if checkpoint:
+            self.record.put(resumed_from=checkpoint.path.name)
+            self.status.put(step=checkpoint.step, last_checkpoint=checkpoint.path.name, now=True)
+            self.view.note(f"continuing from {checkpoint.path.name}")
+        return checkpoint
+
+    def prepared_rows(self, rows: int, tokens: int) -> None:
+        """Rows are prepared chunk by chunk."""
+        signals.check()
+        self.watchdog.beat()
+        self.view.prepared_rows(rows, tokens)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Announce a stage, note how long it took, and stop before it where a signal came."""
+        signals.check()
+        self.watchdog.beat(PHASES.get(name, "setup"))
+        self.view.stage(name)
+        self.status.put(state=STATES.get(name, "setup"), now=True)
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.record.timing(name, time.monotonic() - began)
+            self.watchdog.beat("setup")
+
+
+def is_late(field: str) -> bool:
+    """True for what is only known once the model is loaded."""
+    return field.startswith("adapter.")
 
 
 def check_isolation(job: Job) -> float:
@@ -188,8 +372,8 @@ def check_isolation(job: Job) -> float:
     )
 
 
-def train(job: Job, engine: Engine, *, record: RunRecord, view: View) -> Outcome:
-    """Let the engine run, and give each of its events to the record, the trackers and the person."""
+def train(job: Job, engine: Engine, *, record: RunRecord, status: Status, view: View) -> Outcome:
+    """Let the engine run, and give each of its events to the record, the status, the trackers and the person."""
     config = job.config
     names = config.logging.trackers if record.is_writing else ()
     opened = open_all(
@@ -205,23 +389,33 @@ def train(job: Job, engine: Engine, *, record: RunRecord, view: View) -> Outcome
             kind = "train" if isinstance(event, StepResult) else "eval"
             values = asdict(event)
             record.metric(kind, values)
+            status.put(loss=event.loss)
             for tracker in opened:
                 tracker.log({f"{kind}/{k}": v for k, v in values.items() if k != "step"}, step=event.step)
+        elif isinstance(event, Doing):
+            status.put(state=event.what, step=event.step, now=True)
+        elif isinstance(event, StepDone):
+            status.put(state="training", step=event.step)
         elif isinstance(event, Dtypes):
             record.put(dtypes=event.found)
         elif isinstance(event, Saved):
+            record.has_committed = True
             record.metric("checkpoint", {"step": event.step, "directory": str(event.directory)})
+            status.put(step=event.step, last_checkpoint=event.directory.name, now=True)
+            termination.note(last_checkpoint=event.directory.name)
+        elif isinstance(event, Shrunk):
+            record.rewind(event.step)
+            record.put(shrunk=[*record.content.get("shrunk", []), asdict(event)])
         view.event(event)
 
-    status = "failed"
+    state = "failed"
     try:
-        with stage("training", record, view):
-            outcome = engine.run(job, emit)
-        status = "finished"
+        outcome = engine.run(job, emit)
+        state = "finished"
         return outcome
     finally:
         for tracker in opened:
-            tracker.close(status=status)
+            tracker.close(status=state)
 
 
 def finish_directory(adapter: Path, record: RunRecord) -> None:
@@ -229,14 +423,3 @@ def finish_directory(adapter: Path, record: RunRecord) -> None:
     evaluations = record.metrics("eval")
     curve.draw(record.metrics("train"), evaluations, adapter / "training_curve.png")
     card.write(record.content, evaluations, adapter / "README.md")
-
-
-@contextmanager
-def stage(name: str, record: RunRecord, view: View) -> Iterator[None]:
-    """Announce a stage, and note how long it took."""
-    view.stage(name)
-    began = time.monotonic()
-    try:
-        yield
-    finally:
-        record.timing(name, time.monotonic() - began)

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from tiny import adapter_bytes, losses, train
 
-from loradock.directory import last_checkpoint
+from loradock.engine.checkpoints import visible
 
 RUN = ("train.max_steps=12", "train.global_batch=8", "train.micro_batch=2", "lora.rank=4", "lora.dropout=0.1")
 
@@ -36,8 +36,8 @@ def test_a_resume_in_the_middle_of_an_epoch_is_bit_exact_with_dropout_packing_an
     for step in (10, 12):
         shutil.rmtree(cut / "checkpoints" / f"checkpoint-{step}")
     shutil.rmtree(cut / "adapter")
-    assert last_checkpoint(cut).name == "checkpoint-5"
-    resumed = train(cut, *settings, model=llama, data=rows, resume=True)
+    assert [step for step, _ in visible(cut / "checkpoints")] == [5]
+    resumed = train(cut, *settings, model=llama, data=rows)
     assert adapter_bytes(resumed) == adapter_bytes(whole)
     assert losses(resumed) == losses(whole)
     assert resumed.record["resumed_from"] == "checkpoint-5"
@@ -60,7 +60,7 @@ def test_adapters_and_optimiser_state_are_float32_fresh_and_resumed(tmp_path: Pa
     assert (found["adapters"], found["optimiser state"], found["compute"]) == ("float32", "float32", "bfloat16")
     assert found["base"] == "nf4 in uint8"
     shutil.rmtree(run / "checkpoints" / "checkpoint-12")
-    resumed = train(run, *settings, model=llama, data=rows, resume=True)
+    resumed = train(run, *settings, model=llama, data=rows)
     assert resumed.record["dtypes"] == found
     exported = load_file(resumed.adapter / "adapter_model.safetensors")
     assert {tensor.dtype for tensor in exported.values()} == {torch.float32}

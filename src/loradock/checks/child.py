@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import multiprocessing
 import multiprocessing.process
@@ -22,6 +21,7 @@ from loradock.checks.base import Check, Finding, Intent, error, warning
 from loradock.errors import EnvironmentUnfit
 from loradock.facts import Facts
 from loradock.host import Host
+from loradock.signals import die_with_parent
 
 QUIET = {
     "BITSANDBYTES_NOWELCOME": "1",
@@ -30,7 +30,6 @@ QUIET = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
 }
 CANNOT_START = 255
-DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 TAIL_BYTES = 4000
 Machine = tuple[Host, Facts, Intent]
 T = TypeVar("T")
@@ -123,7 +122,7 @@ def _unanswered(check: Check, what: str) -> Finding:
 def _serve(pipe: Connection, machine: Machine) -> None:
     """The child: look at what is asked for until nobody asks any more."""
     os.setsid()
-    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    die_with_parent()
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

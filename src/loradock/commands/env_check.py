@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 import click
 
@@ -74,7 +72,6 @@ def env_check(
         raise UsageError(
             f"{more[0]} is no option", hint=f"loradock env-check --config {more[0]}, or --compare {more[0]}"
         )
-    signal.signal(signal.SIGTERM, interrupted)
     nodes = read([*others, *more], format=FORMAT)
     host = Host()
     loaded = None
@@ -105,11 +102,6 @@ def env_check(
     else:
         click.echo("\n".join([verdict(examination), *lines(differences)]))
     sys.exit(examination.exit_code)
-
-
-def interrupted(_: int, __: FrameType | None) -> None:
-    """SIGTERM ends the look as Ctrl-C does, and the processes that look with it."""
-    raise KeyboardInterrupt
 
 
 def show(looked: Looked) -> None:

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from loradock import signals
 from loradock.commands.run_options import Ask, run_options
 from loradock.config.load import Loaded
-from loradock.errors import Interrupted, UsageError
+from loradock.directory import RECORD
+from loradock.errors import Interrupted, Locked, UsageError
 
 if TYPE_CHECKING:
+    from loradock.engine.lock import OutputLock
     from loradock.facts import Facts
     from loradock.host import Host
+    from loradock.resume import Standing
 
 QUIET = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -39,39 +42,60 @@ DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 @click.command()
 @run_options
 @click.option("--demo", is_flag=True, help="Train the embedded demo: a tiny model, a small task, a minute or two.")
-@click.option("--resume", is_flag=True, help="Continue the run in the output directory from its last checkpoint.")
+@click.option("--resume", is_flag=True, help="Insist on continuing: an error where --output holds no run.")
+@click.option("--fresh", is_flag=True, help="Start anew in a new run directory; nothing is deleted.")
+@click.option(
+    "--allow-change",
+    "allowed",
+    metavar="FIELD",
+    multiple=True,
+    help="Continue although this field of the run changed (train.learning_rate, versions, ...); it is recorded.",
+)
 @click.option("--skip-env-check", is_flag=True, help="Do not prove first that this machine can train; it is recorded.")
 @click.option("--json", "as_json", is_flag=True, help="Print the run record as JSON on stdout at the end.")
-def train(ask: Ask, *, demo: bool, resume: bool, skip_env_check: bool, as_json: bool) -> None:
+def train(
+    ask: Ask, *, demo: bool, resume: bool, fresh: bool, allowed: tuple[str, ...], skip_env_check: bool, as_json: bool
+) -> None:
     """Fine-tune a QLoRA adapter from CONFIG, a preset, or the short options alone.
 
     \b
     loradock train --demo
     loradock train --model DIR --data rows.jsonl
     loradock train run.yaml --set lora.rank=32
+
+    The same command again continues a run that was cut off, and shows one that is finished. Ended by a signal, a run
+    commits its last step first: exit code 75, or 76 where nothing new was done.
     """
     from loradock.commands.train_screen import Screen
 
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
+    if resume and fresh:
+        raise UsageError("--resume and --fresh contradict each other", hint="leave one of them out")
     loaded, exam = demo_run(ask, resume=resume) if demo else (asked(ask, resume=resume), None)
     if loaded.config.deterministic:
         os.environ.update(DETERMINISTIC)
-    signal.signal(signal.SIGTERM, interrupted)
     with Screen(is_quiet=as_json) as screen:
         try:
             content = run_one(
-                loaded, resume=resume, screen=screen, exam=exam, is_demo=demo, skips_env_check=skip_env_check
+                loaded,
+                resume=resume,
+                fresh=fresh,
+                allowed=allowed,
+                screen=screen,
+                exam=exam,
+                is_demo=demo,
+                skips_env_check=skip_env_check,
             )
         except KeyboardInterrupt:
-            raise Interrupted("stopped by a signal before the run began") from None
+            raise Interrupted(f"stopped by {signals.requested() or 'a signal'} before the run began") from None
     if as_json:
         click.echo(json.dumps(content, indent=2, default=str))
 
 
 def asked(ask: Ask, *, resume: bool) -> Loaded:
-    """The configuration; with --resume the recorded one where only --output is given, else checked against it."""
+    """The configuration; with --resume and only --output that of the run which lies there."""
     from loradock import resume as resuming
 
     if not resume:
@@ -79,12 +103,10 @@ def asked(ask: Ask, *, resume: bool) -> Loaded:
     if ask.config is None and ask.preset is None and not ask.overrides and set(ask.shortcuts) == {"--output"}:
         directory = str(ask.shortcuts["--output"])
         loaded = resuming.recorded(Path(directory))
-        loaded = replace(loaded, config=loaded.config.model_copy(update={"output": directory}))
-    else:
-        loaded = ask.load()
+        return replace(loaded, config=loaded.config.model_copy(update={"output": directory}))
+    loaded = ask.load()
     if not loaded.config.output:
         raise UsageError("--resume does not know which run", hint="loradock train --resume --output DIRECTORY")
-    resuming.check(loaded, Path(loaded.config.output))
     return loaded
 
 
@@ -92,13 +114,15 @@ def run_one(
     loaded: Loaded,
     *,
     resume: bool,
+    fresh: bool,
+    allowed: Collection[str],
     screen: Any,
     exam: Callable[..., Any] | None,
     is_demo: bool,
     skips_env_check: bool,
 ) -> dict[str, Any]:
-    """Look at the machine, choose the directory, run, and say how it ended. Returns the content of run.json."""
-    from loradock import directory as directories
+    """Find the run, look at the machine, hold the directory, run, and say how it ended. Returns what run.json holds."""
+    from loradock import resume as resuming
     from loradock import run
     from loradock.checks.examination import gathered
     from loradock.demo.exam import verdict
@@ -107,29 +131,68 @@ def run_one(
 
     for warning in loaded.warnings:
         screen.note(f"warning: {warning}")
-    config = loaded.config
+    parent = Path(loaded.config.output or "runs") if is_demo or not loaded.config.output else None
+    look = partial(resuming.look, loaded, parent=parent, name=run_name(loaded), must_exist=resume, allowed=allowed)
+    standing = resuming.NEW if fresh else look()
+    if standing.state == "finished":
+        screen.was_finished(standing)
+        return standing.record
     host = Host()
     facts = gathered(host)
     proof = looked_first(loaded, host=host, facts=facts, screen=screen, skips=skips_env_check)
-    ranks.join(facts, asked=config.device)
-    if config.output and not is_demo:
-        directory = directories.named(Path(config.output), resume=resume) if facts.rank == 0 else Path(config.output)
+    ranks.join(facts, asked=loaded.config.device)
+    lock = None
+    if facts.rank == 0:
+        directory, lock = claimed(loaded, standing, parent=parent, is_fresh=fresh)
+        standing = resuming.standing_of(directory) if (directory / RECORD).exists() else resuming.NEW
     else:
-        parent = Path(config.output or "runs")
-        directory = directories.numbered(parent, run_name(loaded)) if facts.rank == 0 else parent
-    directory = ranks.from_first(facts, directory)
+        directory = Path()
+    directory, standing = ranks.from_first(facts, (directory, standing))
     screen.start(directory, is_first=facts.rank == 0)
+    if lock and lock.warning:
+        screen.note(f"warning: {lock.warning}")
     try:
         with redirect_stdout(sys.stderr):  # libraries print there; stdout is for our result alone
             result = run.execute(
-                loaded, facts=facts, directory=directory, resume=resume, view=screen, exam=exam, env_check=proof
+                loaded,
+                facts=facts,
+                directory=directory,
+                view=screen,
+                exam=exam,
+                env_check=proof,
+                before=standing.record,
+                allowed=allowed,
+                fence=lock.check if lock else lambda: None,
             )
     finally:
         ranks.leave()
+        if lock:
+            lock.release()
     screen.finished(result)
     if exam and facts.rank == 0:
         screen.verdict(verdict(result.record["exam"]))
     return result.record
+
+
+def claimed(loaded: Loaded, standing: Standing, *, parent: Path | None, is_fresh: bool) -> tuple[Path, OutputLock]:
+    """The run directory, made where there is none, and held against any other run."""
+    from loradock import directory as directories
+    from loradock.engine.lock import OutputLock
+
+    if standing.directory is not None:
+        directory = directories.created(standing.directory, may_exist=True)
+        try:
+            return directory, OutputLock.take(directory)
+        except Locked:
+            if parent is None:
+                raise
+    if parent is not None:
+        directory = directories.numbered(parent, run_name(loaded))
+    else:
+        directory = Path(loaded.config.output or "")
+        is_taken = is_fresh and directory.exists() and any(directory.iterdir())
+        directory = directories.following(directory) if is_taken else directories.created(directory, may_exist=True)
+    return directory, OutputLock.take(directory)
 
 
 def looked_first(loaded: Loaded, *, host: Host, facts: Facts, screen: Any, skips: bool) -> dict[str, Any]:
@@ -154,7 +217,7 @@ def demo_run(ask: Ask, *, resume: bool) -> tuple[Loaded, Callable[..., Any]]:
     from loradock.demo import exam
 
     if resume:
-        raise UsageError("--demo always starts a new run", hint="leave out --resume")
+        raise UsageError("--demo continues by itself", hint="leave out --resume")
     if ask.config is not None or ask.preset is not None:
         raise UsageError("--demo brings its own configuration", hint="leave out CONFIG and --preset, or --demo")
     loaded = replace(ask, config=exam.CONFIG).load()
@@ -167,9 +230,3 @@ def run_name(loaded: Loaded) -> str:
     if config.name:
         return config.name
     return f"{Path(config.model.name).name}-{Path(config.data.sources[0].path.removeprefix('hub:')).name.split('.')[0]}"
-
-
-def interrupted(_: int, __: FrameType | None) -> None:
-    """SIGTERM ends a run as Ctrl-C does: the record is written, the exit code says so."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise KeyboardInterrupt

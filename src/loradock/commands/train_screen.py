@@ -13,12 +13,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from loradock.checks.child import Looked
 from loradock.checks.examination import Examination
-from loradock.engine.base import Dtypes, EvalResult, Event, Saved, StepDone, StepResult
+from loradock.engine.base import Dtypes, EvalResult, Event, Saved, Shrunk, StepDone, StepResult
 from loradock.plan import Plan
+from loradock.record import metrics
 from loradock.report import console, findings
-from loradock.run import Result
+from loradock.resume import Standing
+from loradock.run import ADAPTER, Result
 
 LOG_COLUMNS = 180
+Lines = list[dict[str, Any]]
 
 
 class Screen:
@@ -94,6 +97,8 @@ class Screen:
                 self.note(console.evaluation_line(event))
             case Dtypes():
                 self.note(console.dtype_line(event.found))
+            case Shrunk():
+                self.note(console.shrunk_line(event))
             case Saved() if not self.console.is_terminal:
                 self.note(f"step {event.step}  checkpoint saved")
             case _:
@@ -130,11 +135,22 @@ class Screen:
         """The summary, on stdout."""
         if self.progress:
             self.progress.stop()
-        if self.is_quiet or not self.is_first:
+        if self.is_first:
+            self.summary(result.record, result.metrics, result.evaluations, directory=result.directory)
+
+    def was_finished(self, standing: Standing) -> None:
+        """The run was finished before: its summary, and how to have another."""
+        directory = standing.directory or Path()
+        self.note(f"the run in {directory} is finished; --fresh starts another one beside it")
+        self.summary(standing.record, metrics(directory, "train"), metrics(directory, "eval"), directory=directory)
+
+    def summary(self, record: dict[str, Any], trained: Lines, evaluated: Lines, *, directory: Path) -> None:
+        """What came out, on stdout."""
+        if self.is_quiet:
             return
-        for line in console.summary(result.record, result.metrics, result.evaluations):
+        for line in console.summary(record, trained, evaluated):
             click.echo(line)
-        click.echo(f"adapter: {result.adapter}")
+        click.echo(f"adapter: {directory / ADAPTER}")
 
     def verdict(self, lines: list[str]) -> None:
         """What an exam found, last."""

@@ -166,6 +166,18 @@ class LoggingConfig(Section):
     project: str = Field(default="loradock", description="Project or experiment name for the trackers.")
 
 
+class LimitsConfig(Section):
+    """How long a phase may go without a sign of life before the run is ended as hung; 0: for ever."""
+
+    setup_seconds: Annotated[float, Field(ge=0)] = Field(
+        default=3600, description="Between signs of life while files are fetched, rows prepared and the base loaded."
+    )
+    step_seconds: Annotated[float, Field(ge=0)] = Field(
+        default=1800, description="For one micro-batch, in training or evaluation."
+    )
+    save_seconds: Annotated[float, Field(ge=0)] = Field(default=1800, description="For one checkpoint or the export.")
+
+
 class RunConfig(Section):
     """A whole run."""
 
@@ -181,3 +193,4 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
     logging: LoggingConfig = LoggingConfig()
+    limits: LimitsConfig = LimitsConfig()

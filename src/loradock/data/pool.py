@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loradock import signals
 from loradock.data.cache import Chunk
 from loradock.data.render import Loss, Renderer
 from loradock.data.tokenise import Encoder, TokenizerSpec
@@ -119,6 +120,7 @@ _of_this_process: list[ChunkPreparer] = []
 
 
 def _start(task: Task) -> None:
+    signals.leave_group()
     _of_this_process.append(ChunkPreparer(task))
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,12 @@ class TrainSteps:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_epoch_held": None}
 
+    def reshaped(self, micro_batch: int) -> TrainSteps:
+        """The same steps in micro-batches of another size; samples, order and loss stay what they are."""
+        other = copy.copy(self)
+        other._shape = replace(self._shape, micro_batch=micro_batch)
+        return other
+
     def __getitem__(self, index: int) -> Step:
         if not 0 <= index < self._total_steps:
             raise IndexError(f"step {index} of {self._total_steps}")
@@ -154,6 +161,13 @@ class EvalBatches:
         self._world_size, self._rank = world_size, rank
         self._shape = BatchShape(micro_batch=micro_batch, packing=packing, max_length=fitted.max_length)
         self._groups = self._shape.groups(fitted.lengths.tolist())
+
+    def reshaped(self, micro_batch: int) -> EvalBatches:
+        """The same rows in micro-batches of another size."""
+        other = copy.copy(self)
+        other._shape = replace(self._shape, micro_batch=micro_batch)
+        other._groups = other._shape.groups(self._fitted.lengths.tolist())
+        return other
 
     def __len__(self) -> int:
         return math.ceil(len(self._groups) / self._world_size)

@@ -7,11 +7,13 @@ one can be held against another. The data cursor of a run is its step number.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from loradock.config.schema import RunConfig
+from loradock.engine.checkpoints import Checkpoint, Checkpoints
+from loradock.engine.watchdog import Watchdog
 from loradock.plan import Plan
 
 
@@ -56,6 +58,14 @@ class EvalResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Doing:
+    """What goes on between the steps: `training`, `evaluating` or `saving`, after this step."""
+
+    what: str
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Saved:
     """A checkpoint was written."""
 
@@ -70,7 +80,17 @@ class Dtypes:
     found: dict[str, str]
 
 
-Event = StepDone | StepResult | EvalResult | Saved | Dtypes
+@dataclass(frozen=True, kw_only=True)
+class Shrunk:
+    """The card was full: the run went back to `step` and goes on with a smaller micro-batch, the same global batch."""
+
+    step: int
+    micro_batch: int
+    before: int
+    why: str
+
+
+Event = StepDone | StepResult | EvalResult | Doing | Saved | Dtypes | Shrunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +105,10 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Everything that an engine needs. `steps` and `evaluation` come from `data.steps`, sharded for this process."""
+    """Everything that an engine needs. `steps` and `evaluation` come from `data.steps`, sharded for this process.
+
+    `resume` is the verified checkpoint that the run continues from; `watchdog` wants a beat for every micro-batch.
+    """
 
     config: RunConfig
     plan: Plan
@@ -94,8 +117,24 @@ class Job:
     steps: Any
     evaluation: Any | None
     directory: Path
-    resume_from: Path | None
+    checkpoints: Checkpoints
+    resume: Checkpoint | None
+    watchdog: Watchdog
     world_size: int
+    rank: int
+
+    def with_micro_batch(self, micro_batch: int) -> Job:
+        """The same job in smaller passes."""
+        evaluation = self.evaluation.reshaped(micro_batch) if self.evaluation is not None else None
+        why = "the card was full with a larger micro-batch"
+        passes = self.plan.value("accumulation") * self.plan.value("micro_batch") // micro_batch
+        plan = self.plan.with_value("micro_batch", micro_batch, why=why).with_value("accumulation", passes, why=why)
+        return replace(
+            self,
+            plan=plan,
+            steps=self.steps.reshaped(micro_batch),
+            evaluation=evaluation,
+        )
 
 
 Emit = Callable[[Event], None]
@@ -107,7 +146,9 @@ class Engine(Protocol):
     name: str
 
     def run(self, job: Job, emit: Emit) -> Outcome:
-        """Train to the end of the plan and `emit` what happens.
+        """Train to the end of the plan, from `job.resume` where there is one, and `emit` what happens.
 
-        Raises Diverged at a non-finite loss, OutOfMemory when the card is full."""
+        Raises Diverged before a step with a non-finite loss or gradient, OutOfMemory when the card is full with one
+        row, Stopped or Interrupted after a signal (with a checkpoint of the last step, where one was made).
+        """
         ...

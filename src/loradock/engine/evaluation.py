@@ -11,12 +11,18 @@ from loradock.engine.base import EvalResult
 
 
 def evaluate(
-    model: Any, batches: Iterable[tuple[dict[str, Any], int]], loss_sum: Callable[[dict[str, Any]], Any], *, step: int
+    model: Any,
+    batches: Iterable[tuple[dict[str, Any], int]],
+    loss_sum: Callable[[dict[str, Any]], Any],
+    *,
+    step: int,
+    poll: Callable[[], None],
 ) -> EvalResult:
     """Evaluate without gradients and without dropout; the model's mode is put back, no random number is drawn.
 
     `batches` yields tensors on any device with their number of supervised tokens; `loss_sum` gives the summed
-    negative log-likelihood in nats of one batch. Under DDP each process evaluates its share and sums are reduced.
+    negative log-likelihood in nats of one batch. `poll` is called before each batch, and raises to end it all. Under
+    DDP each process evaluates its share and sums are reduced.
     """
     import torch
     import torch.distributed
@@ -29,6 +35,7 @@ def evaluate(
     try:
         with torch.no_grad():
             for tensors, supervised in batches:
+                poll()
                 total[0] += loss_sum(tensors).double()
                 total[1] += supervised
     finally:

@@ -7,17 +7,24 @@ from typing import Any
 
 import torch
 
+from loradock import signals
 from loradock.data.collate import MicroBatch, collate
 from loradock.engine.base import Job
 
 
 def step_loader(job: Job) -> torch.utils.data.DataLoader[Any]:
-    """Optimiser steps in order, one an item; a generator of its own, so that workers draw nothing from the run's."""
+    """Optimiser steps in order from the one to resume at, one an item.
+
+    Steps before it are not touched: resuming at a large step takes no longer than at a small one. The generator is its
+    own, so that workers draw nothing from the run's.
+    """
     loader = job.plan.value("dataloader")
-    return torch.utils.data.DataLoader(
+    first = job.resume.step if job.resume else 0
+    return StepLoader(
         StepItems(job),
         batch_size=1,
-        shuffle=False,
+        sampler=range(first, len(job.steps)),
+        worker_init_fn=begin_worker,
         collate_fn=only_item,
         num_workers=loader["workers"],
         pin_memory=loader["pin_memory"],
@@ -32,6 +39,19 @@ def evaluation_inputs(job: Job) -> Iterator[tuple[dict[str, torch.Tensor], int]]
     shape = tensor_shape(job)
     for batch in job.evaluation or ():
         yield model_inputs(batch, **shape), batch.supervised_tokens
+
+
+class StepLoader(torch.utils.data.DataLoader[Any]):
+    """A loader whose workers a signal to the process group does not reach, not even while they start."""
+
+    def __iter__(self) -> Any:
+        with signals.held():
+            return super().__iter__()
+
+
+def begin_worker(_: int) -> None:
+    """The first thing that a worker does."""
+    signals.leave_group()
 
 
 class StepItems(torch.utils.data.Dataset[dict[str, Any]]):

@@ -36,7 +36,6 @@ FREE_KEYS = {
     "name": "a name for people",
     "logging.": "what is written about the training, which reads none of it back",
     "limits.": "when a run counts as hung",
-    "limits.": "when a run that hangs is ended",
     "checkpoints.keep": "how many old checkpoints stay",
     "data.cache": "where prepared data are kept; their content is a field",
     "data.workers": "any number of processes prepares the same rows",

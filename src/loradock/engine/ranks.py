@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from loradock.errors import StorageError
 from loradock.facts import Facts
 
 T = TypeVar("T")
@@ -67,3 +69,40 @@ def from_first(facts: Facts, value: T) -> T:
     share: list[Any] = [value]
     torch.distributed.broadcast_object_list(share, src=0)
     return share[0]
+
+
+def gathered(value: T) -> list[T] | None:
+    """On rank 0 the value of every process, in the order of their ranks; None on the others."""
+    import torch.distributed
+
+    if not torch.distributed.is_initialized():
+        return [value]
+    is_first = torch.distributed.get_rank() == 0
+    values: list[Any] | None = [None] * torch.distributed.get_world_size() if is_first else None
+    torch.distributed.gather_object(value, values, dst=0)
+    return values
+
+
+def any_of(flag: bool) -> bool:
+    """True where the flag is set on any process."""
+    import torch.distributed
+
+    if not torch.distributed.is_initialized():
+        return flag
+    value = torch.tensor([int(flag)])
+    torch.distributed.all_reduce(value, op=torch.distributed.ReduceOp.MAX)
+    return bool(value.item())
+
+
+@contextmanager
+def together(what: str) -> Iterator[None]:
+    """Inside, rank 0 may fail alone: then every other process ends with an error that says so, rather than wait."""
+
+    failed = True
+    try:
+        yield
+        failed = False
+    finally:
+        someone_failed = any_of(failed)
+    if someone_failed:
+        raise StorageError(f"another process of this run failed at {what}", hint="see what rank 0 says")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import RunConfig
@@ -56,12 +55,12 @@ def trainable(model: Any) -> list[Any]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def restore(model: Any, directory: Path) -> None:
-    """Put the adapter weights of a checkpoint into the model, in place, dtypes unchanged."""
+def restore(model: Any, weights: bytes) -> None:
+    """Put adapter weights (the bytes of a safetensors file) into the model, in place, dtypes unchanged."""
     from peft import set_peft_model_state_dict
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
-    set_peft_model_state_dict(model, load_file(directory / "adapter_model.safetensors"))
+    set_peft_model_state_dict(model, load(weights))
 
 
 def fingerprint(model: Any) -> str:

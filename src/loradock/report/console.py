@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from loradock.engine.base import EvalResult, StepResult
+from loradock.engine.base import EvalResult, Shrunk, StepResult
 from loradock.plan import Plan
 
 LOUD_SHARE = 0.1
@@ -64,6 +64,14 @@ def metric_line(result: StepResult, total_steps: int) -> str:
 def evaluation_line(result: EvalResult) -> str:
     """An evaluation line."""
     return f"step {result.step}  evaluation loss {result.loss:.4f}  perplexity {result.perplexity:.3f}"
+
+
+def shrunk_line(event: Shrunk) -> str:
+    """The card was full, and how the run goes on."""
+    return (
+        f"warning: the card was full ({event.why}); back to step {event.step} with micro-batch {event.micro_batch} "
+        f"instead of {event.before}, the global batch stays as it was"
+    )
 
 
 def dtype_line(found: dict[str, str]) -> str:

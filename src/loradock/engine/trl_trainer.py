@@ -1,0 +1,322 @@
+"""TRL's SFTTrainer, whose batch is one of our optimiser steps.
+
+One item of the trainer's loader is one optimiser step (a list of micro-batches), so samples, their order and the
+cursor are ours; `training_step` loops over the micro-batches and divides each loss by the supervised tokens of the
+whole step, over all micro-batches and processes. DDP averages gradients, hence the factor `world_size`. What is saved,
+and how a run continues from it, is ours too (`engine.saving`): the trainer is never told of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from typing import Any
+
+import datasets
+import torch
+from transformers import PrinterCallback, TrainerCallback
+from trl import SFTConfig, SFTTrainer
+
+from loradock import signals
+from loradock.engine import guards, ranks, schedule, training_state
+from loradock.engine.base import Doing, Dtypes, Emit, EvalResult, Job, StepDone, StepResult
+from loradock.engine.evaluation import evaluate
+from loradock.engine.feed import evaluation_inputs, only_item, step_loader
+from loradock.engine.meter import Meter
+from loradock.engine.saving import Progress, Saver
+from loradock.engine.training_state import RandomState, Stateful
+from loradock.model import dtypes
+from loradock.model.adapters import trainable
+from loradock.plan import HELD
+
+OPTIMIZERS = {
+    "adamw_fused": "adamw_torch_fused",
+    "adamw": "adamw_torch",
+    "adamw_8bit": "adamw_bnb_8bit",
+    "paged_adamw_8bit": "paged_adamw_8bit",
+}
+
+
+class StopNow(Exception):
+    """A signal asks to end before the step (or the evaluation) that runs is done; what it has done is dropped."""
+
+
+class StepTrainer(SFTTrainer):
+    """An SFTTrainer whose batch is one of our optimiser steps."""
+
+    def __init__(self, job: Job, emit: Emit, saver: Saver) -> None:
+        self.job = job
+        self.emit = emit
+        self.saver = saver
+        self.meter = Meter()
+        self.flow = Flow(job, emit)
+        self.step_loss: Any = 0.0
+        self.evaluated_step = 0
+        self.random_state = RandomState.now()
+        self.reported_dtypes = False
+        adapters = [(parameter, parameter.data) for parameter in trainable(job.model)]
+        super().__init__(
+            model=job.model,
+            args=settings(job),
+            train_dataset=datasets.Dataset.from_dict({"step": range(len(job.steps))}),
+            data_collator=only_item,
+            processing_class=job.tokenizer,
+            callbacks=[self.flow],
+        )
+        for parameter, data in adapters:  # TRL casts adapters to bfloat16, where small updates vanish
+            parameter.data = data
+        self.remove_callback(PrinterCallback)
+
+    def resume(self) -> None:
+        """Take up the adapter of the checkpoint, where there is one, and hold the evaluation that it still owes."""
+        checkpoint = self.job.resume
+        if checkpoint is None:
+            return
+        training_state.restore_adapter(self.model, checkpoint)
+        progress = Progress.of(checkpoint)
+        self.state.global_step, self.evaluated_step = progress.step, progress.evaluated_step
+        self.state.best_metric, self.state.best_global_step = progress.best_loss, progress.best_step
+        self.flow.ended = progress.ended
+        if self.flow.is_evaluated(progress.step) and progress.evaluated_step < progress.step:
+            self._determine_best_metric(self.evaluate(), None)
+        if progress.step >= len(self.job.steps):
+            self.flow.ended = self.flow.ended or "last step"
+
+    def parts(self) -> Stateful:
+        """What has a state of its own besides the adapter."""
+        return {"optimizer": self.optimizer, "scheduler": self.lr_scheduler, "scaler": self.accelerator.scaler}
+
+    def commit(self) -> None:
+        """Save the last step that was completed."""
+        progress = Progress(
+            step=self.state.global_step,
+            evaluated_step=self.evaluated_step,
+            best_loss=self.state.best_metric,
+            best_step=self.state.best_global_step,
+            ended=self.flow.ended,
+            decided={name: self.job.plan.value(name) for name in HELD},
+        )
+        self.meter.pause(self.saver.save(progress, self.parts(), random_state=self.random_state))
+
+    def poll(self) -> None:
+        """A sign of life; and the end, where a signal came. Processes that train together end between steps."""
+        self.job.watchdog.beat()
+        if self.job.world_size == 1 and signals.requested():
+            raise StopNow
+
+    def poll_together(self) -> None:
+        """The same in evaluation, where all processes take the same turns."""
+        self.job.watchdog.beat()
+        if ranks.any_of(bool(signals.requested())):
+            raise StopNow
+
+    def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        """The trainer's own count, begun at the step that this run begins at."""
+        before = self.state
+        trained = super()._init_training_state(*args, **kwargs)
+        self.state.global_step = before.global_step
+        self.state.best_metric, self.state.best_global_step = before.best_metric, before.best_global_step
+        return trained
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        """Also take up optimiser, schedule, scaler and random state."""
+        prepared = super()._prepare_for_training(*args, **kwargs)
+        if self.job.resume:
+            training_state.restore(self.job.resume, self.parts(), rank=self.job.rank)
+        self.random_state = RandomState.now()
+        self.job.watchdog.beat("step")
+        return prepared
+
+    def _send_telemetry(self) -> None:
+        """Nothing is sent anywhere."""
+
+    def create_model_card(self, *_: Any, **__: Any) -> None:
+        """The run writes one card, with its facts; checkpoints get none."""
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Not counted here: the trainer's formula assumes full fine-tuning."""
+        return 0
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """The schedule that every engine shares."""
+        train = self.job.config.train
+        shape = {"total_steps": num_training_steps, "warmup": train.warmup, "kind": train.schedule}
+        target: Any = optimizer or self.optimizer
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(target, lambda step: schedule.factor(step, **shape))
+        self._created_lr_scheduler = True
+        return self.lr_scheduler
+
+    def get_train_dataloader(self) -> torch.utils.data.DataLoader[Any]:
+        """Optimiser steps in order."""
+        return step_loader(self.job)
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """Forward and backward of every micro-batch; returns the step's loss a supervised token, in nats."""
+        model.train()
+        batches = inputs["micro_batches"]
+        scale = self.job.world_size / max(1, inputs["supervised_tokens"])
+        total = torch.zeros((), device=self.args.device)
+        for index, tensors in enumerate(batches):
+            self.poll()
+            is_last = index == len(batches) - 1
+            with nullcontext() if is_last else self.accelerator.no_sync(model):
+                loss = self.loss_sum(model, tensors, share=1 / len(batches)) * scale
+                self.accelerator.backward(loss)
+            total += loss.detach()
+        self.meter.add(**inputs["counts"])
+        self.step_loss = total
+        return total
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """Also the last look before the optimiser step."""
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        scaler = self.accelerator.scaler
+        scale = scaler.get_scale() if scaler is not None else None
+        guards.check_step(self.step_loss, norm, step=self.state.global_step + 1, scale=scale)
+        return norm
+
+    def loss_sum(self, model: Any, tensors: dict[str, torch.Tensor], *, share: float = 0.0) -> torch.Tensor:
+        """Summed negative log-likelihood of the supervised tokens of one micro-batch, in nats."""
+        on_device = {key: value.to(self.args.device, non_blocking=True) for key, value in tensors.items()}
+        out = model(**on_device, use_cache=False, fused_lm_head=True)
+        loss = -out.log_probs.sum()
+        if self.aux_loss_enabled and share:
+            loss = loss + share * out.label_mask.sum() * self.router_aux_loss_coef * out.aux_loss
+        return loss
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """Loss over the validation part; the trainer's own would average batch means."""
+        self.emit(Doing(what="evaluating", step=self.state.global_step))
+        result: EvalResult = evaluate(
+            self.model,
+            evaluation_inputs(self.job),
+            lambda tensors: self.loss_sum(self.model, tensors),
+            step=self.state.global_step,
+            poll=self.poll_together,
+        )
+        self.meter.pause(result.seconds)
+        if not math.isfinite(result.loss):
+            raise guards.diverged(self.state.global_step, f"the evaluation loss is {result.loss}")
+        self.evaluated_step = self.state.global_step
+        self.emit(result)
+        metrics = {"eval_loss": result.loss}
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Turn the trainer's metric line into a StepResult; its end-of-run summary is ours to make."""
+        if "learning_rate" not in logs:
+            return
+        step, meter = self.state.global_step, self.meter
+        if not self.reported_dtypes:
+            self.reported_dtypes = True
+            found = dtypes.parts(self.model, self.optimizer)
+            dtypes.check(found, self.job.plan)
+            self.emit(Dtypes(found=found))
+        self.emit(
+            StepResult(
+                step=step,
+                epoch=step / self.job.steps.steps_per_epoch,
+                loss=logs["loss"],
+                learning_rate=logs["learning_rate"],
+                grad_norm=logs.get("grad_norm", 0.0),
+                tokens=meter.tokens,
+                supervised_tokens=meter.supervised_tokens,
+                padding_share=meter.padding_share(self.job.world_size),
+                tokens_per_second=meter.tokens / meter.seconds,
+                samples_per_second=meter.samples / meter.seconds,
+                seconds=meter.seconds,
+                memory_bytes=torch.cuda.max_memory_reserved() if torch.cuda.is_available() else 0,
+            )
+        )
+        self.meter = Meter()
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Also stop early: evaluations since the best one follow from the step numbers, so a resume keeps count."""
+        is_best = super()._determine_best_metric(metrics, trial)
+        patience, every = self.job.config.train.early_stopping, self.flow.cadence["evaluate"]
+        if patience and self.state.global_step - (self.state.best_global_step or 0) >= patience * every:
+            self.control.should_training_stop = self.control.should_save = True
+            self.flow.ended = "early stop"
+        return is_best
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        """After a step: what the next one would draw from is known."""
+        self.random_state = RandomState.now()
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Our commit, in the place of the trainer's save."""
+        self.commit()
+
+
+class Flow(TrainerCallback):
+    """When to log, evaluate, save and stop: the plan's cadence, always at the last step, and after a signal."""
+
+    def __init__(self, job: Job, emit: Emit) -> None:
+        self.job = job
+        self.emit = emit
+        self.cadence = job.plan.value("cadence")
+        self.ended: str | None = None
+        self.stopped_by: str | None = None
+
+    def is_evaluated(self, step: int) -> bool:
+        """True where an evaluation belongs to this step."""
+        if self.job.evaluation is None or not step:
+            return False
+        return step >= len(self.job.steps) or step % self.cadence["evaluate"] == 0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """Set the flags of the step that ended. After a signal an evaluation waits for the run that continues."""
+        step = state.global_step
+        self.emit(StepDone(step=step))
+        is_last = step >= len(self.job.steps)
+        if ranks.any_of(bool(signals.requested())):
+            self.stopped_by = signals.requested() or "another process of the run"
+            control.should_training_stop = True
+        is_ending = is_last or bool(self.stopped_by)
+        control.should_log = is_ending or step == 1 or step % self.cadence["log"] == 0
+        control.should_evaluate = not self.stopped_by and self.is_evaluated(step)
+        control.should_save = is_ending or step % self.cadence["save"] == 0
+        return control
+
+
+def settings(job: Job) -> SFTConfig:
+    """The trainer's arguments for this plan; data, logging and evaluation are ours, so most of it is switched off."""
+    plan, train = job.plan, job.config.train
+    dtype, steps = plan.value("compute_dtype"), len(job.steps)
+    is_judged = job.config.checkpoints.keep_best or bool(train.early_stopping)
+    return SFTConfig(
+        output_dir=str(job.directory / "checkpoints"),
+        max_steps=steps,
+        per_device_train_batch_size=1,
+        gradient_accumulation_steps=1,
+        learning_rate=train.learning_rate,
+        weight_decay=train.weight_decay,
+        max_grad_norm=train.max_grad_norm,
+        optim=OPTIMIZERS[plan.value("optimizer")],
+        bf16=dtype == "bfloat16",
+        fp16=dtype == "float16",
+        tf32=plan.value("tf32") or None,
+        use_cpu=plan.value("device") == "cpu",
+        gradient_checkpointing=plan.value("checkpointing"),
+        gradient_checkpointing_kwargs={"use_reentrant": False},
+        neftune_noise_alpha=train.neftune_alpha or None,
+        torch_compile=plan.value("compile"),
+        seed=train.seed,
+        logging_strategy="no",
+        logging_nan_inf_filter=False,
+        eval_strategy="no",
+        save_strategy="steps",
+        save_steps=steps,
+        metric_for_best_model="eval_loss" if is_judged else None,
+        greater_is_better=False if is_judged else None,
+        ddp_find_unused_parameters=False,
+        ddp_backend=("gloo" if plan.value("device") == "cpu" else "nccl") if job.world_size > 1 else None,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        remove_unused_columns=False,
+        max_length=None,
+        packing=False,
+        report_to="none",
+        disable_tqdm=True,
+    )
