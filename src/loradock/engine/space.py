@@ -16,7 +16,7 @@ from loradock.host.answers import Space
 WEIGHT_BYTES = 4
 MOMENTS_BYTES = {"adamw_fused": 8.0, "adamw": 8.0, "adamw_8bit": 2 + 8 / 256, "paged_adamw_8bit": 2 + 8 / 256}
 """Bytes of both moments a weight; 8-bit ones have a float32 scale for each block of 256 weights."""
-TENSOR_BYTES = 1500
+TENSOR_BYTES = 900
 """What a tensor costs besides its values: its names, and its entries in the two files."""
 STATE_BYTES = 24 << 10
 """Generators of a process, schedule, adapter_config.json and manifest."""
@@ -61,9 +61,11 @@ def before_run(
     if need > room.free_bytes:
         what = f"{directory} needs {shown(need)} for {new} more checkpoint(s) and the adapter, and has"
         fewer = _fewer(keep, short=need - room.free_bytes, each=checkpoint_bytes, new=new)
-        raise DiskFull(f"{what} {shown(room.free_bytes)} free", hint=_remedy(need - room.free_bytes, fewer=fewer))
+        raise DiskFull(
+            f"{what} {shown(room.free_bytes, is_floor=True)} free", hint=_remedy(need - room.free_bytes, fewer=fewer)
+        )
     _refuse_few_files(directory, room, need=new * CHECKPOINT_FILES + RECORD_FILES)
-    return f"disk: {kept} and the adapter, {shown(need)} to write; {shown(room.free_bytes)} free"
+    return f"disk: {kept} and the adapter, {shown(need)} to write; {shown(room.free_bytes, is_floor=True)} free"
 
 
 def before_save(directory: Path, *, checkpoint_bytes: int) -> None:
@@ -73,7 +75,8 @@ def before_save(directory: Path, *, checkpoint_bytes: int) -> None:
         return
     need = checkpoint_bytes + SPARE_BYTES
     if need > room.free_bytes:
-        what = f"the next checkpoint in {directory} needs {shown(need)}, and {shown(room.free_bytes)} are free"
+        free = shown(room.free_bytes, is_floor=True)
+        what = f"the next checkpoint in {directory} needs {shown(need)}, and {free} are free"
         hint = f"{_remedy(need - room.free_bytes, fewer=None)}; the same command then continues"
         raise DiskFull(what, hint=hint)
     _refuse_few_files(directory, room, need=CHECKPOINT_FILES)
@@ -97,10 +100,10 @@ def _remedy(short: int, *, fewer: int | None) -> str:
     return f"{lower}free {shown(short)} there, or --output a directory on a larger disk"
 
 
-def shown(size: int) -> str:
-    """A number of bytes for people, rounded up: 1.3 GiB, 12 MiB, 40 KiB."""
+def shown(size: int, *, is_floor: bool = False) -> str:
+    """A number of bytes for people: 1.3 GiB, 12 MiB, 40 KiB. Rounded up; with `is_floor` down, as what is free is."""
     for unit, power in (("GiB", 30), ("MiB", 20)):
         if size >= 1 << power:
-            tenths = -(-size * 10 // (1 << power))
-            return f"{tenths / 10:.1f} {unit}" if tenths < 1000 else f"{-(-tenths // 10)} {unit}"
-    return f"{-(-size // 1024)} KiB"
+            tenths = (size * 10 if is_floor else size * 10 + (1 << power) - 1) >> power
+            return f"{tenths / 10:.1f} {unit}"
+    return f"{size // 1024 if is_floor else -(-size // 1024)} KiB"

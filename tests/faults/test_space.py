@@ -1,0 +1,135 @@
+"""P5, before the disk is full: what a run writes is known beforehand, and asked for on real file systems."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checks.conftest import namespace
+from faults.conftest import Trial
+
+from loradock.engine import space
+from loradock.errors import DiskFull
+
+MIB = 1 << 20
+ASK = """
+import json, sys
+from pathlib import Path
+from loradock.engine import space
+from loradock.errors import DiskFull
+name, options = sys.argv[1], json.loads(sys.argv[2])
+try:
+    print(json.dumps({"line": getattr(space, name)(Path("/mnt/runs/one"), **options), "code": 0}))
+except DiskFull as error:
+    print(json.dumps({"line": error.what, "hint": error.hint, "code": error.exit_code}))
+"""
+
+
+def asked(function: str, *, mount: str, fill: str = ":", **options: Any) -> dict[str, Any]:
+    """What one of the two answers on a fresh tmpfs with these mount options, after `fill` ran in it."""
+    script = f"mount -t tmpfs -o {mount} none /mnt\ncd /mnt\n{fill}"
+    command = [*namespace(script), sys.executable, "-c", ASK, function, json.dumps(options)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+RUN = {"checkpoint_bytes": 10 * MIB, "adapter_bytes": 4 * MIB, "keep": 2, "keeps_best": False, "held": []}
+NEED_MIB = 3 * 10 + 4 + 8
+
+
+def test_a_run_that_fits_says_what_it_will_write(trial: Trial) -> None:
+    answer = asked("before_run", mount=f"size={NEED_MIB}m", **RUN)
+    line = "disk: 2 checkpoints of 10.0 MiB and the adapter, 42.0 MiB to write; 42.0 MiB free"
+    trial("P5", answer == {"line": line, "code": 0}, answer=answer)
+
+
+def test_a_page_less_is_refused_with_the_figures_and_the_keep_that_would_fit(trial: Trial) -> None:
+    answer = asked("before_run", mount=f"size={NEED_MIB * MIB - 4096}", **RUN)
+    trial("P5", answer["code"] == 73, answer=answer)
+    assert answer["line"] == (
+        "/mnt/runs/one needs 42.0 MiB for 3 more checkpoint(s) and the adapter, and has 41.9 MiB free"
+    )
+    assert answer["hint"].startswith("--set checkpoints.keep=1, or free 4 KiB there, or --output")
+    fits = asked("before_run", mount=f"size={NEED_MIB * MIB - 4096}", **{**RUN, "keep": 1})
+    assert fits["code"] == 0
+
+
+def test_where_no_number_of_checkpoints_fits_only_room_helps() -> None:
+    answer = asked("before_run", mount="size=20m", **RUN)
+    assert (answer["code"], answer["hint"]) == (73, "free 22.0 MiB there, or --output a directory on a larger disk")
+
+
+@pytest.mark.parametrize(
+    ("options", "need_mib"),
+    [
+        ({"keeps_best": True}, NEED_MIB + 10),
+        ({"held": [10 * MIB]}, NEED_MIB - 10),
+        ({"held": [10 * MIB] * 2}, NEED_MIB - 20),
+        ({"held": [10 * MIB] * 5}, NEED_MIB - 20),
+        ({"planned": 1}, NEED_MIB - 20),
+        ({"planned": 0}, NEED_MIB - 30),
+        ({"planned": 99}, NEED_MIB),
+    ],
+)
+def test_what_is_there_the_best_one_and_a_short_run_count(options: dict[str, Any], need_mib: int) -> None:
+    assert asked("before_run", mount=f"size={need_mib}m", **{**RUN, **options})["code"] == 0
+    assert asked("before_run", mount=f"size={need_mib * MIB - 4096}", **{**RUN, **options})["code"] == 73
+
+
+def test_a_disk_that_takes_no_more_files_is_full_too(trial: Trial) -> None:
+    answer = asked("before_run", mount="size=64m,nr_inodes=40", **RUN)
+    trial("P5", answer["code"] == 73 and "more files (inodes)" in answer["line"], answer=answer)
+    assert re.match(r"remove \d+ files there", answer["hint"])
+    assert asked("before_run", mount="size=64m,nr_inodes=60", **RUN)["code"] == 0
+
+
+def test_a_disk_that_filled_up_since_refuses_the_next_checkpoint_before_a_byte_of_it(trial: Trial) -> None:
+    fill = f"head -c {21 * MIB + 4096} /dev/zero > foreign"
+    answer = asked("before_save", mount="size=32m", fill=fill, checkpoint_bytes=10 * MIB)
+    trial("P5", answer["code"] == 73, answer=answer)
+    assert answer["line"] == "the next checkpoint in /mnt/runs/one needs 11.0 MiB, and 10.9 MiB are free"
+    assert answer["hint"].endswith("the same command then continues")
+    assert asked("before_save", mount="size=32m", checkpoint_bytes=10 * MIB)["code"] == 0
+    assert asked("before_save", mount="size=32m,nr_inodes=5", checkpoint_bytes=MIB)["code"] == 73
+
+
+@pytest.mark.parametrize(("layers", "rank", "optimizer"), [(2, 4, "adamw"), (12, 4, "adamw"), (8, 64, "adamw_fused")])
+def test_the_size_of_a_checkpoint_is_known_before_one_is_written(layers: int, rank: int, optimizer: str) -> None:
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from loradock.engine import training_state
+
+    shape: Any = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": layers, "vocab_size": 200}
+    base = LlamaForCausalLM(LlamaConfig(**shape, num_attention_heads=4, num_key_value_heads=2))
+    model = get_peft_model(base, LoraConfig(r=rank, target_modules="all-linear", task_type="CAUSAL_LM"))
+    chosen = [each for each in model.parameters() if each.requires_grad]
+    stepper = torch.optim.AdamW(chosen, fused=optimizer == "adamw_fused")
+    for parameter in chosen:
+        parameter.grad = torch.ones_like(parameter)
+    stepper.step()
+    files = training_state.as_files(model, {"optimizer": stepper}, random_states=[training_state.RandomState.now()])
+    written = sum(len(content) for content in files.values())
+    weights = sum(each.numel() for each in chosen)
+    expected = space.checkpoint_bytes(weights, optimizer=optimizer, tensors=len(chosen))
+    assert abs(expected - written) <= max(0.05 * written, 64 << 10), (expected, written)
+    assert expected >= written
+
+
+def test_sizes_are_shown_rounded_up() -> None:
+    shown = [space.shown(size) for size in (0, 1, 1024, 10 * MIB, 10 * MIB + 1, 150 * MIB, (1 << 30) + 1)]
+    assert shown == ["0 KiB", "1 KiB", "1 KiB", "10.0 MiB", "10.1 MiB", "150.0 MiB", "1.1 GiB"]
+    assert space.shown(10 * MIB - 1, is_floor=True) == "9.9 MiB"
+
+
+def test_a_folder_that_may_not_be_asked_does_not_end_a_run(tmp_path: Path) -> None:
+    assert space.before_run(tmp_path / "not" / "there", **{**RUN, "held": ()}).startswith("disk: 2 checkpoints")
+    with pytest.raises(DiskFull):
+        space.before_save(tmp_path / "not" / "there", checkpoint_bytes=1 << 60)
