@@ -1,0 +1,114 @@
+"""The bench on which trials run: the inputs, the reference runs that nobody disturbs, and a folder for each trial."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from faults.campaign.processes import ENVIRONMENT, Process
+from faults.campaign.subjects import STEPS, Inputs, Subject, adapter_bytes, environment
+
+ROWS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """An uninterrupted run: what every other has to end with, and how long its parts took."""
+
+    adapter: bytes
+    losses: list[tuple[int, float]]
+    seconds: float
+    save_seconds: float
+    text: str
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """Where trials of one subject run. `references` are made when first asked for, by start and settings."""
+
+    folder: Path
+    subject: Subject
+    inputs: Inputs
+    references: dict[tuple[str, ...], Reference] = field(default_factory=dict)
+
+    def start(
+        self, out: Path, *extra: str, start: str = "forked", prepare: Callable[[], None] | None = None
+    ) -> Process:
+        """Start the subject's command for `out`, forked or cold; `prepare` is called in a forked child before."""
+        command = self.subject.command(self.inputs, out, *extra)
+        if start == "cold":
+            main = partial(os.execv, sys.executable, [sys.executable, *command])
+        else:
+            main = partial(self._call, command, prepare)
+        number = len(list(out.parent.glob("log-*")))
+        log = out.parent / f"log-{number}"
+        return Process(main, cwd=out.parent, log=log, environment=environment(out.parent / "cache"))
+
+    def _call(self, command: list[str], prepare: Callable[[], None] | None) -> None:
+        if prepare:
+            prepare()
+        self.subject.call(command)
+
+    def fresh(self, name: str) -> Path:
+        """An empty folder for a trial; returns the run directory to be made in it."""
+        place = self.folder / name
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        return place / "out"
+
+    def reference(self, *extra: str, start: str = "forked") -> Reference:
+        """The run that nobody disturbs, with these settings; its saves are timed from outside."""
+        key = (start, *extra)
+        if key not in self.references:
+            out = self.fresh(f"reference-{len(self.references)}-{os.getpid()}")
+            process = self.start(out, *extra, start=start)
+            saves = watched_saves(process, lambda: self.subject.is_saving(out))
+            ended, adapter = process.finish(), adapter_bytes(out)
+            assert ended.exit_code == 0, (ended, process.text()[-3000:])
+            assert adapter is not None
+            losses = self.subject.losses(out)
+            assert [step for step, _ in losses] == list(range(1, STEPS + 1)), losses
+            self.references[key] = Reference(
+                adapter=adapter,
+                losses=losses,
+                seconds=ended.seconds,
+                save_seconds=statistics.median(saves) if saves else 0.02,
+                text=process.text(),
+            )
+        return self.references[key]
+
+
+def watched_saves(process: Process, is_saving: Callable[[], bool]) -> list[float]:
+    """Poll until the process ends; the seconds that each save was seen to last."""
+    saves: list[float] = []
+    began = None
+    while not process.wait(0.0005):
+        if is_saving():
+            began = began or time.monotonic()
+        elif began:
+            saves.append(time.monotonic() - began)
+            began = None
+    return saves
+
+
+def make_inputs(folder: Path) -> Inputs:
+    """Make the model and the rows, in a process of its own so that this one starts no thread."""
+    folder.mkdir(parents=True, exist_ok=True)
+    inputs = Inputs(model=folder / "base", rows=folder / "rows.jsonl")
+
+    def make() -> None:
+        import tiny
+
+        tiny.make_llama(inputs.model)
+        tiny.write_rows(inputs.rows, rows=ROWS)
+
+    ended = Process(make, cwd=folder, log=folder / "log", environment=ENVIRONMENT).finish()
+    assert ended.exit_code == 0, (folder / "log").read_text(encoding="utf-8")
+    return inputs
