@@ -1,4 +1,4 @@
-"""P2: SIGKILL, injected by strace, at every system call on files that one save makes.
+"""P2: SIGKILL, injected by strace, at every system call on files that one save makes in its thread.
 
 A forked run stops itself before its third save (which also removes the oldest checkpoint); strace is attached, and
 counts from there. Killed as it enters a call, the process leaves what all calls before have made.
@@ -37,8 +37,9 @@ def trials(bench: Bench) -> list[str]:
     trace = out.parent / "trace"
     process = bench.start(out, prepare=stopping(bench))
     attach(process, trace)
-    assert process.finish().exit_code == 0, process.text()[-3000:]
-    found = points(trace.read_text(encoding="utf-8", errors="replace"), process=process.id)
+    ended = process.finish()
+    assert ended.exit_code == 0, (ended, process.text()[-3000:])
+    found = points(trace.read_text(encoding="utf-8", errors="replace"))
     random.Random(0).shuffle(found)
     return found
 
@@ -92,7 +93,7 @@ def attach(process: Process, trace: Path, *, point: str | None = None) -> None:
     if point:
         name, number = point.split("#")
         inject = ["-e", f"inject={name}:signal=SIGKILL:when={number}"]
-    command = ["strace", "-f", "-p", str(process.id), "-o", str(trace), "-e", f"trace={CALLS}", *inject]
+    command = ["strace", "-p", str(process.id), "-o", str(trace), "-e", f"trace={CALLS}", *inject]
     subprocess.Popen(command, stderr=subprocess.DEVNULL)  # ends with the process
     assert process.wait_until(lambda: status(process, "TracerPid") != "0"), "strace did not attach"
     os.kill(process.id, signal.SIGCONT)
@@ -104,12 +105,12 @@ def status(process: Process, field: str) -> str:
     return re.search(rf"^{field}:\s*(.*)$", text, flags=re.MULTILINE)[1]  # type: ignore[index]
 
 
-def points(trace: str, *, process: int) -> list[str]:
-    """The calls of the main thread between the marks, each as strace counts it: `name#number since the attach`."""
+def points(trace: str) -> list[str]:
+    """The calls between the marks, each as strace counts it: `name#number since the attach`."""
     counts: Counter[str] = Counter()
     found: list[str] = []
     is_inside = False
-    for name, rest in re.findall(rf"^{process} +(\w+)\((.*)$", trace, flags=re.MULTILINE):
+    for name, rest in re.findall(r"^(\w+)\((.*)$", trace, flags=re.MULTILINE):
         counts[name] += 1
         if ENDS in rest:
             break
@@ -121,5 +122,5 @@ def points(trace: str, *, process: int) -> list[str]:
 
 def killed_at(trace: Path) -> str:
     """The call that was entered last, with what it was called with."""
-    calls = re.findall(r"^\d+ +(\w+\(.*) = \?$", trace.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    calls = re.findall(r"^(\w+\(.*?) += \?$", trace.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
     return re.sub(r"/\S*/(?=[^/]+/[^/]+\")", "", calls[-1])[:160] if calls else "?"

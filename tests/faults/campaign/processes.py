@@ -88,13 +88,18 @@ class Process:
 
     def wait(self, seconds: float) -> Ended | None:
         """Wait until it has ended, at most this long; None where it runs on."""
-        if self.ended is None:
-            select.select([self.handle], [], [], max(0.0, seconds))
+        until = time.monotonic() + seconds
+        while self.ended is None:
+            is_over = select.select([self.handle], [], [], max(0.0, until - time.monotonic()))[0]
             done, status = os.waitpid(self.id, os.WNOHANG)
             if done:
                 code = os.waitstatus_to_exitcode(status)
                 self.ended = Ended(exit_code=code, seconds=time.monotonic() - self.began)
                 os.close(self.handle)
+            elif not is_over:
+                break
+            else:
+                time.sleep(POLL_SECONDS)  # a tracer has not let go of it yet
         return self.ended
 
     def wait_until(self, seen: Callable[[], object], *, seconds: float = LIMIT_SECONDS) -> bool:
