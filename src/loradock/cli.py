@@ -16,6 +16,7 @@ from loradock.errors import Interrupted, LoradockError
 COMMANDS = {
     "train": ("loradock.commands.train", "Fine-tune an adapter: the main job."),
     "env-check": ("loradock.commands.env_check", "Prove that this machine can train, or say what to do."),
+    "checkpoint": ("loradock.commands.checkpoint", "List, verify or export the checkpoints of a run."),
     "config": ("loradock.commands.config", "Show, validate or describe a run's configuration."),
     "build": ("loradock.commands.build", "Build the image, on scratch storage."),
     "prune": ("loradock.commands.prune", "Free the space that loradock's images, caches and scratch take."),

@@ -171,7 +171,7 @@ def newest_good(
     None where there has never been one. NoCheckpoint where there are some and none is good, or the newest that is good
     belongs to another run than `run_id` (None: any); then nothing was moved. With `is_read_only` nothing is, ever.
     """
-    candidates = [path for _, path in visible(folder)] or _aside(folder)
+    candidates = [path for _, path in visible(folder)] or aside(folder)
     good, damaged = _first_good(candidates)
     if good is None and not damaged:
         return newest_good(folder, run_id=run_id, is_read_only=is_read_only) if candidates else (None, ())
@@ -201,7 +201,7 @@ def _first_good(candidates: list[Path]) -> tuple[Checkpoint | None, dict[Path, s
     return None, damaged
 
 
-def _aside(folder: Path) -> list[Path]:
+def aside(folder: Path) -> list[Path]:
     """What was set aside, newest first: looked at only where nothing else is left."""
     names = os.listdir(folder) if folder.is_dir() else []
     numbered = [((int(m[1]), int(m[2])), folder / name) for name in names if (m := SET_ASIDE.fullmatch(name))]

@@ -1,0 +1,122 @@
+"""`loradock checkpoint`: what a run has committed (`list`), whether it is still so (`verify`), and its adapter."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from loradock.commands.checkpoint_export import CHECKPOINTS, export
+from loradock.directory import RECORD
+from loradock.engine import checkpoints
+from loradock.engine.checkpoints import Found
+from loradock.engine.space import shown
+from loradock.errors import InputMissing, NoCheckpoint, Problem
+from loradock.resume import read
+
+RUN = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
+JSON = click.option("--json", "as_json", is_flag=True, help="For programs: every checkpoint and what is wrong with it.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def checkpoint() -> None:
+    """The checkpoints of a run. All of these only read DIR, and may be used while the run goes on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """The checkpoints of a run, newest first, and the names of those that were set aside."""
+
+    directory: Path
+    found: list[Found]
+    set_aside: list[str]
+
+    @property
+    def newest_good(self) -> int | None:
+        """The step that the run would continue from."""
+        return next((each.step for each in self.found if each.problem is None), None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        keys = ("step", "size_bytes", "time", "run_id", "problem")
+        rows = [
+            {
+                **{key: getattr(each, key) for key in keys},
+                "path": str(each.path),
+                "is_newest": each is self.found[0],
+                "is_continued_from": each.step == self.newest_good,
+            }
+            for each in self.found
+        ]
+        return {"directory": str(self.directory), "checkpoints": rows, "set_aside": self.set_aside}
+
+    def as_text(self) -> str:
+        """For people: one line each, oldest first, so that the newest stands last."""
+        if not self.found:
+            return f"{self.directory} has no checkpoint yet"
+        rows = [("step", "size", "committed (UTC)", "state")]
+        for each in self.found[::-1]:
+            state = each.problem or "ok"
+            state += ", the run continues from it" if each.step == self.newest_good else ""
+            rows.append((str(each.step), shown(each.size_bytes), (each.time or "-")[:19].replace("T", " "), state))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [f"{s:>{widths[0]}}  {b:>{widths[1]}}  {t:<{widths[2]}}  {state}" for s, b, t, state in rows]
+        return "\n".join([*lines, *(f"set aside: {name}" for name in self.set_aside)])
+
+
+@checkpoint.command(name="list")
+@RUN
+@JSON
+def list_(directory: Path, as_json: bool) -> None:
+    """List the checkpoints of the run in DIR, looking at their manifests and sizes only."""
+    _show(_looked_at(directory, is_hashed=False), as_json=as_json)
+
+
+@checkpoint.command()
+@RUN
+@JSON
+def verify(directory: Path, as_json: bool) -> None:
+    """Hash every file of every checkpoint in DIR. Ends with 83 where the newest is not what was committed."""
+    listing = _looked_at(directory, is_hashed=True)
+    _show(listing, as_json=as_json)
+    if not listing.found:
+        raise NoCheckpoint(
+            f"the run in {directory} has no checkpoint", hint=f"loradock train --resume --output {directory}"
+        )
+    if listing.found[0].problem is not None:
+        step = listing.newest_good
+        told = "none is good" if step is None else f"checkpoint-{step} is the newest good one"
+        continues = f"loradock train --resume --output {directory} sets it aside and continues from step {step}"
+        raise NoCheckpoint(
+            f"the newest checkpoint in {directory} is damaged; {told}",
+            hint=continues
+            if step is not None
+            else f"loradock train --fresh --output {directory} starts anew beside it",
+            problems=[Problem(what=each.problem, file=str(each.path)) for each in listing.found if each.problem],
+        )
+
+
+def _looked_at(directory: Path, *, is_hashed: bool) -> Listing:
+    """The checkpoints of the run in a directory; one of another run counts as damaged. InputMissing where no run is."""
+    folder = directory / CHECKPOINTS
+    has_record = (directory / RECORD).exists()
+    if not has_record and not folder.is_dir():
+        raise InputMissing(f"there is no run in {directory}", hint="name the directory that holds run.json")
+    run_id = read(directory).get("run_id") if has_record else None
+    found = [
+        replace(each, problem=f"it belongs to another run: {each.run_id}")
+        if run_id and each.problem is None and each.run_id != run_id
+        else each
+        for each in checkpoints.found(folder, is_hashed=is_hashed)
+    ]
+    return Listing(directory=directory, found=found, set_aside=[path.name for path in checkpoints.aside(folder)])
+
+
+def _show(listing: Listing, *, as_json: bool) -> None:
+    click.echo(json.dumps(listing.as_dict(), indent=2) if as_json else listing.as_text())
+
+
+checkpoint.add_command(export)
