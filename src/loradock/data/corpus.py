@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from loradock.data.read import files
 from loradock.data.select import EpochOrder, Fitted, fit, split
 from loradock.data.steps import EvalBatches, TrainSteps
 from loradock.data.tokenise import TokenizerSpec
+from loradock.errors import DataError, InputMissing, LoradockError, Problem
 from loradock.facts import DataFacts, Facts
 from loradock.plan import Plan
 from loradock.templates import resolve
@@ -133,12 +134,15 @@ def prepare_corpus(
         cut = fit(rows, rows=chosen, max_length=max_length, long_rows=data.long_rows)
         return Part(prepared=rows, fitted=cut)
 
-    train = prepared(data)
     template = resolve(data.template, own=TokenizerSpec.of(tokenizer).chat_template).text
     if isinstance(data.validation, str):
-        held_out = prepared(data.model_copy(update={"sources": (SourceConfig(path=data.validation),)}))
-        parts = fitted(train, np.arange(train.rows)), fitted(held_out, np.arange(held_out.rows))
-        return Corpus(config=config, train=parts[0], validation=parts[1], template=template)
+        file = SourceConfig(path=data.validation)
+        all_there([*data.sources, file])
+        both = all_prepared(prepared, [data, data.model_copy(update={"sources": (file,)})])
+        used, judged = (fitted(each, np.arange(each.rows)) for each in both)
+        return Corpus(config=config, train=used, validation=judged, template=template)
+    all_there(data.sources)
+    train = prepared(data)
     train_rows, validation_rows = split(train, validation=data.validation, seed=data.seed)
     return Corpus(
         config=config,
@@ -146,6 +150,39 @@ def prepare_corpus(
         validation=fitted(train, validation_rows) if len(validation_rows) else None,
         template=template,
     )
+
+
+def all_there(sources: Iterable[SourceConfig]) -> None:
+    """Look for the files of every source before one is read: InputMissing or DataError, with all that are not there."""
+    errors: list[LoradockError] = []
+    for source in sources:
+        try:
+            files(source)
+        except (InputMissing, DataError) as error:
+            errors.append(error)
+    if len(errors) > 1:
+        problems = [Problem(what=error.what, hint=error.hint) for error in errors]
+        raise type(errors[0])(f"{len(errors)} sources cannot be read", hint="mend each of them", problems=problems)
+    if errors:
+        raise errors[0]
+
+
+def all_prepared(prepared: Callable[[DataConfig], Prepared], parts: Sequence[DataConfig]) -> list[Prepared]:
+    """Each part prepared; where rows of several are bad, one DataError with the problems of all."""
+    done: list[Prepared] = []
+    errors: list[DataError] = []
+    for part in parts:
+        try:
+            done.append(prepared(part))
+        except DataError as error:
+            errors.append(error)
+    if len(errors) > 1:
+        problems = [problem for error in errors for problem in error.problems]
+        what = f"{'; '.join(error.what for error in errors)} to validate on"
+        raise DataError(what, hint=errors[0].hint, problems=problems)
+    if errors:
+        raise errors[0]
+    return done
 
 
 def cache_directory(data: DataConfig) -> Path:

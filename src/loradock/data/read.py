@@ -42,6 +42,8 @@ def files(source: SourceConfig) -> list[Path]:
     path = Path(source.path).expanduser()
     if not path.exists():
         raise _missing(source.path, path)
+    if not (path.is_dir() or path.is_file()):
+        raise DataError(f"{source.path} is a pipe or a device, not a file", hint="write it to a file: it is read twice")
     return _arrow_files(path, source) if path.is_dir() else [path]
 
 
