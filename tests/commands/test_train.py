@@ -105,37 +105,55 @@ def test_two_processes_give_the_losses_of_one(tmp_path: Path, llama: Path, rows:
         torch.testing.assert_close(tensors[1][name], tensor, rtol=1e-2, atol=1e-4)
 
 
-def test_a_run_resumes_and_an_occupied_directory_is_refused(tmp_path: Path, llama: Path, rows: Path) -> None:
+def test_the_same_command_shows_a_finished_run_and_fresh_starts_beside_it(
+    tmp_path: Path, llama: Path, rows: Path
+) -> None:
     arguments = ("train", *inputs(llama, rows), *RUN, "--output", "out", "--max-steps", "2")
     first = loradock(*arguments, "--json", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
-    assert json.loads(first.stdout)["status"] == "finished"
+    record = json.loads(first.stdout)
+    assert record["status"] == "finished"
+    began = time.monotonic()
     again = loradock(*arguments, cwd=tmp_path)
-    assert (again.returncode, "--resume continues it" in again.stderr) == (64, True)
-    done = loradock("train", "--resume", "--output", "out", cwd=tmp_path)
-    assert (done.returncode, "already finished, at step 2" in done.stderr) == (64, True)
+    assert (again.returncode, "the run in out is finished" in again.stderr) == (0, True)
+    assert "finished: 2 steps (last step)" in again.stdout
+    assert time.monotonic() - began < 10
+    assert json.loads((tmp_path / "out" / "run.json").read_text(encoding="utf-8"))["ended"] == record["ended"]
+    other = loradock(*arguments, "--lr", "1e-3", cwd=tmp_path)
+    assert (other.returncode, "train.learning_rate was 0.0002, now 0.001" in other.stderr) == (83, True)
     missing = loradock("train", *inputs(llama, rows), "--output", "elsewhere", "--resume", cwd=tmp_path)
     assert missing.returncode == 83
+    fresh = loradock(*arguments, "--lr", "1e-3", "--fresh", cwd=tmp_path)
+    assert fresh.returncode == 0, fresh.stderr
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("out")) == ["out", "out-002"]
 
 
-def test_an_interrupted_run_resumes_by_its_directory_alone_and_as_no_other_run(
+def test_a_run_that_was_cut_off_continues_by_the_same_command_and_as_no_other_run(
     tmp_path: Path, llama: Path, rows: Path
 ) -> None:
     arguments = ("train", *inputs(llama, rows), *RUN, "--output", "out", "--max-steps", "6")
     whole = loradock(*arguments, "--set", "checkpoints.keep=9", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
-    weights = (tmp_path / "out" / "adapter" / "adapter_model.safetensors").read_bytes()
-    record = json.loads((tmp_path / "out" / "run.json").read_text(encoding="utf-8"))
-    (tmp_path / "out" / "run.json").write_text(json.dumps(record | {"status": "interrupted"}), encoding="utf-8")
-    for step in (5, 6):
-        if (checkpoint := tmp_path / "out" / "checkpoints" / f"checkpoint-{step}").exists():
-            shutil.rmtree(checkpoint)
-    other = loradock(*arguments, "--resume", "--lr", "1e-3", cwd=tmp_path)
-    assert other.returncode == 83
-    assert "train.learning_rate was 0.0002, now 0.001" in other.stderr
-    again = loradock("train", "--resume", "--output", "out", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").read_bytes() == weights
+    run = tmp_path / "out"
+    weights = (run / "adapter" / "adapter_model.safetensors").read_bytes()
+    for _ in range(2):
+        record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        (run / "run.json").write_text(json.dumps(record | {"status": "running"}), encoding="utf-8")
+        for step in (5, 6):
+            if (checkpoint := run / "checkpoints" / f"checkpoint-{step}").exists():
+                shutil.rmtree(checkpoint)
+        other = loradock(*arguments, "--lr", "1e-3", cwd=tmp_path)
+        assert (other.returncode, "train.learning_rate was 0.0002, now 0.001" in other.stderr) == (83, True)
+        command = (
+            arguments
+            if "attempts" not in record or not record["attempts"]
+            else ("train", "--resume", "--output", "out")
+        )
+        again = loradock(*command, cwd=tmp_path)
+        assert again.returncode == 0, again.stderr
+        assert "continuing from checkpoint-4" in again.stderr
+        assert (run / "adapter" / "adapter_model.safetensors").read_bytes() == weights
+    assert len(json.loads((run / "run.json").read_text(encoding="utf-8"))["attempts"]) == 2
 
 
 def test_bad_input_ends_with_its_code_before_the_model_is_loaded(tmp_path: Path, llama: Path) -> None:
@@ -156,7 +174,9 @@ def test_bad_input_ends_with_its_code_before_the_model_is_loaded(tmp_path: Path,
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_a_run_with_a_record(sent: signal.Signals, tmp_path: Path, llama: Path, rows: Path) -> None:
+def test_a_signal_ends_a_run_with_a_checkpoint_and_a_record(
+    sent: signal.Signals, tmp_path: Path, llama: Path, rows: Path
+) -> None:
     command = [sys.executable, "-m", "loradock", "train", *inputs(llama, rows), *RUN, "--max-steps", "100000"]
     environment = os.environ | {"LORADOCK_CACHE": str(tmp_path / "cache")}
     run = subprocess.Popen(
@@ -172,7 +192,10 @@ def test_a_signal_ends_a_run_with_a_record(sent: signal.Signals, tmp_path: Path,
         time.sleep(0.1)
     run.send_signal(sent)
     _, errors = run.communicate(timeout=60)
-    assert run.returncode == 76, errors
+    assert run.returncode == 75, errors
     record = json.loads((tmp_path / "out" / "run.json").read_text(encoding="utf-8"))
-    assert (record["status"], record["exit_code"]) == ("interrupted", 76)
+    assert (record["status"], record["exit_code"]) == ("interrupted", 75)
     assert "Traceback" not in errors
+    last = json.loads((tmp_path / "out" / "status.json").read_text(encoding="utf-8"))["last_checkpoint"]
+    assert last in errors.replace("step ", "checkpoint-")
+    assert (tmp_path / "out" / "checkpoints" / last / "manifest.json").exists()

@@ -18,7 +18,10 @@ from loradock.data.collate import MicroBatch
 from loradock.data.corpus import prepare_corpus
 from loradock.engine import isolation
 from loradock.engine.base import Job
-from loradock.engine.trl import StepTrainer
+from loradock.engine.checkpoints import Checkpoints
+from loradock.engine.saving import Saver
+from loradock.engine.trl_trainer import StepTrainer
+from loradock.engine.watchdog import Limits, Watchdog
 from loradock.errors import ModelError
 from loradock.host import Host
 from loradock.model import adapters, shape, source, tokenizer
@@ -27,6 +30,7 @@ from loradock.model.generate import answer
 
 # float32 on a CPU: sums of a few thousand terms in another order.
 RELATIVE, ABSOLUTE = 2e-4, 2e-6
+NO_LIMITS = Limits(setup_seconds=0, step_seconds=0, save_seconds=0)
 
 
 def job_of(directory: Path, *settings: str, model: Path, data: Path) -> Job:
@@ -54,14 +58,21 @@ def job_of(directory: Path, *settings: str, model: Path, data: Path) -> Job:
         steps=corpus.steps(plan, facts=facts),
         evaluation=corpus.evaluation(plan, facts=facts),
         directory=directory,
-        resume_from=None,
+        checkpoints=Checkpoints(directory / "checkpoints", run_id="test", fingerprint={}, keep=1),
+        resume=None,
+        watchdog=Watchdog(NO_LIMITS, heartbeat=None, on_hang=lambda _: None),
         world_size=1,
+        rank=0,
     )
+
+
+def trainer_of(job: Job) -> StepTrainer:
+    return StepTrainer(job, lambda _: None, Saver(job, lambda _: None))
 
 
 def one_step(job: Job) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss and gradients of the run's first optimiser step, by the engine's own training step."""
-    trainer = StepTrainer(job, emit=lambda _: None)
+    trainer = trainer_of(job)
     job.model.zero_grad()
     inputs = next(iter(trainer.get_train_dataloader()))
     loss = trainer.training_step(trainer.model, inputs)
@@ -122,7 +133,7 @@ def test_gradients_are_bit_equal_before_and_after_an_evaluation_and_a_generation
     tmp_path: Path, llama: Path, rows: Path
 ) -> None:
     job = job_of(tmp_path, "train.micro_batch=4", "data.validation=8", model=llama, data=rows)
-    trainer = StepTrainer(job, emit=lambda _: None)
+    trainer = trainer_of(job)
     inputs = next(iter(trainer.get_train_dataloader()))
 
     def step() -> dict[str, torch.Tensor]:
@@ -205,5 +216,5 @@ def test_the_validation_loss_does_not_depend_on_the_micro_batch(tmp_path: Path, 
     for micro_batch in (1, 5):
         settings = (f"train.micro_batch={micro_batch}", "data.validation=8")
         job = job_of(tmp_path, *settings, model=llama, data=rows)
-        found.append(StepTrainer(job, emit=lambda _: None).evaluate()["eval_loss"])
+        found.append(trainer_of(job).evaluate()["eval_loss"])
     assert found[0] == pytest.approx(found[1], rel=1e-6)

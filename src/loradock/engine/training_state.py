@@ -61,7 +61,7 @@ def as_files(model: Any, parts: Stateful, *, random_states: Sequence[RandomState
     """The files of a checkpoint by name. `random_states` has one entry a process, in the order of their ranks."""
     from safetensors.torch import save
 
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in adapter_state(model).items()}
+    weights = unshared({name: tensor.detach().cpu().contiguous() for name, tensor in adapter_state(model).items()})
     settings = {
         name: sorted(value) if isinstance(value, set) else value
         for name, value in (model.peft_config["default"].to_dict() | {"inference_mode": True}).items()
@@ -77,6 +77,16 @@ def as_files(model: Any, parts: Stateful, *, random_states: Sequence[RandomState
         CONFIG: (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode(),
         STATE: stream.getvalue(),
     }
+
+
+def unshared(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors with a copy of each that shares its memory with another (tied weights): safetensors refuses those."""
+    seen: set[int] = set()
+    alone: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        alone[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
+    return alone
 
 
 def restore_adapter(model: Any, checkpoint: Checkpoint) -> None:

@@ -50,12 +50,14 @@ def attempt(job: Job, emit: Emit, saver: Saver) -> Outcome | Full:
         trainer.resume()
         if trainer.flow.ended is None:
             trainer.train()
-    except StopNow:
+    except torch.OutOfMemoryError as error:
+        return Full(step=trainer.state.global_step + 1, what=str(error).splitlines()[0])
+    except (StopNow, RuntimeError) as error:
+        if not isinstance(error, StopNow) and not signals.requested():
+            raise  # else it is a data worker that the signal ended, too
         trainer.flow.stopped_by = signals.requested() or "another process of the run"
         if trainer.state.global_step > saver.last_step:
             trainer.commit()
-    except torch.OutOfMemoryError as error:
-        return Full(step=trainer.state.global_step + 1, what=str(error).splitlines()[0])
     if trainer.flow.stopped_by:
         raise stopped(job, saver, trainer.flow.stopped_by)
     return Outcome(
