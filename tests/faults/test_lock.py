@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 from checks.conftest import namespace
 from faults.conftest import Trial
+from faults.tracing import strace
 
 from loradock.engine.lock import LOCK, OutputLock
 from loradock.errors import Locked, LoradockError, NotWritable, StorageError
@@ -104,14 +104,13 @@ def owner() -> Iterator[Owners]:
 @pytest.fixture
 def answering() -> Callable[[Path, str], list[str]]:
     """A command that runs the rest of its line with another answer to each lock call on the directory's lock file."""
-    if not shutil.which("strace"):
-        pytest.skip("strace is not here")
+    program = strace()
 
     def command(directory: Path, answer: str) -> list[str]:
         # strace follows a path only where it exists when it starts
         directory.mkdir(exist_ok=True)
         (directory / LOCK).touch()
-        return ["strace", "-f", "-qq", "-o", os.devnull, "-P", str(directory / LOCK), "-e", f"inject=fcntl:{answer}"]
+        return [program, "-f", "-qq", "-o", os.devnull, "-P", str(directory / LOCK), "-e", f"inject=fcntl:{answer}"]
 
     return command
 

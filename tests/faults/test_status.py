@@ -27,6 +27,7 @@ with (directory / "ballast").open("wb", buffering=0) as ballast:
         while ballast.write(b"x" * 4096): pass
     except OSError: pass
 said += [status.put(now=True, step=step) for step in (2, 3)]
+said += [sorted(each.name for each in directory.iterdir())]
 (directory / "ballast").unlink()
 said += [status.put(now=True, step=4)]
 print(json.dumps([said, status.problem, json.loads((directory / "status.json").read_text())["step"],
@@ -99,7 +100,7 @@ def test_a_full_disk_is_said_once_and_ends_nothing(tmp_path: Path) -> None:
     done = subprocess.run([*within, sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     said, problem, last_step, names = json.loads(done.stdout)
-    assert said == [None, problem, None, None]
+    assert said == [None, problem, None, ["ballast", "status.json"], None]
     assert problem == f"{tmp_path}/status.json cannot be written: No space left on device"
     assert last_step == 4
     assert names == ["status.json"]

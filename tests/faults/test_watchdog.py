@@ -131,18 +131,19 @@ def test_beats_keep_a_long_step_alive(trial: Trial) -> None:
 
 def test_a_process_that_was_stopped_for_longer_than_its_limit_is_not_hung(trial: Trial) -> None:
     body = ('dog.beat("step")', 'print("waits", flush=True)', "sys.stdin.readline()", "dog.beat()", "time.sleep(0.7)")
-    command = [sys.executable, "-c", program(*body), "1.5,1.5,1.5"]
+    command = [sys.executable, "-c", program(*body), "2,2,2"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout
         assert process.stdout.readline() == "waits\n"
+        time.sleep(0.7)  # until its beat was seen
         process.send_signal(signal.SIGSTOP)
-        time.sleep(2.5)
+        time.sleep(3)
         process.send_signal(signal.SIGCONT)
         time.sleep(0.3)
         out, err = process.communicate("on\n", timeout=30)
-    trial("P12", process.returncode == 0 and "finished" in out, fault="none: SIGSTOP for 2.5 s, limit 1.5 s", said=err)
+    trial("P12", process.returncode == 0 and "finished" in out, fault="none: SIGSTOP for 3 s, limit 2 s", said=err)
 
 
 def test_a_process_that_hangs_after_it_was_stopped_is_hung(trial: Trial) -> None:

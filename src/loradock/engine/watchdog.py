@@ -24,6 +24,7 @@ from loradock.errors import Hung
 Phase = Literal["setup", "step", "save"]
 DOING: dict[Phase, str] = {"setup": "setting up", "step": "training", "save": "saving"}
 TICK_SECONDS = 0.5
+LATE_SECONDS = 1.0
 TOUCH_SECONDS = 1.0
 LAST_WORDS_SECONDS = 10.0
 STACKS_BYTES = 1 << 16
@@ -85,8 +86,9 @@ class Watchdog:
         is_untouched = False
         while not self._is_over.wait(TICK_SECONDS):
             now, phase = time.monotonic(), self._phase  # the phase first: a beat sets it last
-            # A tick that came late counts as two: for the rest of that time this process did not run.
-            silent_seconds, seen = silent_seconds + min(now - seen, 2 * TICK_SECONDS), now
+            # A tick that came late counts as one: for the rest of that time this process did not run.
+            passed_seconds, seen = now - seen, now
+            silent_seconds += passed_seconds if passed_seconds < LATE_SECONDS else TICK_SECONDS
             if self._has_beaten:
                 self._has_beaten, silent_seconds, is_untouched = False, 0.0, True
             if is_untouched and now - touched >= TOUCH_SECONDS:
