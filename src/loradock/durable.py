@@ -10,17 +10,34 @@ import errno
 import hashlib
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)
+HASHED_BESIDE_BYTES = 1 << 20
 
 
 def write(file: Path, content: bytes) -> str:
     """Write a new file and flush it to the disk; returns the sha256 of `content` as hex.
 
-    Its mode is what the umask leaves of 0666. Raises FileExistsError where anything has that name (a link too), or
-    the OSError of the disk; a file that could not be written whole is removed.
+    Its mode is what the umask leaves of 0666; a large content is hashed while the disk is busy with it. Raises
+    FileExistsError where anything has that name (a link too), or the OSError of the disk; a file that could not be
+    written whole is removed.
     """
+    if len(content) < HASHED_BESIDE_BYTES:
+        _write(file, content)
+        return _sha256(content)
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        digest = beside.submit(_sha256, content)
+        _write(file, content)
+        return digest.result()
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _write(file: Path, content: bytes) -> None:
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         try:
@@ -33,7 +50,6 @@ def write(file: Path, content: bytes) -> str:
     except BaseException:
         _remove(file)
         raise
-    return hashlib.sha256(content).hexdigest()
 
 
 def replace(file: Path, content: str | bytes) -> None:
