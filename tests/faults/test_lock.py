@@ -154,6 +154,13 @@ def test_the_refusal_names_the_owner_and_what_to_do(tmp_path: Path, owner: Owner
     assert list(tmp_path.iterdir()) == [tmp_path / LOCK]
 
 
+def test_the_refusal_never_says_to_kill_a_process_that_is_not_the_owner(tmp_path: Path, owner: Owners) -> None:
+    first, second = owner(tmp_path), owner(tmp_path)
+    first.ask("take")
+    (tmp_path / LOCK).write_text(json.dumps({"token": 1, "pid": 1, "host": socket.gethostname()}))
+    assert f"; kill {first.process.pid} ends it" in second.ask("take")
+
+
 def test_a_killed_owner_leaves_the_directory_free(tmp_path: Path, owner: Owners, trial: Trial) -> None:
     first = owner(tmp_path)
     first.ask("take")

@@ -16,6 +16,7 @@ import os
 import socket
 import struct
 import threading
+import time
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +28,8 @@ from loradock.host import Host
 
 LOCK = ".lock"
 LINE_BYTES = 512  # one size, so that a line is written over the last one in one call, and needs no new block
+FLOCK = "hhqqi4x"  # struct flock where off_t has 64 bits: type, whence, start, length, pid
+HOLDER_SECONDS = 2.0
 HELD_ELSEWHERE = (errno.EACCES, errno.EAGAIN)
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
@@ -131,7 +134,7 @@ def _locked_file(directory: Path) -> tuple[int, str | None]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
             if not _try_lock(descriptor):
-                raise _refusal(directory, _read(descriptor))
+                raise _refusal(directory, _holder(descriptor))
             if _is_at(path, descriptor):  # else somebody removed it between the two calls
                 return descriptor, _weakness(directory, descriptor)
         except BaseException:
@@ -172,16 +175,32 @@ def _holds(descriptor: int) -> bool:
 
     An open-file-description lock conflicts with the POSIX lock of its own process, so no second process is needed.
     """
-    region = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     try:
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, region)
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _whole_file(fcntl.F_WRLCK))
     except OSError as error:
         return error.errno in (
             *HELD_ELSEWHERE,
             errno.EINVAL,
         )  # EINVAL: a kernel without such locks, which tells nothing
-    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _whole_file(fcntl.F_UNLCK))
     return False
+
+
+def _whole_file(kind: int) -> bytes:
+    return struct.pack(FLOCK, kind, os.SEEK_SET, 0, 0, 0)
+
+
+def _holder(descriptor: int) -> dict[str, Any]:
+    """Who holds the lock. The kernel's word counts more than the file's, where an owner has yet to write its line."""
+    until = time.monotonic() + HOLDER_SECONDS
+    while True:
+        kind, _, _, _, pid = struct.unpack(FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, _whole_file(fcntl.F_WRLCK)))
+        content = _read(descriptor)
+        if kind == fcntl.F_UNLCK or pid <= 0 or content.get("pid") == pid:  # not positive: another host's
+            return content
+        if time.monotonic() > until:
+            return {"pid": pid, "host": socket.gethostname(), "started": "an unknown time"}
+        time.sleep(0.01)
 
 
 def _refusal(directory: Path, holder: dict[str, Any]) -> Locked:
