@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults.campaign import records
+from faults.campaign import records, table
 
 
 @dataclass
@@ -33,3 +33,8 @@ class Trial:
 def trial(request: pytest.FixtureRequest) -> Trial:
     file = Path(str(request.node.path)).relative_to(records.ROOT)
     return Trial(test=f"{file}::{request.node.name}", is_writing=bool(request.config.getoption("--full")))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.getoption("--full"):
+        table.PAGE.write_text(table.text(), encoding="utf-8")

@@ -14,9 +14,12 @@ from types import ModuleType
 from typing import Any
 
 import click
-from faults.campaign import records
+from faults.campaign import calls, kills, records, stops, table
+from faults.campaign.bench import Bench, make_inputs
 from faults.campaign.processes import ENVIRONMENT, Process, adopt, die_with_parent, preload
+from faults.campaign.subjects import SUBJECTS
 
+CAMPAIGNS: dict[str, ModuleType] = {each.PROMISE: each for each in (kills, calls, stops)}
 SHORT = {"P1": 2, "P2": 6, "P6": 3}
 
 
@@ -24,16 +27,18 @@ def main() -> None:
     """Run what was asked for; exit 1 where a trial of the product was not ok."""
     asked = arguments().parse_args()
     if asked.table:
-        from faults.campaign.table import text
-
-        click.echo(text(place=asked.place), nl=False)
+        click.echo(table.text(place=asked.place), nl=False)
         return
     os.environ.update(ENVIRONMENT)
     sys.path[:0] = [str(records.ROOT / "src"), str(records.ROOT / "tests")]
-    folder = Path(tempfile.mkdtemp(prefix="campaign-", dir=asked.folder))
     adopt()
-    flawed = [line for promise in asked.promises for line in campaign(promise, asked, folder) if line["result"] != "ok"]
+    subject = SUBJECTS[asked.subject]
+    preload(subject.package)
+    folder = Path(tempfile.mkdtemp(prefix="campaign-", dir=asked.folder))
+    bench = Bench(folder=folder, subject=subject, inputs=make_inputs(folder / "inputs"))
+    flawed = [line for promise in asked.promises for line in campaign(promise, asked, bench) if line["result"] != "ok"]
     if flawed and asked.subject == "loradock":
+        click.echo(f"what the last trials left is in {folder}", err=True)
         sys.exit(1)
     shutil.rmtree(folder)
 
@@ -41,8 +46,8 @@ def main() -> None:
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="faults.campaign", description=__doc__)
-    parser.add_argument("promises", nargs="*", choices=[[], *SHORT], help="P1, P2, P6")
-    parser.add_argument("--subject", default="loradock", choices=["loradock", "stock"])
+    parser.add_argument("promises", nargs="*", choices=[[], *CAMPAIGNS], help="P1, P2, P6")
+    parser.add_argument("--subject", default="loradock", choices=list(SUBJECTS))
     parser.add_argument("--trials", type=int, help="stop when so many are done (default: all)")
     parser.add_argument("--short", action="store_true", help="a few of each, as in CI")
     parser.add_argument("--jobs", type=int, default=2, help="trials side by side")
@@ -52,16 +57,12 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def campaign(promise: str, asked: Any, folder: Path) -> list[records.Line]:
+def campaign(promise: str, asked: Any, bench: Bench) -> list[records.Line]:
     """Make the trials that this commit still lacks, side by side; returns all of its lines."""
-    from faults.campaign import calls, kills, stops
-    from faults.campaign.bench import Bench, make_inputs
-    from faults.campaign.subjects import SUBJECTS
-
-    preload(SUBJECTS[asked.subject].package)
-    module = {each.PROMISE: each for each in (kills, calls, stops)}[promise]
-    bench = Bench(folder=folder, subject=SUBJECTS[asked.subject], inputs=make_inputs(folder / "inputs"))
-    wanted = module.trials(bench)[: SHORT[promise] if asked.short else asked.trials]
+    module, folder = CAMPAIGNS[promise], bench.folder
+    every = module.trials(bench)
+    bench.total = len(every)
+    wanted = every[: SHORT[promise] if asked.short else asked.trials]
     left = [trial for trial in wanted if trial not in {line["trial"] for line in own_lines(promise, asked)}]
     click.echo(f"{promise} {asked.subject} {records.commit()}: {len(wanted)} trials, {len(left)} to make")
     workers = [

@@ -31,11 +31,15 @@ class Reference:
 
 @dataclass(kw_only=True)
 class Bench:
-    """Where trials of one subject run. `references` are made when first asked for, by start and settings."""
+    """Where trials of one subject run. `references` are made when first asked for, by start and settings.
+
+    `total` is the number of trials that the whole campaign has.
+    """
 
     folder: Path
     subject: Subject
     inputs: Inputs
+    total: int = 0
     references: dict[tuple[str, ...], Reference] = field(default_factory=dict)
 
     def start(

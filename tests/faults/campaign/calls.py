@@ -22,7 +22,6 @@ from faults.campaign.records import Line
 from faults.campaign.subjects import SAVE_EVERY, newest_whole, visible
 
 PROMISE = "P2"
-TARGET = 100
 SAVE = 3
 BEGINS, ENDS = "/the-save-begins", "/the-save-ends"
 CALLS = "%file,%desc"

@@ -59,4 +59,4 @@ def line(
     figures: Line = {"exit_code": ended.exit_code, "seconds": round(ended.seconds, 2), "flaws": flaws}
     result = flaws[-1].split(":")[0] if flaws else "ok"
     head = {"promise": promise, "subject": bench.subject.name, "trial": trial, "seed": seed, "start": start}
-    return {**head, "result": result, "figures": figures}
+    return {**head, "of": bench.total, "result": result, "figures": figures}

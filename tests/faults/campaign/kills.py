@@ -22,9 +22,8 @@ WORKERS_EVERY = 5
 
 
 def trials(bench: Bench) -> list[int]:
-    """The numbers of all trials; makes the reference runs."""
-    for start in ("forked", "cold"):
-        bench.reference(start=start)
+    """The numbers of all trials; makes the reference run."""
+    bench.reference()
     return list(range(1, TARGET + 1))
 
 

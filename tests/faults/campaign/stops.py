@@ -82,7 +82,7 @@ PHASES = {
     "tokenise": Phase(seen=wrote("data ..."), longest_seconds=0.05),
     "first step": Phase(seen=wrote("training ..."), longest_seconds=0.15),
     "eval": Phase(seen=evaluates, longest_seconds=0.05),
-    "final": Phase(seen=wrote("export ..."), longest_seconds=0.8),
+    "final": Phase(seen=wrote("export ..."), longest_seconds=0.5),
     "idle": Phase(seen=handles_signals, longest_seconds=0.03),
     "import": Phase(seen=handles_signals, longest_seconds=8.0, start="cold"),
 }

@@ -1,1 +1,107 @@
-"""x."""
+"""docs/reliability.md: each promise with what its last full run found, from the JSON lines that the trials left."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from faults.campaign import records
+from faults.campaign.records import Line
+
+PAGE = records.ROOT / "docs" / "reliability.md"
+CAMPAIGNS = ("P1", "P2", "P6")
+PROMISES = {
+    "P1": ("kill -9 at any time loses at most one save interval; the run ends with the same bits (CPU, dropout)", 200),
+    "P2": ("no visible checkpoint is ever partial: killed at every system call of a save", 1),
+    "P3": ("bit rot is never loaded", 200),
+    "P4": ("a corrupt newest checkpoint: the next good one; none good: 83, never a silent fresh start", 1),
+    "P5": ("a full disk leaves the previous checkpoint usable, ends with 73 and leaves no debris", 20),
+    "P6": ("SIGTERM, SIGINT: within step + save + 2 s committed and 75, or 76 where no step was new", 50),
+    "P7": ("exit 0 only at the planned end, with the adapter verified: judged in every trial of P1, P2 and P6", 1),
+    "P8": ("nothing non-finite is ever committed; 79", 20),
+    "P9": ("a foreign or changed run is never resumed silently; 83 names each field", 1),
+    "P10": ("a second writer is refused; 84", 20),
+    "P11": ("clock skew is harmless", 10),
+    "P12": ("a hang ends with 82 within its limit", 10),
+    "P13": ("bad data: 65 with file and line, before the GPU is used", 40),
+    "P14": ("no secret in image, log or checkpoint", 1),
+    "P15": ("any uid, read-only root, no capabilities", 3),
+    "P16": ("rendered YAML cannot be injected", 10_000),
+    "P17": ("durable after power loss: flushed before it is renamed, then the folders", 1),
+    "P18": ("out of memory keeps the effective batch; 80 with the sizes where nothing helps", 10),
+}
+HEAD = """\
+# Reliability: what is promised, and what the last full run found
+
+<!-- Made from bench/results/reliability/: PYTHONPATH=tests .venv/bin/python -m faults.campaign --table -->
+
+Each line of [`bench/results/reliability/`](../bench/results/reliability/) is one trial, with its commit, its seed and
+what was done. A campaign goes on where it stopped: give its command again. The *control* is the same harness on
+transformers' own Trainer with a peft LoRA and `resume_from_checkpoint`, which has to fail. A commit with `-dirty` had
+changes in `src/`.
+
+| | promise | trials | result | control | commit | command |
+|---|---|---|---|---|---|---|
+"""
+
+
+def text(*, place: Path = records.PLACE) -> str:
+    """The whole page."""
+    return HEAD + "".join(row(promise, place=place) for promise in PROMISES)
+
+
+def row(promise: str, *, place: Path) -> str:
+    """One promise's row; one without a trial says so."""
+    what, target = PROMISES[promise]
+    if promise == "P7":
+        found = [line for each in CAMPAIGNS for line in last_run(each, "loradock", place=place)]
+        found = [{**line, "result": "false success" if is_false(line) else "ok"} for line in found]
+        control = ""
+    else:
+        found = last_run(promise, "loradock", place=place, target=target)
+        control = results(last_run(promise, "stock", place=place))
+    count = records.counted(found)
+    total = max((line.get("of", target) for line in found), default=target)
+    trials = str(count) if count >= total else f"{count} of {total}"
+    commit = ", ".join(sorted({line["commit"] for line in found}))
+    result = results(found) + "".join(f"; {extra}" for extra in extras(promise, found)) if found else "not yet run"
+    cells = [promise, what, trials if found else "", result, control, commit, command(promise, found)]
+    return "| " + " | ".join(cells) + " |\n"
+
+
+def last_run(promise: str, subject: str, *, place: Path, target: int = 1) -> list[Line]:
+    """The lines of the newest commit with a whole run of this promise and subject, else of the newest."""
+    found = [line for line in records.lines(promise, place=place) if line["subject"] == subject]
+    return records.of_last_run(found, target=max((line.get("of", target) for line in found), default=target))
+
+
+def results(found: Sequence[Line]) -> str:
+    """How often each result came: `198 ok, 2 differs`."""
+    tally: Counter[str] = Counter()
+    for line in found:
+        tally[line["result"]] += line.get("count", 1)
+    return ", ".join(f"{number} {result}" for result, number in sorted(tally.items(), key=lambda pair: -pair[1]))
+
+
+def extras(promise: str, found: Sequence[Line]) -> list[str]:
+    """What is worth knowing besides: how many kills, how many cold starts, how late the latest."""
+    if promise == "P1":
+        killed = sum(len(line["done"]["kills"]) for line in found)
+        return [f"{killed} kills, {sum(line['start'] == 'cold' for line in found)} started cold"]
+    if promise == "P6":
+        return [f"the slowest ended after {max(line['done']['took_seconds'] for line in found):.2f} s"]
+    return []
+
+
+def is_false(line: Line) -> bool:
+    """Whether a run ended with 0 that had not reached its end."""
+    return any(flaw.startswith("false success") for flaw in line["figures"]["flaws"])
+
+
+def command(promise: str, found: Sequence[Line]) -> str:
+    """What makes the trials."""
+    if promise in CAMPAIGNS:
+        return f"`PYTHONPATH=tests .venv/bin/python -m faults.campaign {promise}`"
+    files = sorted({str(line["trial"]).split("::")[0] for line in found}) if promise != "P7" else []
+    return f"`scripts/test --full {' '.join(files)}`" if files else ""

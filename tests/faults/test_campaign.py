@@ -1,0 +1,86 @@
+"""P1, P2, P6 and P7: runs that are killed or asked to end, a few in CI and all with --full; the stock Trainer fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from faults.campaign import records, table
+from faults.tracing import strace
+
+CONTROL_TRIALS = 30
+
+
+def campaign(*arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
+    """`python -m faults.campaign` in a process of its own, which starts no thread before it forks."""
+    paths = os.pathsep.join(str(records.ROOT / name) for name in ("src", "tests"))
+    command = [sys.executable, "-m", "faults.campaign", *arguments]
+    return subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=timeout
+    )
+
+
+def needs_strace(promise: str) -> None:
+    if promise == "P2":
+        strace()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The lines of a short campaign of each promise that can be tried here."""
+    folder = tmp_path_factory.mktemp("campaign")
+    promises = ["P1", "P6"]
+    with contextlib.suppress(pytest.skip.Exception):
+        strace()
+        promises.append("P2")
+    done = campaign(*promises, "--short", "--place", str(folder), "--folder", str(folder), timeout=280)
+    assert all((folder / f"{promise}.jsonl").exists() for promise in promises), done.stdout + done.stderr
+    return folder
+
+
+@pytest.mark.parametrize("promise", ["P1", "P2", "P6"])
+def test_a_short_campaign_loses_nothing(promise: str, place: Path) -> None:
+    needs_strace(promise)
+    lines = records.lines(promise, place=place)
+    assert len(lines) >= 2
+    assert [line for line in lines if line["result"] != "ok"] == []
+
+
+def test_the_stock_trainer_fails_at_the_system_calls_of_its_save(tmp_path: Path) -> None:
+    needs_strace("P2")
+    arguments = ("--subject", "stock", "--trials", "3", "--place", str(tmp_path), "--folder", str(tmp_path))
+    done = campaign("P2", *arguments, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {line["result"] for line in records.lines("P2", place=tmp_path)} == {"refused"}
+
+
+@pytest.mark.full
+@pytest.mark.timeout(6 * 3600)
+@pytest.mark.parametrize("promise", ["P1", "P2", "P6"])
+def test_a_whole_campaign_loses_nothing(promise: str) -> None:
+    needs_strace(promise)
+    done = campaign(promise, timeout=6 * 3600)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("promise", ["P1", "P2"])
+def test_the_stock_trainer_fails_the_same_campaign(promise: str) -> None:
+    needs_strace(promise)
+    done = campaign(promise, "--subject", "stock", "--trials", str(CONTROL_TRIALS), timeout=3600)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    lines = [line for line in records.lines(promise) if line["subject"] == "stock"]
+    failed = [line for line in lines[-CONTROL_TRIALS:] if line["result"] != "ok"]
+    assert len(failed) > CONTROL_TRIALS / 3
+
+
+def test_the_page_says_what_the_last_full_run_found(request: pytest.FixtureRequest) -> None:
+    if not request.config.getoption("--full"):  # which writes it when all have run
+        assert table.PAGE.read_text(encoding="utf-8") == table.text(), (
+            "run faults.campaign --table > docs/reliability.md"
+        )
