@@ -19,7 +19,8 @@ from loradock.data.collate import MicroBatch
 from loradock.engine.base import Event
 from loradock.host import Host
 from loradock.plan import Plan
-from loradock.run import Exam, Result, execute
+from loradock.run import execute
+from loradock.stages import Exam, Result
 
 BASE = Path(demo.__file__).parent / "base"
 WORDS = "river apple stone cloud lamp table horse green seven window paper salt winter bridge".split()

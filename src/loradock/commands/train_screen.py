@@ -18,7 +18,7 @@ from loradock.plan import Plan
 from loradock.record import metrics
 from loradock.report import console, findings
 from loradock.resume import Standing
-from loradock.run import ADAPTER, Result
+from loradock.stages import ADAPTER, Result
 
 LOG_COLUMNS = 180
 Lines = list[dict[str, Any]]

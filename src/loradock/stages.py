@@ -1,0 +1,279 @@
+"""The stages of a run, from the configuration to the adapter. Read `Stages.go`: it is the way of the data.
+
+config + facts -> base model -> rows -> plan -> 4-bit base + adapter -> engine -> adapter directory, all of it recorded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from loradock import plan as plans
+from loradock import resume as resuming
+from loradock import signals
+from loradock.config.load import Loaded
+from loradock.config.schema import RunConfig
+from loradock.data.corpus import Corpus, prepare_corpus
+from loradock.engine import choose, fingerprint, isolation, ranks, space, training_state
+from loradock.engine.base import Engine, Job, Outcome
+from loradock.engine.checkpoints import Checkpoint, Checkpoints, found, newest_good, open_checkpoint, sweep
+from loradock.engine.saving import Progress
+from loradock.engine.status import Status
+from loradock.engine.watchdog import Phase, Watchdog
+from loradock.facts import Facts, ModelFacts
+from loradock.model import adapters, export, load, shape, source, tokenizer
+from loradock.record import RunRecord
+from loradock.report import card, curve
+from loradock.telling import View, told
+
+CHECKPOINTS = "checkpoints"
+ADAPTER = "adapter"
+ADAPTER_COPIES = 2
+"""While a new export is put in the place of an old one, both are there."""
+PHASES: dict[str, Phase] = {"training": "step", "export": "save"}
+STATES = {"training": "training", "export": "exporting"}
+
+Exam = Callable[[Any, Any], dict[str, Any]]
+"""(model, tokenizer) -> what was scored; held before and after training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A finished run."""
+
+    directory: Path
+    adapter: Path
+    outcome: Outcome
+    record: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stages:
+    """One attempt at a run. Each stage is announced, timed and recorded, and may be stopped by a signal."""
+
+    loaded: Loaded
+    facts: Facts
+    record: RunRecord
+    status: Status
+    view: View
+    watchdog: Watchdog
+
+    def go(self, *, allowed: Collection[str], exam: Exam | None) -> Result:
+        """The stages in order."""
+        asked, facts, record, directory = self.loaded.config, self.facts, self.record, self.record.directory
+        checkpoint = self.continued_from()
+        decided = Progress.of(checkpoint).decided if checkpoint else {}
+        config, held = resuming.held(asked, decided, asked_anew=allowed)
+        base, words, model_facts = self.find_base(config)
+        data = self.prepare(config, words, max_length=shape.longest_row(config.data.max_length, model_facts))
+        plan = plans.make(
+            config,
+            facts=facts,
+            model=model_facts,
+            data=data.facts,
+            reasons=dict.fromkeys(held, f"as {checkpoint.path.name} was made") if checkpoint else {},
+        )
+        identity = {
+            **fingerprint.of_config(asked),
+            **fingerprint.of_versions(),
+            **fingerprint.of_plan(plan, world_size=facts.world_size),
+            **fingerprint.of_base(base),
+            **fingerprint.of_data(data),
+        }
+        self.check_identity(identity, checkpoint, allowed=allowed)
+        engine = self.choose_engine(config, plan)
+        model, initial = self.load_model(config, base, plan=plan)
+        identity |= fingerprint.of_adapter(model)
+        self.check_identity(identity, checkpoint, allowed=allowed)
+        record.put(fingerprint=identity)
+        folder, keep = directory / CHECKPOINTS, config.checkpoints.keep
+        job = Job(
+            config=config,
+            plan=plan,
+            model=model,
+            tokenizer=words,
+            steps=data.steps(plan, facts=facts),
+            evaluation=data.evaluation(plan, facts=facts),
+            directory=directory,
+            checkpoints=Checkpoints(folder, run_id=record.run_id, fingerprint=identity, keep=keep, fence=record.fence),
+            resume=checkpoint,
+            watchdog=self.watchdog,
+            world_size=facts.world_size,
+            rank=facts.rank,
+        )
+        self.check_job(job)
+        scores = {"before": exam(model, words)} if exam else {}
+        with self.stage("training"), told(job, record=record, status=self.status, view=self.view) as emit:
+            outcome = engine.run(job, emit)
+        record.put(outcome=asdict(outcome))
+        if outcome.best_step:
+            training_state.restore_adapter(model, open_checkpoint(folder / f"checkpoint-{outcome.best_step}"))
+        if exam:
+            scores["after"] = exam(model, words)
+            record.put(exam=scores)
+        adapter = directory / ADAPTER
+        if facts.rank == 0:
+            with self.stage("export"):
+                export.export(model, adapter, tokenizer=words, template=data.template, base=base, initial=initial)
+                finish_directory(adapter, record)
+        return Result(
+            directory=directory,
+            adapter=adapter,
+            outcome=outcome,
+            record=record.content,
+            metrics=record.metrics("train"),
+            evaluations=record.metrics("eval"),
+        )
+
+    def find_base(self, config: RunConfig) -> tuple[source.BaseModel, Any, ModelFacts]:
+        """The base's directory, its tokenizer and what its config says; no weight is read."""
+        with self.stage("model files and libraries"):
+            base = source.find(config.model)
+            words = tokenizer.open_tokenizer(base)
+            model_facts = shape.inspect(base, config)
+            self.record.hash_weights(base.weight_files)
+            self.record.put(
+                name=self.record.directory.name,
+                base={"name": base.name, "revision": base.revision, "path": str(base.directory)},
+            )
+        return base, words, model_facts
+
+    def prepare(self, config: RunConfig, words: Any, *, max_length: int) -> Corpus:
+        """Rows as tokens: by rank 0 into the cache, then found there by all."""
+
+        def work() -> Corpus:
+            return prepare_corpus(
+                config, tokenizer=words, max_length=max_length, facts=self.facts, progress=self.prepared_rows
+            )
+
+        with self.stage("data"):
+            data = ranks.first_then_all(self.facts, work)
+            self.record.put(data=data.as_dict())
+        return data
+
+    def choose_engine(self, config: RunConfig, plan: plans.Plan) -> Engine:
+        """The engine; then the whole plan is known, recorded and shown."""
+        with self.stage("training library"):
+            engine, decision = choose(config.engine)
+            self.view.note(f"engine: {decision.value} ({decision.why})")
+        self.record.put(plan=plan.as_dict(), engine=asdict(decision))
+        self.status.put(total_steps=plan.value("steps"), now=True)
+        self.view.plan(plan)
+        return engine
+
+    def load_model(self, config: RunConfig, base: source.BaseModel, *, plan: plans.Plan) -> tuple[Any, Path | None]:
+        """The 4-bit base with a fresh adapter, and where the initial one of PiSSA or OLoRA is kept."""
+        with self.stage("base model"):
+            whole, coverage = load.load(base, config.model, plan=plan, local_rank=self.facts.local_rank)
+            model = adapters.attach(whole, config, base=base)
+            initial = export.save_initial(model, self.record.directory, init=config.lora.init)
+            self.view.note(str(coverage))
+            self.record.put(coverage={**asdict(coverage), "missed": list(coverage.missed)})
+        return model, initial
+
+    def check_identity(
+        self, identity: Mapping[str, str], checkpoint: Checkpoint | None, *, allowed: Collection[str]
+    ) -> None:
+        """Refuse to continue as another run (NoCheckpoint); what is known so far is compared."""
+        if checkpoint is None:
+            return
+        before = {key: text for key, text in checkpoint.fingerprint.items() if key in identity or not is_late(key)}
+        changes = fingerprint.check(before, identity, allowed=allowed, directory=self.record.directory)
+        self.record.put(allowed_changes=changes)
+
+    def check_job(self, job: Job) -> None:
+        """The last look before the first step: room on the disk, and no leak between packed documents."""
+        chosen = adapters.trainable(job.model)
+        weights, cadence = sum(each.numel() for each in chosen), job.plan.value("cadence")
+        if job.rank == 0:
+            size = space.checkpoint_bytes(
+                weights, optimizer=job.plan.value("optimizer"), tensors=len(chosen), processes=job.world_size
+            )
+            done = job.resume.step if job.resume else 0
+            line = space.before_run(
+                job.directory,
+                checkpoint_bytes=size,
+                adapter_bytes=ADAPTER_COPIES * space.WEIGHT_BYTES * weights,
+                keep=job.config.checkpoints.keep,
+                keeps_best=job.config.checkpoints.keep_best,
+                held=[each.size_bytes for each in found(job.checkpoints.folder, is_hashed=False)],
+                planned=-(-(job.plan.value("steps") - done) // cadence["save"]),
+            )
+            self.view.note(line)
+        if job.plan.value("packing"):
+            change = check_isolation(job)
+            self.view.note(f"packing: documents do not see one another (logits move by {change:.1e} of the largest)")
+
+    def continued_from(self) -> Checkpoint | None:
+        """The newest good checkpoint of this run, on every process; metric lines after it are forgotten."""
+        folder = self.record.directory / CHECKPOINTS
+        checkpoint = None
+        if self.facts.rank == 0:
+            for left in sweep(folder):
+                self.view.note(f"warning: {left} could not be removed; a process that was killed left it")
+            checkpoint, lines = newest_good(folder, run_id=self.record.run_id)
+            for line in lines:
+                self.view.note(f"warning: {line}")
+        path = ranks.from_first(self.facts, checkpoint.path if checkpoint else None)
+        if path and checkpoint is None:
+            checkpoint = open_checkpoint(path)
+        self.record.rewind(checkpoint.step if checkpoint else 0)
+        if checkpoint:
+            self.record.put(resumed_from=checkpoint.path.name)
+            self.status.put(step=checkpoint.step, last_checkpoint=checkpoint.path.name, now=True)
+            self.view.note(f"continuing from {checkpoint.path.name}")
+        return checkpoint
+
+    def prepared_rows(self, rows: int, tokens: int) -> None:
+        """Rows are prepared chunk by chunk."""
+        signals.check()
+        self.watchdog.beat()
+        self.view.prepared_rows(rows, tokens)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Announce a stage, note how long it took, and stop before it where a signal came."""
+        signals.check()
+        self.watchdog.beat(PHASES.get(name, "setup"))
+        self.view.stage(name)
+        self.status.put(state=STATES.get(name, "setup"), now=True)
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.record.timing(name, time.monotonic() - began)
+            self.watchdog.beat("setup")
+
+
+def is_late(field: str) -> bool:
+    """True for what is only known once the model is loaded."""
+    return field.startswith("adapter.")
+
+
+def check_isolation(job: Job) -> float:
+    """Prove on the real model that two packed rows do not see one another; returns how far the logits moved."""
+    batch = job.steps[0].micro_batches[0]
+    rows = [
+        batch.prepared.row(int(row), length=int(length))[0]
+        for row, length in zip(batch.rows, batch.lengths, strict=True)
+    ]
+    return isolation.check(
+        job.model,
+        rows[0].tolist(),
+        rows[-1].tolist(),
+        dtype=job.plan.value("compute_dtype"),
+        vocabulary=job.plan.model.vocabulary,
+    )
+
+
+def finish_directory(adapter: Path, record: RunRecord) -> None:
+    """Put the curve and the model card beside the adapter."""
+    evaluations = record.metrics("eval")
+    curve.draw(record.metrics("train"), evaluations, adapter / "training_curve.png")
+    card.write(record.content, evaluations, adapter / "README.md")

@@ -1,0 +1,88 @@
+"""What happens in training is told to all who want to know: the record, the status, the trackers and the person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Protocol
+
+from loradock import plan as plans
+from loradock import termination
+from loradock.engine.base import Doing, Dtypes, Emit, EvalResult, Event, Job, Saved, Shrunk, StepDone, StepResult
+from loradock.engine.status import Status
+from loradock.record import RunRecord
+from loradock.trackers import open_all
+
+
+class View(Protocol):
+    """What a person watches. Every method is called on rank 0 only."""
+
+    def note(self, text: str) -> None:
+        """One line of text."""
+
+    def stage(self, text: str) -> None:
+        """A stage begins."""
+
+    def prepared_rows(self, rows: int, tokens: int) -> None:
+        """Rows and tokens prepared so far."""
+
+    def plan(self, plan: plans.Plan) -> None:
+        """The plan was made."""
+
+    def event(self, event: Event) -> None:
+        """Something happened in training."""
+
+
+@contextmanager
+def told(job: Job, *, record: RunRecord, status: Status, view: View) -> Iterator[Emit]:
+    """A function that passes each event on; the trackers are open while it is."""
+    config = job.config
+    opened = open_all(
+        config.logging.trackers if record.is_writing else (),
+        directory=job.directory,
+        project=config.logging.project,
+        name=job.directory.name,
+        config=config.model_dump(mode="json"),
+    )
+
+    def emit(event: Event) -> None:
+        keep(event, record=record, status=status)
+        if isinstance(event, (StepResult, EvalResult)):
+            kind = "train" if isinstance(event, StepResult) else "eval"
+            values = {f"{kind}/{name}": value for name, value in asdict(event).items() if name != "step"}
+            for tracker in opened:
+                tracker.log(values, step=event.step)
+        view.event(event)
+
+    state = "failed"
+    try:
+        yield emit
+        state = "finished"
+    finally:
+        for tracker in opened:
+            tracker.close(status=state)
+
+
+def keep(event: Event, *, record: RunRecord, status: Status) -> None:
+    """Write what is to be kept of an event into the run directory."""
+    match event:
+        case StepDone():
+            status.put(state="training", step=event.step)
+        case StepResult():
+            record.metric("train", asdict(event))
+            status.put(loss=event.loss)
+        case EvalResult():
+            record.metric("eval", asdict(event))
+        case Doing():
+            status.put(state=event.what, step=event.step, now=True)
+        case Saved():
+            record.has_committed = True
+            record.metric("checkpoint", {"step": event.step, "directory": str(event.directory)})
+            status.put(step=event.step, last_checkpoint=event.directory.name, now=True)
+            termination.note(last_checkpoint=event.directory.name)
+        case Dtypes():
+            record.put(dtypes=event.found)
+        case Shrunk():
+            record.rewind(event.step)
+            record.put(shrunk=[*record.content.get("shrunk", []), asdict(event)])
