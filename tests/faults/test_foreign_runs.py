@@ -1,0 +1,99 @@
+"""P9, as a user meets it: the same command with something changed is refused with 83 and the name of what changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from faults.conftest import Trial
+from tiny import make_llama, write_rows
+
+SETTINGS = ("train.max_steps=4", "train.global_batch=4", "lora.rank=4", "checkpoints.every=2", "data.validation=8")
+
+
+def trained(place: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """`loradock train` on the model and the rows below `place`, into `place/run`."""
+    command = [sys.executable, "-m", "loradock", "train", "--skip-env-check", "--output", str(place / "run")]
+    command += ["--model", str(place / "base"), "--data", str(place / "rows.jsonl")]
+    for setting in (*SETTINGS, f"data.cache={place / 'cache'}"):
+        command += ["--set", setting]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run([*command, *options], capture_output=True, text=True, timeout=200, env=environment)
+
+
+@pytest.fixture(scope="module")
+def cut_off(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was killed after its second step: it has one checkpoint, and no ending."""
+    place = tmp_path_factory.mktemp("cut_off")
+    make_llama(place / "base")
+    write_rows(place / "rows.jsonl")
+    done = trained(place)
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(place / "run" / "checkpoints" / "checkpoint-4")
+    shutil.rmtree(place / "run" / "adapter")
+    record = json.loads((place / "run" / "run.json").read_text())
+    (place / "run" / "run.json").write_text(json.dumps({**record, "status": "running"}))
+    return place
+
+
+@pytest.fixture
+def place(cut_off: Path, tmp_path: Path) -> Path:
+    """A copy of it that may be spoilt, at another place than it began at."""
+    return Path(shutil.copytree(cut_off, tmp_path / "place"))
+
+
+def other_rows(place: Path) -> None:
+    write_rows(place / "rows.jsonl", seed=7)
+
+
+def other_base(place: Path) -> None:
+    shutil.rmtree(place / "base")
+    make_llama(place / "base", seed=7)
+
+
+def nothing(_: Path) -> None:
+    """Leave it as it is: an option makes the change."""
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "field"),
+    [
+        (nothing, ("--lr", "1e-3"), "train.learning_rate"),
+        pytest.param(nothing, ("--set", "lora.rank=8"), "lora.rank", marks=pytest.mark.full),
+        pytest.param(nothing, ("--set", "train.seed=1"), "train.seed", marks=pytest.mark.full),
+        pytest.param(nothing, ("--batch-size", "8"), "train.global_batch", marks=pytest.mark.full),
+        (other_rows, (), "data.train.content"),
+        pytest.param(other_base, (), "base.weights", marks=pytest.mark.full),
+    ],
+)
+def test_a_changed_run_is_refused_by_name_and_left_as_it_is(
+    change: Callable[[Path], None], options: tuple[str, ...], field: str, place: Path, trial: Trial
+) -> None:
+    change(place)
+    before = {path: path.read_bytes() for path in (place / "run" / "checkpoints").rglob("*") if path.is_file()}
+    done = trained(place, *options)
+    shown = f"  {field} was " in done.stderr and "--allow-change" in done.stderr
+    after = {path: path.read_bytes() for path in (place / "run" / "checkpoints").rglob("*") if path.is_file()}
+    trial("P9", done.returncode == 83 and shown and before == after, field=field, code=done.returncode)
+
+
+def test_a_change_that_is_named_is_accepted_recorded_and_asked_for_once_only(place: Path, trial: Trial) -> None:
+    done = trained(place, "--lr", "1e-3", "--allow-change", "train.learning_rate")
+    record = json.loads((place / "run" / "run.json").read_text())
+    trial("P9", done.returncode == 0, field="train.learning_rate", code=done.returncode, error=done.stderr[-500:])
+    assert "train.learning_rate" in json.dumps(record)
+    assert record["config"]["train"]["learning_rate"] == 1e-3
+    again = trained(place, "--lr", "1e-3")
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_run_that_moved_with_all_that_it_reads_is_the_same_and_continues(place: Path) -> None:
+    done = trained(place)
+    assert done.returncode == 0, done.stderr
+    assert "checkpoint-2" in json.dumps(json.loads((place / "run" / "run.json").read_text()))
