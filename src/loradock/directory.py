@@ -11,6 +11,7 @@ from loradock.errors import DiskFull, NotWritable, StorageError, UsageError
 
 RECORD = "run.json"
 STATUS = "status.json"
+CHECKPOINTS = "checkpoints"
 
 
 def numbered(parent: Path, name: str) -> Path:

@@ -17,7 +17,7 @@ NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)
 HASHED_BESIDE_BYTES = 1 << 20
 
 
-def write(file: Path, content: bytes) -> str:
+def write(file: Path, content: bytes | memoryview) -> str:
     """Write a new file and flush it to the disk; returns the sha256 of `content` as hex.
 
     Its mode is what the umask leaves of 0666; a large content is hashed while the disk is busy with it. Raises
@@ -33,11 +33,11 @@ def write(file: Path, content: bytes) -> str:
         return digest.result()
 
 
-def _sha256(content: bytes) -> str:
+def _sha256(content: bytes | memoryview) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _write(file: Path, content: bytes) -> None:
+def _write(file: Path, content: bytes | memoryview) -> None:
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         try:
@@ -66,6 +66,15 @@ def replace(file: Path, content: str | bytes) -> None:
         _remove(staged)
         raise
     sync_folder(file.parent)
+
+
+def sync_file(file: Path) -> None:
+    """Flush a file that somebody else wrote to the disk."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def sync_folder(folder: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from loradock import directory as directories
-from loradock import signals, termination
+from loradock import secrecy, signals, termination
 from loradock.config.load import Loaded
 from loradock.engine.status import Status
 from loradock.engine.watchdog import Limits, Watchdog
@@ -44,13 +44,15 @@ def execute(
     heartbeat = os.environ.get("LORADOCK_HEARTBEAT") if not facts.local_rank else None
 
     def hung(error: Hung) -> None:
+        termination.write(error.exit_code, error)  # first: the main thread may hang in one of the other files
         end(record, status, error)
-        termination.write(error.exit_code, error)
 
     try:
         with Watchdog(limits, heartbeat=Path(heartbeat) if heartbeat else None, on_hang=hung) as watchdog:
             stages = Stages(loaded=loaded, facts=facts, record=record, status=status, view=view, watchdog=watchdog)
             result = stages.go(allowed=allowed, exam=exam)
+            if watchdog.problem:
+                view.note(f"warning: {watchdog.problem}")
     except (Exception, KeyboardInterrupt) as error:
         ended = as_loradock_error(error, directory, has_committed=record.has_committed)
         if not isinstance(ended, Locked):  # what lies there is another run's now
@@ -65,7 +67,7 @@ def end(record: RunRecord, status: Status, error: LoradockError) -> None:
     """Record how a run ended that did not finish."""
     state = "interrupted" if isinstance(error, (Interrupted, Stopped)) else "failed"
     status.put(state=state, exit_code=error.exit_code, reason=error.what, now=True)
-    record.end(state, exit_code=error.exit_code, error=str(error))
+    record.end(state, exit_code=error.exit_code, error=secrecy.without(str(error), secrecy.of(os.environ)))
 
 
 def as_loradock_error(error: BaseException, directory: Path, *, has_committed: bool) -> LoradockError:

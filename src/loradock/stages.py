@@ -18,19 +18,21 @@ from loradock import signals
 from loradock.config.load import Loaded
 from loradock.config.schema import RunConfig
 from loradock.data.corpus import Corpus, prepare_corpus
+from loradock.directory import CHECKPOINTS
 from loradock.engine import choose, fingerprint, isolation, ranks, space, training_state
 from loradock.engine.base import Engine, Job, Outcome
-from loradock.engine.checkpoints import Checkpoint, Checkpoints, found, newest_good, open_checkpoint, sweep
+from loradock.engine.checkpoints import Checkpoint, Checkpoints, found, newest_good, sweep
+from loradock.engine.manifest import DamagedCheckpoint, open_checkpoint
 from loradock.engine.saving import Progress
 from loradock.engine.status import Status
 from loradock.engine.watchdog import Phase, Watchdog
+from loradock.errors import NoCheckpoint
 from loradock.facts import Facts, ModelFacts
 from loradock.model import adapters, export, load, shape, source, tokenizer
 from loradock.record import RunRecord
 from loradock.report import card, curve
 from loradock.telling import View, told
 
-CHECKPOINTS = "checkpoints"
 ADAPTER = "adapter"
 ADAPTER_COPIES = 2
 """While a new export is put in the place of an old one, both are there."""
@@ -113,7 +115,7 @@ class Stages:
             outcome = engine.run(job, emit)
         record.put(outcome=asdict(outcome))
         if outcome.best_step:
-            training_state.restore_adapter(model, open_checkpoint(folder / f"checkpoint-{outcome.best_step}"))
+            training_state.restore_adapter(model, best(folder, outcome.best_step))
         if exam:
             scores["after"] = exam(model, words)
             record.put(exam=scores)
@@ -249,6 +251,15 @@ class Stages:
         finally:
             self.record.timing(name, time.monotonic() - began)
             self.watchdog.beat("setup")
+
+
+def best(folder: Path, step: int) -> Checkpoint:
+    """The best checkpoint, to be exported. NoCheckpoint where it is damaged."""
+    try:
+        return open_checkpoint(folder / f"checkpoint-{step}")
+    except DamagedCheckpoint as error:
+        hint = "--set checkpoints.keep_best=false --allow-change checkpoints.keep_best exports the last step instead"
+        raise NoCheckpoint(f"the best checkpoint is damaged: {error}", hint=hint) from error
 
 
 def is_late(field: str) -> bool:

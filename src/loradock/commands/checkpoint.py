@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from loradock.commands.checkpoint_export import CHECKPOINTS, export
-from loradock.directory import RECORD
+from loradock.commands.checkpoint_export import export
+from loradock.directory import CHECKPOINTS, RECORD
 from loradock.engine import checkpoints
 from loradock.engine.checkpoints import Found
 from loradock.engine.space import shown

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
+from loradock.directory import CHECKPOINTS
 from loradock.engine.checkpoints import newest_good
 from loradock.engine.exporting import export_checkpoint, refuse_unfinished
 from loradock.engine.manifest import Checkpoint, DamagedCheckpoint, open_checkpoint
 from loradock.errors import NoCheckpoint, Problem, UsageError
 from loradock.resume import read, recorded_config
 
-CHECKPOINTS = "checkpoints"
 ATTEMPTS = 3
 
 

@@ -23,6 +23,7 @@ from loradock.engine.manifest import MANIFEST, NAME, SET_ASIDE, Checkpoint, Dama
 from loradock.errors import LoradockError, NoCheckpoint, Problem
 
 STAGE, TRASH = ".stage-", ".trash-"
+Files = Mapping[str, bytes | memoryview]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ class Checkpoints:
         self,
         step: int,
         *,
-        files: Mapping[str, bytes],
+        files: Files,
         progress: Mapping[str, Any],
         keep_besides: Collection[int] = (),
     ) -> Path:
@@ -91,7 +92,9 @@ class Checkpoints:
         self._rotate({step, *keep_besides})
         return target
 
-    def _fill(self, stage: Path, *, step: int, files: Mapping[str, bytes], progress: Mapping[str, Any]) -> None:
+    def _fill(
+        self, stage: Path, *, step: int, files: Mapping[str, bytes | memoryview], progress: Mapping[str, Any]
+    ) -> None:
         if wrong := [name for name in files if name == MANIFEST or name in ("", ".", "..") or "/" in name]:
             raise ValueError(f"no name for a file of a checkpoint: {wrong[0]!r}")
         written = {

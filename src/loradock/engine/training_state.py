@@ -57,7 +57,7 @@ class RandomState:
             torch.cuda.set_rng_state(self.cuda)
 
 
-def as_files(model: Any, parts: Stateful, *, random_states: Sequence[RandomState]) -> dict[str, bytes]:
+def as_files(model: Any, parts: Stateful, *, random_states: Sequence[RandomState]) -> dict[str, bytes | memoryview]:
     """The files of a checkpoint by name. `random_states` has one entry a process, in the order of their ranks."""
     from safetensors.torch import save
 
@@ -75,7 +75,7 @@ def as_files(model: Any, parts: Stateful, *, random_states: Sequence[RandomState
     return {
         WEIGHTS: save(weights, metadata={"format": "pt"}),
         CONFIG: (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode(),
-        STATE: stream.getvalue(),
+        STATE: stream.getbuffer(),
     }
 
 

@@ -108,7 +108,8 @@ class Watchdog:
         limit = self.limits.of(phase)
         return Hung(
             f"no sign of life for {silent_seconds:.0f} s while {DOING[phase]} (limit {limit:g} s)",
-            hint="the stacks on stderr say where it hangs; the same command again continues from the last checkpoint",
+            hint="the stacks on stderr say where; the same command continues from the last checkpoint "
+            f"(--set limits.{phase}_seconds={limit * 2:g} waits longer)",
         )
 
     def _end(self, hung: Hung) -> None:

@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loradock import durable
 from loradock.directory import open_to_the_group
 from loradock.errors import Diverged, StorageError
 from loradock.model.adapters import BASE_CHANGING
@@ -49,10 +50,22 @@ def export(
     name_base(staged / "adapter_config.json", base)
     verify(staged / WEIGHTS, expected)
     open_to_the_group(staged)
-    if directory.exists():
-        shutil.rmtree(directory)
-    staged.rename(directory)
+    put_in_place(staged, directory)
     return directory
+
+
+def put_in_place(staged: Path, directory: Path) -> None:
+    """Flush what is staged to the disk and rename it to `directory`; what was there before goes afterwards."""
+    for file in staged.iterdir():
+        durable.sync_file(file)
+    durable.sync_folder(staged)
+    replaced = directory.with_name(f".{directory.name}.replaced")
+    shutil.rmtree(replaced, ignore_errors=True)
+    if directory.exists():
+        directory.rename(replaced)
+    staged.rename(directory)
+    durable.sync_folder(directory.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def adapter_state(model: Any) -> dict[str, Any]:
