@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ def execute(
     status = Status(directory, run_id=record.run_id, is_writing=record.is_writing)
     termination.note(directory=str(directory), run_id=record.run_id)
     limits = Limits(**loaded.config.limits.model_dump())
+    if facts.rank:  # it waits for rank 0, which has a limit
+        limits = replace(limits, setup_seconds=0)
     heartbeat = os.environ.get("LORADOCK_HEARTBEAT") if not facts.local_rank else None
 
     def hung(error: Hung) -> None:
