@@ -1,0 +1,161 @@
+"""Signals: raised at once, deferred, held while processes start; workers that a signal to the group leaves alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+BEGIN = """
+import os, signal, sys, time
+from loradock import signals
+signals.install()
+def say(text):
+    print(text, flush=True)
+"""
+AT_ONCE = """
+try:
+    say("ready")
+    time.sleep(30)
+except KeyboardInterrupt:
+    say("raised")
+    time.sleep(0.5)  # a second signal does not disturb the tidying up
+    say("tidied up after " + signals.requested())
+"""
+DEFERRED = """
+with signals.deferred():
+    say("ready")
+    while not signals.requested():
+        time.sleep(0.01)
+    time.sleep(0.3)
+    say("finished the step")
+try:
+    signals.check()
+except KeyboardInterrupt:
+    say("then raised")
+signals.check()
+say("once")
+"""
+IMPATIENT = """
+try:
+    with signals.deferred():
+        say("ready")
+        time.sleep(30)
+except KeyboardInterrupt:
+    say("raised")
+"""
+HELD = """
+try:
+    with signals.held():
+        say("ready")
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            time.sleep(0.05)
+        say("not yet: " + str(signals.requested()))
+except KeyboardInterrupt:
+    say("raised")
+"""
+WORKER = """
+with signals.held():
+    worker = os.fork()
+    if not worker:
+        say("ready")
+        time.sleep(0.3)  # the signal to the group comes now
+        signals.leave_group()
+        time.sleep(1.0)
+        say("worker lives on")
+        os._exit(0)
+try:
+    os.waitpid(worker, 0)
+except KeyboardInterrupt:
+    say("main was told")
+    os.waitpid(worker, 0)
+"""
+ORPHAN = """
+worker = os.fork()
+if not worker:
+    signals.leave_group()
+    say(str(os.getpid()))
+    time.sleep(60)
+time.sleep(60)
+"""
+
+
+def started(script: str, *, before: str = "") -> subprocess.Popen[str]:
+    """The script in a session of its own, once it is ready (or has said its first line)."""
+    command = [sys.executable, "-c", f"{before}\n{BEGIN}\n{script}"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, process_group=0)
+    assert process.stdout
+    process.first = process.stdout.readline().strip()  # pyright: ignore[reportAttributeAccessIssue]
+    return process
+
+
+def said(process: subprocess.Popen[str]) -> list[str]:
+    return process.communicate(timeout=20)[0].splitlines()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_is_raised_once(sent: signal.Signals) -> None:
+    process = started(AT_ONCE)
+    process.send_signal(sent)
+    time.sleep(0.2)
+    process.send_signal(sent)
+    assert said(process) == ["raised", f"tidied up after {sent.name}"]
+
+
+def test_a_deferred_signal_waits_for_the_step_and_is_raised_once_when_asked() -> None:
+    process = started(DEFERRED)
+    for _ in range(3):  # the group and its init both pass it on
+        process.send_signal(signal.SIGTERM)
+    assert said(process) == ["finished the step", "then raised", "once"]
+
+
+def test_a_second_ctrl_c_a_second_later_does_not_wait() -> None:
+    process = started(IMPATIENT)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)  # the same one, passed on twice
+    time.sleep(1.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert said(process) == ["raised"]
+
+
+def test_a_held_signal_comes_when_it_is_let_go() -> None:
+    process = started(HELD)
+    process.send_signal(signal.SIGTERM)
+    assert said(process) == ["not yet: None", "raised"]
+
+
+def test_a_signal_to_the_group_reaches_the_run_and_leaves_a_starting_worker_alone() -> None:
+    process = started(WORKER)
+    os.killpg(process.pid, signal.SIGTERM)
+    assert said(process) == ["main was told", "worker lives on"]
+
+
+def test_a_worker_ends_with_its_parent_also_when_that_is_killed() -> None:
+    process = started(ORPHAN)
+    worker = int(process.first)  # pyright: ignore[reportAttributeAccessIssue]
+    process.kill()
+    said(process)  # until the worker, too, has closed its end
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            os.kill(worker, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    pytest.fail("the worker lives on")
+
+
+def test_what_the_caller_ignored_stays_ignored() -> None:
+    process = started(AT_ONCE, before="import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)")
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert said(process)[-1] == "tidied up after SIGTERM"
