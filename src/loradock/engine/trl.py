@@ -51,6 +51,7 @@ def attempt(job: Job, emit: Emit, saver: Saver) -> Outcome | Full:
         if trainer.flow.ended is None:
             trainer.train()
     except torch.OutOfMemoryError as error:
+        trainer.let_go()
         return Full(step=trainer.state.global_step + 1, what=str(error).splitlines()[0])
     except (StopNow, RuntimeError) as error:
         if not isinstance(error, StopNow) and not signals.requested():

@@ -82,6 +82,11 @@ class StepTrainer(SFTTrainer):
         if progress.step >= len(self.job.steps):
             self.flow.ended = self.flow.ended or "last step"
 
+    def let_go(self) -> None:
+        """Take out of the model what the trainer's own end would have taken out, for another trainer to begin with."""
+        if hook := getattr(self, "neftune_hook_handle", None):
+            hook.remove()
+
     def parts(self) -> Stateful:
         """What has a state of its own besides the adapter."""
         return {"optimizer": self.optimizer, "scheduler": self.lr_scheduler, "scaler": self.accelerator.scaler}

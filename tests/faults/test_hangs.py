@@ -1,0 +1,173 @@
+"""P12, on whole runs: what never answers ends with 82 within its limit, and nothing of the run is left behind.
+
+A data worker, a step or a write to the disk sleeps for ever: `code` that the process runs first puts the sleep into the
+method that would do the work. The hub is a real socket that accepts and never answers.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faults.conftest import Trial
+from faults.forking import Command, Forking
+
+from loradock.errors import Hung
+
+LIMIT_SECONDS, SLACK_SECONDS = 2.0, 3.0
+RUN = ("--set", "train.max_steps=6", "--set", "train.global_batch=8", "--set", "lora.rank=4")
+# What hangs writes the time to `hangs` first; the test holds the end of the process against it.
+HANG = """
+import time
+from pathlib import Path
+from loradock import durable
+from loradock.engine import feed, trl_trainer
+def hang():
+    Path("hangs").write_text(str(time.time()))
+    while True: time.sleep(60)
+"""
+WORKER = f"""{HANG}
+real = feed.StepItems.__getitem__
+feed.StepItems.__getitem__ = lambda self, index: hang() if index == 3 else real(self, index)
+"""
+STEP = f"""{HANG}
+real = trl_trainer.StepTrainer.loss_sum
+def loss_sum(self, *rest, **more):
+    return hang() if self.state.global_step == 3 else real(self, *rest, **more)
+trl_trainer.StepTrainer.loss_sum = loss_sum
+"""
+EVALUATION = f"""{HANG}
+real = trl_trainer.StepTrainer.loss_sum
+def loss_sum(self, model, *rest, **more):
+    return real(self, model, *rest, **more) if model.training else hang()
+trl_trainer.StepTrainer.loss_sum = loss_sum
+"""
+SAVE = f"""{HANG}
+real = durable.write
+def write(file, content):
+    if file.parent.name.startswith(".stage-") and (file.parents[1] / "checkpoint-2").exists(): hang()
+    return real(file, content)
+durable.write = write
+"""
+EXPORT = f"""{HANG}
+from loradock.model import export
+export.export = lambda *rest, **more: hang()
+"""
+SETUP = f"""{HANG}
+from loradock.model import load
+load.load = lambda *rest, **more: hang()
+"""
+HANGS = {
+    "worker": (WORKER, "step", ("--set", "train.workers=2"), ["checkpoint-2"]),
+    "step": (STEP, "step", (), ["checkpoint-2"]),
+    "save": (SAVE, "save", (), ["checkpoint-2"]),
+    "evaluation": (EVALUATION, "step", ("--set", "data.validation=8", "--set", "evaluation.every=4"), ["checkpoint-2"]),
+    "export": (EXPORT, "save", (), ["checkpoint-6", "checkpoint-4"]),
+    "base": (SETUP, "setup", (), []),
+}
+IN_CI = ("worker", "save")
+
+
+def limits(phase: str) -> tuple[str, ...]:
+    """A short limit for this phase, and long ones for the others."""
+    each = {"setup": 100.0, "step": 100.0, "save": 100.0} | {phase: LIMIT_SECONDS}
+    return tuple(word for name, value in each.items() for word in ("--set", f"limits.{name}_seconds={value}"))
+
+
+def judged(run: Path, *, code: int, took_seconds: float, left: list[int]) -> dict[str, object]:
+    """What is wrong with the end of a run that hung."""
+    record, status = (json.loads((run / name).read_text(encoding="utf-8")) for name in ("run.json", "status.json"))
+    flaws: dict[str, object] = {}
+    if code != Hung.exit_code:
+        flaws["code"] = code
+    if not LIMIT_SECONDS - 1 < took_seconds < LIMIT_SECONDS + SLACK_SECONDS:
+        flaws["took_seconds"] = took_seconds
+    found = (record["status"], record["exit_code"], status["state"], status["exit_code"])
+    if found != ("failed", code, "failed", code):
+        flaws["recorded"] = found
+    if "no sign of life" not in record["error"]:
+        flaws["error"] = record["error"]
+    if left:
+        flaws["left"] = left
+    return flaws
+
+
+def watched(run: Command, place: Path) -> tuple[int, float, list[int]]:
+    """Its exit code, the seconds since it began to hang, and what is left of it."""
+    code = run.finish()
+    took_seconds = time.time() - float((place / "hangs").read_text())
+    run.wait_until(lambda: not run.left(), seconds=1)
+    return code, took_seconds, run.left()
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[] if case in IN_CI else pytest.mark.full) for case in HANGS]
+)
+def test_what_hangs_ends_with_82_within_its_limit(
+    case: str, tmp_path: Path, llama: Path, rows: Path, forking: Forking, trial: Trial
+) -> None:
+    code, phase, settings, committed = HANGS[case]
+    inputs = ("--model", str(llama), "--data", str(rows), "--output", "out", "--skip-env-check")
+    arguments = ("train", *inputs, *RUN, "--set", "checkpoints.every=2", *limits(phase), *settings)
+    run = forking.start(tmp_path, *arguments, code=code)
+    ended, took_seconds, left = watched(run, tmp_path)
+    flaws = judged(tmp_path / "out", code=ended, took_seconds=took_seconds, left=left)
+    names = [each.name for each in (tmp_path / "out" / "checkpoints").glob("checkpoint-*")]
+    if sorted(names, reverse=True) != committed:
+        flaws["committed"] = names
+    where = "in _try_get_data\n" if case == "worker" else "in hang\n"
+    assert where in run.text(), "the stacks say where it hangs"
+    trial("P12", not flaws, case=case, took_seconds=round(took_seconds, 2), flaws=flaws)
+    if case == "save":
+        again = forking.start(tmp_path, *arguments)
+        assert again.finish() == 0, again.text()
+        assert "continuing from checkpoint-2" in again.text()
+
+
+@pytest.fixture
+def silent_hub(tmp_path: Path) -> Iterator[str]:
+    """The address of a server that accepts every connection and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        connections: list[socket.socket] = []
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                connections.append(connection)
+                if not (tmp_path / "hangs").exists():
+                    (tmp_path / "hangs").write_text(str(time.time()))
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(timeout=10)
+        for each in connections:
+            each.close()
+
+
+def test_a_hub_that_never_answers_ends_with_82(
+    tmp_path: Path, rows: Path, silent_hub: str, forking: Forking, trial: Trial
+) -> None:
+    """Started cold: the hub's library reads its address and its offline switch when it is imported."""
+    arguments = ["train", "--model", "owner/name", "--set", f"model.revision={'0' * 40}", "--data", str(rows)]
+    arguments += ["--output", "out", "--skip-env-check", *limits("setup")]
+    code = f"""
+import os, sys
+os.environ.update({{"HF_ENDPOINT": {silent_hub!r}, "HF_HOME": "hub", "HF_HUB_OFFLINE": "0"}})
+os.execv(sys.executable, [sys.executable, "-m", "loradock", *{arguments!r}])
+"""
+    run = forking.start(tmp_path, code=code, PYTHONPATH=os.pathsep.join(sys.path))
+    ended, took_seconds, left = watched(run, tmp_path)
+    flaws = judged(tmp_path / "out", code=ended, took_seconds=took_seconds, left=left)
+    trial("P12", not flaws, case="silent hub", took_seconds=round(took_seconds, 2), flaws=flaws)
