@@ -1,4 +1,7 @@
-"""Run campaigns: `PYTHONPATH=tests python -m faults.campaign P1 --trials 200`; a campaign goes on where it stopped."""
+"""Run campaigns: `PYTHONPATH=tests python -m faults.campaign P1 --trials 200`; a campaign goes on where it stopped.
+
+Lines that go to bench/results/reliability/ bring docs/reliability.md up to date.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +40,8 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="campaign-", dir=asked.folder))
     bench = Bench(folder=folder, subject=subject, inputs=make_inputs(folder / "inputs"))
     flawed = [line for promise in asked.promises for line in campaign(promise, asked, bench) if line["result"] != "ok"]
+    if asked.place == records.PLACE:
+        table.PAGE.write_text(table.text(), encoding="utf-8")
     if flawed and asked.subject == "loradock":
         click.echo(f"what the last trials left is in {folder}", err=True)
         sys.exit(1)

@@ -10,23 +10,27 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from faults.campaign.processes import ENVIRONMENT, Process
-from faults.campaign.subjects import STEPS, Inputs, Subject, adapter_bytes, environment
+from faults.campaign.subjects import STEPS, Inputs, Subject, adapter_bytes, environment, steps_in
 
-ROWS = 100
+ROWS = {"rows.jsonl": 70, "more.jsonl": 30}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """An uninterrupted run: what every other has to end with, and how long its parts took."""
+    """An uninterrupted run: what every other has to end with, and how long its parts took.
+
+    `step_seconds` is the longest time from the beginning of the training, or from one step, to the next.
+    """
 
     adapter: bytes
     losses: list[tuple[int, float]]
     seconds: float
     save_seconds: float
-    text: str
+    step_seconds: float
 
 
 @dataclass(kw_only=True)
@@ -73,7 +77,7 @@ class Bench:
         if key not in self.references:
             out = self.fresh(f"reference-{len(self.references)}-{os.getpid()}")
             process = self.start(out, *extra, start=start)
-            saves = watched_saves(process, lambda: self.subject.is_saving(out))
+            saves, steps = watched(process, lambda: self.subject.is_saving(out))
             ended, adapter = process.finish(), adapter_bytes(out)
             assert ended.exit_code == 0, (ended, process.text()[-3000:])
             assert adapter is not None
@@ -84,34 +88,39 @@ class Bench:
                 losses=losses,
                 seconds=ended.seconds,
                 save_seconds=statistics.median(saves) if saves else 0.02,
-                text=process.text(),
+                step_seconds=max(steps, default=0.0),
             )
         return self.references[key]
 
 
-def watched_saves(process: Process, is_saving: Callable[[], bool]) -> list[float]:
-    """Poll until the process ends; the seconds that each save was seen to last."""
+def watched(process: Process, is_saving: Callable[[], bool]) -> tuple[list[float], list[float]]:
+    """Poll until the process ends: the seconds that each save lasted, and that each step took, as seen from outside."""
     saves: list[float] = []
+    marks: list[float] = []
     began = None
     while not process.wait(0.0005):
+        now, text = time.monotonic(), process.text()
         if is_saving():
-            began = began or time.monotonic()
+            began = began or now
         elif began:
-            saves.append(time.monotonic() - began)
+            saves.append(now - began)
             began = None
-    return saves
+        reached = len(steps_in(text)) + 1 if "training ..." in text else 0
+        marks += [now] * (reached - len(marks))
+    return saves, [later - earlier for earlier, later in pairwise(marks)]
 
 
 def make_inputs(folder: Path) -> Inputs:
     """Make the model and the rows, in a process of its own so that this one starts no thread."""
     folder.mkdir(parents=True, exist_ok=True)
-    inputs = Inputs(model=folder / "base", rows=folder / "rows.jsonl")
+    inputs = Inputs(model=folder / "base", rows=tuple(folder / name for name in ROWS))
 
     def make() -> None:
         import tiny
 
         tiny.make_llama(inputs.model)
-        tiny.write_rows(inputs.rows, rows=ROWS)
+        for seed, file in enumerate(inputs.rows):
+            tiny.write_rows(file, rows=ROWS[file.name], seed=seed)
 
     ended = Process(make, cwd=folder, log=folder / "log", environment=ENVIRONMENT).finish()
     assert ended.exit_code == 0, (folder / "log").read_text(encoding="utf-8")

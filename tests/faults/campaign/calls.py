@@ -26,11 +26,12 @@ SAVE = 3
 BEGINS, ENDS = "/the-save-begins", "/the-save-ends"
 CALLS = "%file,%desc"
 NO_FILE = {"mmap"}  # mostly memory, and how often is not the same each time
+CHANGING = {"fsync", "mkdir", "openat", "rename", "renameat", "rmdir", "unlinkat", "write", "writev"}
 ATTEMPTS = 3
 
 
 def trials(bench: Bench) -> list[str]:
-    """Every call of the save as `name#number`, in a random order that is always the same."""
+    """Every call of the save as `name#number`; one of each kind first, beginning with those that change the disk."""
     bench.reference()
     out = bench.fresh(f"P2-{bench.subject.name}-trace")
     trace = out.parent / "trace"
@@ -39,8 +40,18 @@ def trials(bench: Bench) -> list[str]:
     ended = process.finish()
     assert ended.exit_code == 0, (ended, process.text()[-3000:])
     found = points(trace.read_text(encoding="utf-8", errors="replace"))
+    return spread(found)
+
+
+def spread(found: list[str]) -> list[str]:
+    """The points in an order of which any beginning holds all kinds of calls."""
     random.Random(0).shuffle(found)
-    return found
+    kinds: Counter[str] = Counter()
+    rounds: dict[str, int] = {}
+    for point in found:
+        rounds[point] = kinds[name := point.split("#")[0]]
+        kinds[name] += 1
+    return sorted(found, key=lambda point: (rounds[point], point.split("#")[0] not in CHANGING))
 
 
 def trial(point: str, bench: Bench) -> Line:

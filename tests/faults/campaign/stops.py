@@ -24,7 +24,7 @@ TARGET = 54
 EVALUATE_EVERY = 6
 SETTINGS = ("train.workers=2", "data.validation=24", f"evaluation.every={EVALUATE_EVERY}")
 RESUMED_EVERY = 2
-GRACE_SECONDS, STEP_SECONDS = 2.0, 0.3
+GRACE_SECONDS = 2.0
 ORPHAN_SECONDS = 1.0
 
 
@@ -144,7 +144,7 @@ def judged(
 ) -> list[str]:
     """What is wrong with how a run ended that was asked to, `took` seconds ago, after it `made` so many steps."""
     flaws = [f"partial: checkpoint-{step}: {flaw}" for step, flaw in after.items() if flaw]
-    limit = STEP_SECONDS + reference.save_seconds + GRACE_SECONDS
+    limit = reference.step_seconds + reference.save_seconds + GRACE_SECONDS
     if took > limit:
         flaws.append(f"late: {took:.2f} s, allowed {limit:.2f}")
     code, steps, committed = process.finish().exit_code, steps_in(process.text()), newest_whole(after)

@@ -32,10 +32,10 @@ STOCK_FILES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """The tiny model and the rows that every trial trains."""
+    """The tiny model and the rows that every trial trains; the control takes the first file only."""
 
     model: Path
-    rows: Path
+    rows: tuple[Path, ...]
 
 
 class Subject(Protocol):
@@ -91,7 +91,8 @@ class Loradock:
         }
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         more = [word for setting in extra for word in ("--set", setting)]
-        paths = ["--model", str(inputs.model), "--data", str(inputs.rows), "--output", str(out)]
+        data = [word for file in inputs.rows for word in ("--data", str(file))]
+        paths = ["--model", str(inputs.model), *data, "--output", str(out)]
         return ["-m", "loradock", "train", "--skip-env-check", *paths, *sets, *more]
 
     def call(self, command: list[str]) -> None:
@@ -132,7 +133,7 @@ class Stock:
     package = "faults.campaign"
 
     def command(self, inputs: Inputs, out: Path, *extra: str) -> list[str]:
-        paths = [str(path) for path in (inputs.model, inputs.rows, out)]
+        paths = [str(path) for path in (inputs.model, inputs.rows[0], out)]
         return [str(Path(stock.__file__)), *paths, str(STEPS), str(SAVE_EVERY)]
 
     def call(self, command: list[str]) -> None:
