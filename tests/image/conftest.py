@@ -18,6 +18,7 @@ from loradock.image.engine import connect
 
 if TYPE_CHECKING:
     from docker import DockerClient
+    from docker.models.containers import Container
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,3 +81,12 @@ def image(record: dict[str, Any]) -> str:
 def build_log(record: dict[str, Any]) -> Path:
     """All that the build of the full image said."""
     return Path(record["log"])
+
+
+@pytest.fixture
+def started() -> Iterator[list[Container]]:
+    """The containers that a test starts; removed afterwards."""
+    containers: list[Container] = []
+    yield containers
+    for container in containers:
+        container.remove(force=True)

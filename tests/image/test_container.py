@@ -7,11 +7,11 @@ import re
 import stat
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from image.containers import Ended, start
 from image.leaks import scan
 
 from loradock.image import labels
@@ -21,41 +21,11 @@ if TYPE_CHECKING:
     from docker.models.containers import Container
 
 UIDS = ("65532", "123456:0", "1000730000:0")
-TIGHT = {
-    "read_only": True,
-    "tmpfs": {"/tmp": "rw,exec,nosuid,nodev"},
-    "cap_drop": ["ALL"],
-    "security_opt": ["no-new-privileges"],
-    "network_mode": "none",
-}
 SHORT = ("train", "--demo", "--output", "/out", "--set", "train.max_steps=4")
 
 
 # The first of them builds the image.
 pytestmark = pytest.mark.timeout(1800)
-
-
-class Ended:
-    """A container that has ended: its exit code and all that it said."""
-
-    def __init__(self, container: Container) -> None:
-        self.code = int(container.wait(timeout=280)["StatusCode"])
-        self.text = container.logs().decode()
-
-
-@pytest.fixture
-def started(engine: DockerClient, image: str) -> Iterator[list[Container]]:
-    """The containers that a test starts; removed afterwards."""
-    containers: list[Container] = []
-    yield containers
-    for container in containers:
-        container.remove(force=True)
-
-
-def start(engine: DockerClient, image: str, started: list[Container], *args: str, **options: object) -> Container:
-    container = engine.containers.run(image, list(args), detach=True, **{**TIGHT, **options})  # pyright: ignore
-    started.append(container)
-    return container
 
 
 @pytest.mark.parametrize("user", UIDS)
@@ -87,22 +57,6 @@ def test_env_check_finds_nothing_wrong_in_the_image(
     assert ended.code == 0, ended.text
     assert re.search(r" 0 errors, 0 warnings, [\d.]+ s: this machine can train", ended.text), ended.text
     assert re.search(r"ok +lock .* as in the manifest", ended.text), ended.text
-
-
-def test_sigterm_to_the_container_reaches_the_trainer(
-    engine: DockerClient, image: str, started: list[Container]
-) -> None:
-    endless = ("train", "--demo", "--output", "/tmp/out", "--set", "train.max_steps=100000", "--skip-env-check")
-    container = start(engine, image, started, *endless)
-    deadline = time.monotonic() + 90
-    while b"step 10/" not in container.logs():
-        assert time.monotonic() < deadline, container.logs().decode()
-        time.sleep(0.3)
-    asked = time.monotonic()
-    container.stop(timeout=30)
-    ended = Ended(container)
-    assert ended.code == 76, ended.text
-    assert time.monotonic() - asked < 20
 
 
 def test_what_is_compiled_in_the_triton_cache_can_be_loaded(
