@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.campaign.processes import ENVIRONMENT, Process, adopt, die_with_parent, preload
+from faults.campaign.subjects import Loradock
 
 ROOT = Path(__file__).parents[2]
 NO_MORE_SECONDS = 240.0
@@ -128,7 +129,7 @@ def serve() -> None:
     """Answer requests until there are no more; then end every command that runs."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    preload("loradock")
+    preload(Loradock.package, libraries=Loradock.libraries)
     adopt()
     running: dict[int, Process] = {}
     for line in sys.stdin:

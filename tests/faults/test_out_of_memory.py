@@ -10,7 +10,6 @@ import gc
 import json
 import multiprocessing
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,7 +75,7 @@ class Card(Silent):
 
 
 @pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
+def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     card, real = Card(), LlamaMLP.forward
 
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
