@@ -36,7 +36,7 @@ def main() -> None:
     sys.path[:0] = [str(records.ROOT / "src"), str(records.ROOT / "tests")]
     adopt()
     subject = SUBJECTS[asked.subject]
-    preload(subject.package)
+    preload(subject.package, libraries=subject.libraries)
     folder = Path(tempfile.mkdtemp(prefix="campaign-", dir=asked.folder))
     bench = Bench(folder=folder, subject=subject, inputs=make_inputs(folder / "inputs"))
     flawed = [line for promise in asked.promises for line in campaign(promise, asked, bench) if line["result"] != "ok"]

@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LIMIT_SECONDS = 180.0
 LEFT_OVER_SECONDS = 8.0
 POLL_SECONDS = 0.002
-LIBRARIES = ("torch", "bitsandbytes", "transformers", "peft", "accelerate", "datasets", "trl", "matplotlib.pyplot")
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",  # it would start a thread in the parent
@@ -39,10 +38,10 @@ ENVIRONMENT = {
 }
 
 
-def preload(package: str) -> None:
+def preload(package: str, *, libraries: Sequence[str]) -> None:
     """Import the libraries of a run and every module of `package`, without starting a thread."""
     warnings.simplefilter("ignore")
-    for name in LIBRARIES:
+    for name in libraries:
         importlib.import_module(name)
     for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
         if not module.name.endswith("__main__"):

@@ -19,6 +19,14 @@ from faults.campaign.records import ROOT
 STEPS, SAVE_EVERY = 24, 4
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 STEP_LINE = re.compile(rf"step (\d+)/{STEPS} ")
+STOCK_LIBRARIES = (
+    "torch",
+    "transformers.trainer",
+    "transformers.data.data_collator",
+    "transformers.models.llama.modeling_llama",
+    "peft",
+    "accelerate",
+)
 STOCK_FILES = {
     "adapter_model.safetensors",
     "adapter_config.json",
@@ -43,6 +51,7 @@ class Subject(Protocol):
 
     name: str
     package: str
+    libraries: tuple[str, ...]
 
     def command(self, inputs: Inputs, out: Path, *extra: str) -> list[str]:
         """The command line, beginning with what follows `python`."""
@@ -74,6 +83,13 @@ class Loradock:
 
     name = "loradock"
     package = "loradock"
+    libraries: tuple[str, ...] = (
+        *STOCK_LIBRARIES,
+        "bitsandbytes",
+        "datasets",
+        "trl",
+        "matplotlib.backends.backend_agg",
+    )
 
     def command(self, inputs: Inputs, out: Path, *extra: str) -> list[str]:
         settings = {
@@ -131,6 +147,7 @@ class Stock:
 
     name = "stock"
     package = "faults.campaign"
+    libraries: tuple[str, ...] = STOCK_LIBRARIES
 
     def command(self, inputs: Inputs, out: Path, *extra: str) -> list[str]:
         paths = [str(path) for path in (inputs.model, inputs.rows[0], out)]
