@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -88,6 +90,29 @@ def test_the_arguments_reach_the_command_line(bin_folder: Path, args: tuple[str,
 
 def test_a_person_gets_a_shell(bin_folder: Path) -> None:
     assert start(bin_folder, "bash", "-c", "echo $((40 + 2))", HOME="/").stdout == "42\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_group_before_the_start_ends_with_76(
+    bin_folder: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    """tini passes signals to the whole group, so what the script waits for ends too."""
+    slow = bin_folder / "mktemp"
+    slow.write_text(f"#!/bin/sh\ntouch {tmp_path}/waits\nexec sleep 20\n", encoding="utf-8")
+    slow.chmod(0o755)
+    with subprocess.Popen(
+        ["sh", str(ENTRYPOINT), "train"],
+        env={"PATH": f"{bin_folder}:/usr/bin:/bin", "HOME": "/"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        while not (tmp_path / "waits").exists():
+            time.sleep(0.01)
+        os.killpg(process.pid, number)
+        _, words = process.communicate(timeout=10)
+    assert process.returncode == 76
+    assert "stopped by a signal" in words
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
