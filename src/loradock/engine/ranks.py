@@ -94,6 +94,15 @@ def any_of(flag: bool) -> bool:
     return bool(value.item())
 
 
+def is_cut_off(error: BaseException) -> bool:
+    """Whether the error says that another process of the run, or the way to it, is gone."""
+    if not isinstance(error, RuntimeError):
+        return False
+    import torch.distributed
+
+    return isinstance(error, torch.distributed.DistError) or "/gloo/" in str(error)  # gloo raises a bare one
+
+
 @contextmanager
 def together(what: str) -> Iterator[None]:
     """Inside, rank 0 may fail alone: then every other process ends with an error that says so, rather than wait."""

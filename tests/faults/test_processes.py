@@ -1,0 +1,194 @@
+"""Two processes of one run (gloo on the CPU): a signal, a continuation and the death of one of them.
+
+In CI both are forked from a process that has everything imported, with the environment that a launcher gives; with
+--full the launcher is the real one (torchrun).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from faults.forking import Command, Forking
+
+from loradock.engine.checkpoints import visible
+from loradock.errors import EnvironmentUnfit
+
+STEPS, SAVE_EVERY = 12, 4
+RUN = (
+    f"train.max_steps={STEPS}",
+    f"checkpoints.every={SAVE_EVERY}",
+    "checkpoints.keep=9",
+    "train.global_batch=8",
+    "train.micro_batch=2",
+    "train.workers=0",
+    "logging.every=1",
+    "lora.rank=4",
+    "lora.dropout=0.1",
+)
+# Slow enough for a signal to come in between; the order of all that is computed stays what it is.
+SLOW = """
+import time
+from loradock.engine import trl_trainer
+real = trl_trainer.Flow.on_step_begin
+def on_step_begin(self, *rest, **more):
+    time.sleep(0.2)
+    return real(self, *rest, **more)
+trl_trainer.Flow.on_step_begin = on_step_begin
+"""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two processes of a run in the folder; `launcher` is what a signal to the run goes to."""
+
+    folder: Path
+    launcher: Sequence[Command]
+    ranks: Sequence[Command]
+
+    def text(self) -> str:
+        return "".join(each.text() for each in self.launcher)
+
+    def reached(self, step: int) -> bool:
+        """Wait until a step was made."""
+        return self.launcher[0].wait_until(lambda: f"step {step}/{STEPS}" in self.text())
+
+    def finish(self) -> list[int]:
+        return [each.finish() for each in self.launcher]
+
+
+Start = Callable[..., Pair]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.fixture
+def start(llama: Path, rows: Path, forking: Forking) -> Start:
+    def begin(folder: Path, *, code: str = "") -> Pair:
+        folder.mkdir(exist_ok=True)
+        sets = [word for setting in RUN for word in ("--set", setting)]
+        inputs = ("--model", str(llama), "--data", str(rows), "--output", "out", "--skip-env-check")
+        each = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        pair = [
+            forking.start(folder, "train", *inputs, *sets, code=code, RANK=rank, LOCAL_RANK=rank, **each)
+            for rank in ("0", "1")
+        ]
+        return Pair(folder, launcher=pair, ranks=pair)
+
+    return begin
+
+
+@pytest.fixture
+def torchrun(llama: Path, rows: Path, forking: Forking) -> Start:
+    """The same by the real launcher, which a signal goes to alone; it passes SIGTERM on."""
+
+    def begin(folder: Path, *, code: str = "") -> Pair:
+        folder.mkdir(exist_ok=True)
+        (folder / "main.py").write_text(f"{code}\nfrom loradock import cli\ncli.main()\n", encoding="utf-8")
+        sets = [word for setting in RUN for word in ("--set", setting)]
+        inputs = ["--model", str(llama), "--data", str(rows), "--output", "out", "--skip-env-check"]
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "main.py", "train"]
+        command = [sys.executable, *launch, *inputs, *sets]
+        launcher = forking.start(
+            folder, code=f"import os\nos.execv({command[0]!r}, {command!r})", PYTHONPATH=os.pathsep.join(sys.path)
+        )
+        return Pair(folder, launcher=[launcher], ranks=[])
+
+    return begin
+
+
+def adapter(folder: Path) -> bytes:
+    return (folder / "out" / "adapter" / "adapter_model.safetensors").read_bytes()
+
+
+def read(folder: Path, name: str) -> dict[str, object]:
+    return json.loads((folder / "out" / name).read_text(encoding="utf-8"))
+
+
+def random_states(folder: Path) -> list[bytes]:
+    """The state of torch's generator of every process, in the newest checkpoint."""
+    _, newest = visible(folder / "out" / "checkpoints")[0]
+    state = torch.load(io.BytesIO((newest / "training_state.pt").read_bytes()), weights_only=True)
+    return [each["torch"].numpy().tobytes() for each in state["random"]]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("whole")
+
+
+def reference(whole: Path, start: Start) -> bytes:
+    """The adapter of the two-process run that nobody disturbs, made once."""
+    if not (whole / "out" / "adapter").exists():
+        pair = start(whole)
+        assert pair.finish() == [0, 0], pair.text()
+    return adapter(whole)
+
+
+def test_a_signal_to_both_commits_once_with_both_random_states_and_the_same_command_continues_to_the_same_bits(
+    tmp_path: Path, whole: Path, start: Start
+) -> None:
+    first = start(tmp_path, code=SLOW)
+    assert first.reached(5), first.text()
+    for each in first.launcher:
+        each.send(signal.SIGTERM)
+    codes = first.finish()
+    step = visible(tmp_path / "out" / "checkpoints")[0][0]
+    ended = (read(tmp_path, "status.json")["exit_code"], read(tmp_path, "run.json")["status"])
+    states = random_states(tmp_path)
+    assert step % SAVE_EVERY, "it was committed because of the signal"
+    assert len(states) == 2
+    assert states[0] != states[1], "each process draws its own dropout"
+    assert ended == (75, "interrupted")
+    again = start(tmp_path)
+    assert again.finish() == [0, 0], again.text()
+    assert f"continuing from checkpoint-{step}" in again.text()
+    assert adapter(tmp_path) == reference(whole, start)
+    assert codes == [75, 75]
+
+
+@pytest.mark.full
+def test_the_same_under_torchrun_whose_own_exit_code_says_less_than_the_status(
+    tmp_path: Path, whole: Path, start: Start, torchrun: Start
+) -> None:
+    first = torchrun(tmp_path, code=SLOW)
+    assert first.reached(5), first.text()
+    os.kill(first.launcher[0].process, signal.SIGTERM)
+    codes = first.finish()
+    step = visible(tmp_path / "out" / "checkpoints")[0][0]
+    status = read(tmp_path, "status.json")
+    assert codes != [0]
+    assert (status["exit_code"], status["last_checkpoint"]) == (75, f"checkpoint-{step}"), first.text()
+    assert len(random_states(tmp_path)) == 2
+    again = torchrun(tmp_path)
+    assert again.finish() == [0], again.text()
+    assert f"continuing from checkpoint-{step}" in again.text()
+    assert adapter(tmp_path) == reference(whole, start)
+
+
+def test_when_one_of_two_is_killed_the_other_ends_and_the_same_command_continues(
+    tmp_path: Path, whole: Path, start: Start
+) -> None:
+    first = start(tmp_path, code=SLOW)
+    assert first.reached(SAVE_EVERY + 1), first.text()
+    first.ranks[1].send(signal.SIGKILL)
+    codes = first.finish()
+    assert codes[1] == -signal.SIGKILL
+    assert codes[0] == EnvironmentUnfit.exit_code, first.text()
+    assert "error: another process of this run has ended" in first.text()
+    again = start(tmp_path)
+    assert again.finish() == [0, 0], again.text()
+    assert "continuing from checkpoint-" in again.text()
+    assert adapter(tmp_path) == reference(whole, start)
