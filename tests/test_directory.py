@@ -112,12 +112,13 @@ def test_the_next_directory_beside_one_is_the_first_free_number(tmp_path: Path) 
     assert [directories.following(tmp_path / "out").name for _ in range(2)] == ["out-002", "out-004"]
 
 
-def test_the_latest_run_is_the_one_with_the_highest_number(tmp_path: Path) -> None:
-    for name in ("demo-9", "demo-100", "demo-20", "demo-x", "demo-two-300"):
+def test_runs_before_come_with_the_highest_number_first(tmp_path: Path) -> None:
+    for name in ("demo-9", "demo-100", "demo-20", "demo-x", "demo-two-300", "demo-101"):
         (tmp_path / name).mkdir()
-    latest = directories.latest(tmp_path, "demo")
-    assert latest == tmp_path / "demo-100"
-    assert directories.latest(tmp_path, "other") is None
+        if name != "demo-101":
+            (tmp_path / name / "run.json").touch()
+    assert [path.name for path in directories.numbered_before(tmp_path, "demo")] == ["demo-100", "demo-20", "demo-9"]
+    assert directories.numbered_before(tmp_path, "other") == []
 
 
 def test_a_file_in_the_place_of_the_directory_or_its_parent_is_not_writable(tmp_path: Path) -> None:

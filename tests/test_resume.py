@@ -66,18 +66,18 @@ def test_insisting_on_a_run_that_is_not_there_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("status", "is_same", "state"),
-    [("running", True, "unfinished"), ("finished", True, "new"), ("running", False, "new")],
+    ("status", "is_same", "continued"),
+    [("running", True, "demo-002"), ("finished", True, None), ("running", False, "demo-001")],
 )
-def test_of_numbered_runs_the_last_is_continued_where_it_is_unfinished_and_the_same(
-    tmp_path: Path, status: str, is_same: bool, state: str
+def test_of_numbered_runs_the_last_that_is_the_same_is_continued_where_it_is_unfinished(
+    tmp_path: Path, status: str, is_same: bool, continued: str | None
 ) -> None:
     asked = loaded()
     write_run(tmp_path / "demo-001", asked.config, status="running")
     last = asked if is_same else loaded(train={"seed": 7})
     write_run(tmp_path / "demo-002", last.config, status=status)
     found = look(asked, parent=tmp_path)
-    assert (found.state, found.directory) == (state, tmp_path / "demo-002" if state == "unfinished" else None)
+    assert (found.state, found.directory) == (("unfinished", tmp_path / continued) if continued else ("new", None))
 
 
 def test_a_broken_record_is_an_error_where_the_directory_was_named_and_passed_over_elsewhere(tmp_path: Path) -> None:

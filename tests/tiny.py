@@ -90,6 +90,7 @@ def train(
     preset: str | None = None,
     exam: Exam | None = None,
     view: Silent | None = None,
+    allowed: Sequence[str] = (),
 ) -> Result:
     """One whole run in this process: `settings` are --set texts; the cache lies beside the run directory.
 
@@ -103,7 +104,9 @@ def train(
     before = (
         json.loads((directory / "run.json").read_text(encoding="utf-8")) if (directory / "run.json").exists() else None
     )
-    return execute(loaded, facts=facts, directory=directory, view=view or Silent(), exam=exam, before=before)
+    return execute(
+        loaded, facts=facts, directory=directory, view=view or Silent(), exam=exam, before=before, allowed=allowed
+    )
 
 
 def losses(result: Result) -> list[float]:

@@ -53,10 +53,10 @@ def following(directory: Path) -> Path:
             number += 1
 
 
-def latest(parent: Path, name: str) -> Path | None:
-    """The `parent/NAME-NNN` with the highest number, where there is one."""
-    found = sorted(_numbers(parent, slug(name)).items())
-    return found[-1][1] if found else None
+def numbered_before(parent: Path, name: str) -> list[Path]:
+    """The `parent/NAME-NNN` that hold a run, the highest number first."""
+    found = sorted(_numbers(parent, slug(name)).items(), reverse=True)
+    return [path for _, path in found if (path / RECORD).exists()]
 
 
 def holds_run(directory: Path) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -38,15 +39,19 @@ class RunRecord:
         before: Mapping[str, Any] | None = None,
         fence: Callable[[], None] = lambda: None,
     ) -> None:
-        """`before` is the record of the run that this one continues; `fence` raises where another one took over."""
+        """`before` is the record of the run that this one continues; `fence` raises where another one took over.
+
+        What the run was asked stays as it was recorded until it is known that this one may continue it (`put`).
+        """
         self.directory = directory
         self.is_writing = facts.rank == 0
         self.fence = fence
         self.has_committed = False
         before = before or {}
         self.began = time.monotonic()
-        self.hashing: dict[Path, Future[str]] = {}
+        self.hashing: dict[Path, Future[str | None]] = {}
         self.pool = ThreadPoolExecutor(max_workers=1)
+        self.is_over = threading.Event()
         self.content: dict[str, Any] = {
             "loradock": __version__,
             "run_id": before.get("run_id") or uuid.uuid4().hex,
@@ -54,11 +59,11 @@ class RunRecord:
             "started": before.get("started") or now(),
             "attempts": [*before.get("attempts", []), *([attempt(before)] if before else [])],
             "continued": now() if before else None,
-            "config": config.model_dump(mode="json"),
+            "config": before.get("config") or config.model_dump(mode="json"),
             "origins": origins,
             "facts": asdict(facts),
             "timings_seconds": {},
-            **({"fingerprint": before["fingerprint"]} if "fingerprint" in before else {}),
+            **{part: before[part] for part in ("fingerprint", "base") if part in before},
         }
         self.write()
 
@@ -79,7 +84,7 @@ class RunRecord:
     def hash_weights(self, files: Sequence[Path]) -> None:
         """Start the sha256 of the base's weight files beside the run; `end` waits for it."""
         if self.is_writing:
-            self.hashing = {file: self.pool.submit(sha256, file) for file in files}
+            self.hashing = {file: self.pool.submit(sha256, file, unless=self.is_over) for file in files}
 
     def metric(self, kind: str, values: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
@@ -95,21 +100,22 @@ class RunRecord:
         file = self.directory / "metrics.jsonl"
         if not self.is_writing or not file.exists():
             return
-        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith("\n")]  # a process that was killed may leave half a line
-        durable.replace(file, "".join(line for line in whole if json.loads(line)["step"] <= step))
+        kept = [line for line in parsed(file) if line["step"] <= step]
+        durable.replace(file, "".join(json.dumps(line) + "\n" for line in kept))
 
     def metrics(self, kind: str) -> list[dict[str, Any]]:
         """The lines of one kind that were recorded so far, of this attempt and of those that it continues."""
         return metrics(self.directory, kind)
 
     def end(self, status: str, *, exit_code: int, error: str | None = None) -> None:
-        """Write how the run ended; one that failed keeps everything that was known, and waits for one hash at most."""
+        """Write how the run ended; one that failed keeps everything that was known, and waits for no hash."""
         if status != "finished":
+            self.is_over.set()
             for task in self.hashing.values():
                 task.cancel()
         done = {file.name: task for file, task in self.hashing.items() if not task.cancelled()}
-        self.content["weights_sha256"] = {name: task.result() for name, task in done.items() if not task.exception()}
+        digests = {name: task.result() for name, task in done.items() if not task.exception()}
+        self.content["weights_sha256"] = {name: digest for name, digest in digests.items() if digest}
         self.pool.shutdown()
         self.timing("total", time.monotonic() - self.began)
         self.put(status=status, exit_code=exit_code, error=error, ended=now())
@@ -125,10 +131,20 @@ class RunRecord:
 def metrics(directory: Path, kind: str) -> list[dict[str, Any]]:
     """The lines of one kind in a run's metrics.jsonl."""
     file = directory / "metrics.jsonl"
-    if not file.exists():
-        return []
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line]
-    return [line for line in lines if line["kind"] == kind]
+    return [line for line in parsed(file) if line["kind"] == kind] if file.exists() else []
+
+
+def parsed(file: Path) -> list[dict[str, Any]]:
+    """The whole lines of a metrics file; what a killed process or a power cut left between them is passed over."""
+    lines: list[dict[str, Any]] = []
+    for text in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and {"kind", "step"} <= line.keys():
+            lines.append(line)
+    return lines
 
 
 def attempt(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,12 +154,14 @@ def attempt(record: Mapping[str, Any]) -> dict[str, Any]:
     return {"started": began, "status": record.get("status"), **ended}
 
 
-def sha256(file: Path) -> str:
-    """The sha256 of a file, read in blocks."""
+def sha256(file: Path, *, unless: threading.Event) -> str | None:
+    """The sha256 of a file, read in blocks; None where `unless` is set before the end."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while block := stream.read(BLOCK_BYTES):
             digest.update(block)
+            if unless.is_set():
+                return None
     return digest.hexdigest()
 
 

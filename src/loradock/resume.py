@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from loradock.config.load import Loaded, leaves
 from loradock.config.schema import RunConfig
 from loradock.directory import RECORD
 from loradock.engine import fingerprint
-from loradock.errors import LoradockError, NoCheckpoint, StorageError
+from loradock.errors import NoCheckpoint, NotWritable, StorageError
 from loradock.plan import HELD
 
 State = Literal["new", "unfinished", "finished"]
@@ -35,7 +35,8 @@ def look(loaded: Loaded, *, parent: Path | None, name: str, must_exist: bool, al
     """Where the run stands that this configuration asks for.
 
     A directory that the user named (`parent` None: config.output) holds that run, or none: NoCheckpoint names what
-    differs. Among numbered directories below `parent` the last one is continued where it is unfinished and the same.
+    differs. Of the numbered directories below `parent` the last one of the same run is continued where it is
+    unfinished. A finished run with an allowed change is unfinished: it may have more to do.
     Raises UsageError where other things lie in the directory, StorageError where run.json cannot be read.
     """
     if parent is None:
@@ -45,17 +46,16 @@ def look(loaded: Loaded, *, parent: Path | None, name: str, must_exist: bool, al
                 raise NoCheckpoint(f"there is no run in {directory}", hint="leave out --resume to start one")
             return Standing(state="new", directory=directory, record={})
         standing = standing_of(directory)
-        same(loaded.config, standing.record, allowed=allowed, directory=directory)
-        return standing
-    last = directories.latest(parent, name)
-    if last is None or not (last / RECORD).exists():
-        return NEW
-    try:
-        standing = standing_of(last)
-        same(loaded.config, standing.record, allowed=allowed, directory=last)
-    except LoradockError:  # another run, which has its number; this one gets the next
-        return NEW
-    return standing if standing.state == "unfinished" else NEW
+        changes = same(loaded.config, standing.record, allowed=allowed, directory=directory)
+        return replace(standing, state="unfinished") if changes else standing
+    for last in directories.numbered_before(parent, name):
+        try:
+            standing = standing_of(last)
+            changes = same(loaded.config, standing.record, allowed=allowed, directory=last)
+        except (NoCheckpoint, StorageError, NotWritable):  # another run, or none; the one before it may be this one
+            continue
+        return standing if standing.state == "unfinished" or changes else NEW
+    return NEW
 
 
 def standing_of(directory: Path) -> Standing:
@@ -65,11 +65,13 @@ def standing_of(directory: Path) -> Standing:
     return Standing(state="finished" if is_finished else "unfinished", directory=directory, record=record)
 
 
-def same(config: RunConfig, record: Mapping[str, Any], *, allowed: Collection[str], directory: Path) -> None:
-    """NoCheckpoint (83) with every key in which the configuration differs from the recorded one."""
+def same(
+    config: RunConfig, record: Mapping[str, Any], *, allowed: Collection[str], directory: Path
+) -> dict[str, dict[str, str]]:
+    """The allowed changes to the recorded configuration. NoCheckpoint (83) with every key that differs besides."""
     asked = fingerprint.of_config(recorded_config(record, directory))
     found = {key: text for key, text in record.get("fingerprint", {}).items() if key not in asked}
-    fingerprint.check(
+    return fingerprint.check(
         {**found, **asked}, {**found, **fingerprint.of_config(config)}, allowed=allowed, directory=directory
     )
 

@@ -60,8 +60,8 @@ def requested() -> str | None:
 
 
 def check() -> None:
-    """Raise KeyboardInterrupt where a signal came that nobody has acted on."""
-    if _heard.first and not _heard.was_raised:
+    """Raise KeyboardInterrupt where a signal came, also one that somebody has swallowed since."""
+    if _heard.first:
         _heard.was_raised = True
         raise KeyboardInterrupt
 

@@ -90,10 +90,11 @@ class Stages:
         }
         self.check_identity(identity, checkpoint, allowed=allowed)
         engine = self.choose_engine(config, plan)
-        model, initial = self.load_model(config, base, plan=plan)
+        model = self.load_model(config, base, plan=plan)
         identity |= fingerprint.of_adapter(model)
         self.check_identity(identity, checkpoint, allowed=allowed)
-        record.put(fingerprint=identity)
+        record.put(fingerprint=identity, config=asked.model_dump(mode="json"), origins=self.loaded.origins)
+        initial = export.save_initial(model, directory, init=config.lora.init, is_writing=facts.rank == 0)
         folder, keep = directory / CHECKPOINTS, config.checkpoints.keep
         job = Job(
             config=config,
@@ -169,15 +170,14 @@ class Stages:
         self.view.plan(plan)
         return engine
 
-    def load_model(self, config: RunConfig, base: source.BaseModel, *, plan: plans.Plan) -> tuple[Any, Path | None]:
-        """The 4-bit base with a fresh adapter, and where the initial one of PiSSA or OLoRA is kept."""
+    def load_model(self, config: RunConfig, base: source.BaseModel, *, plan: plans.Plan) -> Any:
+        """The 4-bit base with a fresh adapter."""
         with self.stage("base model"):
             whole, coverage = load.load(base, config.model, plan=plan, local_rank=self.facts.local_rank)
             model = adapters.attach(whole, config, base=base)
-            initial = export.save_initial(model, self.record.directory, init=config.lora.init)
             self.view.note(str(coverage))
             self.record.put(coverage={**asdict(coverage), "missed": list(coverage.missed)})
-        return model, initial
+        return model
 
     def check_identity(
         self, identity: Mapping[str, str], checkpoint: Checkpoint | None, *, allowed: Collection[str]
@@ -258,7 +258,8 @@ def best(folder: Path, step: int) -> Checkpoint:
     try:
         return open_checkpoint(folder / f"checkpoint-{step}")
     except DamagedCheckpoint as error:
-        hint = "--set checkpoints.keep_best=false --allow-change checkpoints.keep_best exports the last step instead"
+        accept = "--allow-change checkpoints --allow-change evaluation"
+        hint = f"--set checkpoints.keep_best=false {accept} exports the last step instead"
         raise NoCheckpoint(f"the best checkpoint is damaged: {error}", hint=hint) from error
 
 

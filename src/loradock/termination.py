@@ -47,9 +47,12 @@ def write(exit_code: int, reason: LoradockError | str, **facts: Any) -> str | No
 
 
 def _file() -> Path | None:
-    if named := os.environ.get(ENVIRONMENT):
-        return Path(named)
-    return DEFAULT if DEFAULT.exists() and os.access(DEFAULT, os.W_OK) else None
+    named = os.environ.get(ENVIRONMENT)
+    file = Path(named) if named else DEFAULT
+    if not named and not (file.exists() and os.access(file, os.W_OK)):
+        return None
+    is_told = os.environ.get("RANK", "0") != "0" and file.exists() and file.stat().st_size > 0
+    return None if is_told else file  # why rank 0 ended counts more than what that did to the others
 
 
 def _fitting(exit_code: int, reason: LoradockError | str, facts: dict[str, Any]) -> str:

@@ -193,9 +193,7 @@ def named(fault: Fault) -> str:
     return f"{fault.place}-{fault.value}-at-{fault.step}"
 
 
-@pytest.mark.parametrize(
-    "fault", [*FEW, *(pytest.param(each, marks=pytest.mark.full) for each in MANY)], ids=named
-)
+@pytest.mark.parametrize("fault", [*FEW, *(pytest.param(each, marks=pytest.mark.full) for each in MANY)], ids=named)
 def test_a_value_that_is_not_finite_ends_the_run_before_it_is_stepped_with_or_committed(
     fault: Fault, tmp_path: Path, llama: Path, rows: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial
 ) -> None:

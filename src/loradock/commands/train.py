@@ -143,7 +143,7 @@ def run_one(
     ranks.join(facts, asked=loaded.config.device)
     lock = None
     if facts.rank == 0:
-        directory, lock = claimed(loaded, standing, parent=parent, is_fresh=fresh)
+        directory, lock = claimed(loaded, standing, parent=parent, is_fresh=fresh, screen=screen)
         standing = resuming.standing_of(directory) if (directory / RECORD).exists() else resuming.NEW
     else:
         directory = Path()
@@ -168,13 +168,16 @@ def run_one(
         ranks.leave()
         if lock:
             lock.release()
-    screen.finished(result)
-    if exam and facts.rank == 0:
-        screen.verdict(verdict(result.record["exam"]))
+    with signals.deferred():  # it is done: what is left is to say so
+        screen.finished(result)
+        if exam and facts.rank == 0:
+            screen.verdict(verdict(result.record["exam"]))
     return result.record
 
 
-def claimed(loaded: Loaded, standing: Standing, *, parent: Path | None, is_fresh: bool) -> tuple[Path, OutputLock]:
+def claimed(
+    loaded: Loaded, standing: Standing, *, parent: Path | None, is_fresh: bool, screen: Any
+) -> tuple[Path, OutputLock]:
     """The run directory, made where there is none, and held against any other run."""
     from loradock import directory as directories
     from loradock.engine.lock import OutputLock
@@ -183,14 +186,15 @@ def claimed(loaded: Loaded, standing: Standing, *, parent: Path | None, is_fresh
         directory = directories.created(standing.directory, may_exist=True)
         try:
             return directory, OutputLock.take(directory)
-        except Locked:
+        except Locked as held:
             if parent is None:
                 raise
+            screen.note(f"warning: {held.what}; this one begins anew beside it")
     if parent is not None:
         directory = directories.numbered(parent, run_name(loaded))
     else:
         directory = Path(loaded.config.output or "")
-        is_taken = is_fresh and directory.exists() and any(directory.iterdir())
+        is_taken = is_fresh and directory.is_dir() and any(directory.iterdir())
         directory = directories.following(directory) if is_taken else directories.created(directory, may_exist=True)
     return directory, OutputLock.take(directory)
 

@@ -141,8 +141,8 @@ def _build(
                     problems.add(Problem(what=what, file=source.path, line=line))
                 if not problems.count:
                     entry.write(chunk)
-                    if progress:
-                        progress(entry.rows, entry.tokens)
+                if progress:
+                    progress(entry.rows, entry.tokens)
             spans.append((start, entry.rows))
         problems.check(files=[source.path for source in data.sources])
         facts = {"key": key, "version": PREPARATION_VERSION, "spans": spans, "template": task.template.name}

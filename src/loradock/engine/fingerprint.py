@@ -49,6 +49,9 @@ JUDGED_KEYS = ("evaluation.every", "checkpoints.every")
 DECIDED = ("device", "compute_dtype", "attention", "packing", "optimizer", "tf32", "compile", "steps")
 """What "auto" came to, where that changes the numbers by more than the order of a sum."""
 
+FOUND = ("plan", "base", "data", "adapter", "versions", "world_size")
+"""What fields begin with that are found on the machine rather than asked for."""
+
 LIBRARIES = (
     "torch", "transformers", "peft", "trl", "bitsandbytes", "tokenizers", "accelerate", "triton", "liger-kernel",
     "flash-attn", "numpy",
@@ -233,8 +236,8 @@ def _sections(fields: list[str]) -> list[str]:
 
 def _refuse_unknown(name: str, *, fields: Collection[str]) -> None:
     """UsageError for a name that is neither a field, nor a section, nor a key that may be absent from the table."""
-    if any(_covers(name, key) for key in fields) or name in JUDGED_KEYS:
-        return
+    if any(_covers(name, key) for key in fields) or name in JUDGED_KEYS or name.split(".")[0] in FOUND:
+        return  # which of the found ones there are differs from machine to machine, and from stage to stage
     if _is_free(name):
         raise UsageError(f"{name} may change without being named", hint=f"leave out --allow-change {name}")
     near = difflib.get_close_matches(name, sorted(fields), n=1, cutoff=0.6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -10,7 +11,8 @@ import torch
 
 from loradock.engine import guards, ranks, space, training_state
 from loradock.engine.base import Doing, Emit, Job, Saved
-from loradock.engine.checkpoints import Checkpoint
+from loradock.engine.checkpoints import Checkpoint, visible
+from loradock.engine.manifest import DamagedCheckpoint, read_manifest
 from loradock.engine.training_state import RandomState, Stateful
 from loradock.model.adapters import trainable
 
@@ -70,10 +72,22 @@ class Saver:
     def _commit(self, progress: Progress, parts: Stateful, states: list[RandomState]) -> None:
         files = training_state.as_files(self.job.model, parts, random_states=states)
         space.before_save(self.job.checkpoints.folder, checkpoint_bytes=sum(map(len, files.values())))
-        best = progress.best_step if self.job.config.checkpoints.keep_best else None
+        kept = self._best_steps() | {progress.best_step} if self.job.config.checkpoints.keep_best else set()
         self.job.checkpoints.commit(
-            progress.step, files=files, progress=asdict(progress), keep_besides=[best] if best else []
+            progress.step, files=files, progress=asdict(progress), keep_besides={step for step in kept if step}
         )
+
+    def has(self, step: int | None) -> bool:
+        """True where the checkpoint of this step is there."""
+        return bool(step) and (self.job.checkpoints.folder / f"checkpoint-{step}").is_dir()
+
+    def _best_steps(self) -> set[int | None]:
+        """The best steps that the checkpoints which stay refer to: a run that falls back to one needs its best one."""
+        steps: set[int | None] = set()
+        for _, path in visible(self.job.checkpoints.folder)[: self.job.checkpoints.keep]:
+            with contextlib.suppress(DamagedCheckpoint):
+                steps.add(read_manifest(path)["progress"].get("best_step"))
+        return steps
 
 
 class Beginning:

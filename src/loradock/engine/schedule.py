@@ -7,6 +7,7 @@ nothing, and a run of one step with them trains nothing at all).
 from __future__ import annotations
 
 import math
+from typing import Any
 
 
 def factor(step: int, *, total_steps: int, warmup: float, kind: str) -> float:
@@ -21,3 +22,12 @@ def factor(step: int, *, total_steps: int, warmup: float, kind: str) -> float:
         return 1.0
     progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
     return 0.5 * (1 + math.cos(math.pi * progress)) if kind == "cosine" else 1 - progress
+
+
+def continue_at(scheduler: Any, step: int) -> None:
+    """Set a torch LambdaLR that has just been made to `step`, and its optimiser's rates with it."""
+    scheduler.last_epoch, scheduler._step_count = step, step + 1
+    rates = [base * factor_at(step) for base, factor_at in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)]
+    for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    scheduler._last_lr = rates

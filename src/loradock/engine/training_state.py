@@ -2,9 +2,10 @@
 
     adapter_model.safetensors   the trainable weights, named as peft names them
     adapter_config.json         peft's own description of the adapter
-    training_state.pt           optimiser, schedule, gradient scaler, and each process's random state
+    training_state.pt           optimiser, gradient scaler, and each process's random state
 
-Every engine writes and reads the same three, so that a run may be continued by another one.
+Every engine writes and reads the same three, so that a run may be continued by another one. The learning rate is not
+among them: it follows from the configuration and the step.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ CONFIG = "adapter_config.json"
 STATE = "training_state.pt"
 
 Stateful = Mapping[str, Any]
-"""optimizer, scheduler, scaler -> the object with state_dict() and load_state_dict(), or None where there is none."""
+"""optimizer, scaler -> the object with state_dict() and load_state_dict(), or None where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,14 +96,20 @@ def restore_adapter(model: Any, checkpoint: Checkpoint) -> None:
 
 
 def restore(checkpoint: Checkpoint, parts: Stateful, *, rank: int) -> None:
-    """Put optimiser, schedule, scaler and random state back, as rank `rank` left them.
+    """Put optimiser, scaler and random state back, as rank `rank` left them.
+
+    What a person sets (learning rate, weight decay, betas) stays as this attempt has it: it may be an allowed change.
 
     A process that the run did not have before draws from a state that follows from rank 0's and its own rank.
     """
     state = torch.load(io.BytesIO(checkpoint.read(STATE)), map_location="cpu", weights_only=True)
+    optimizer = parts["optimizer"]
+    asked = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     for name, part in parts.items():
         if part is not None and state[name] is not None:
             part.load_state_dict(state[name])
+    for group, settings in zip(optimizer.param_groups, asked, strict=True):
+        group.update(settings)
     saved = state["random"]
     RandomState(**saved[min(rank, len(saved) - 1)]).restore()
     if rank >= len(saved):

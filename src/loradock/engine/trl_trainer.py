@@ -75,8 +75,10 @@ class StepTrainer(SFTTrainer):
         training_state.restore_adapter(self.model, checkpoint)
         progress = Progress.of(checkpoint)
         self.state.global_step, self.evaluated_step = progress.step, progress.evaluated_step
-        self.state.best_metric, self.state.best_global_step = progress.best_loss, progress.best_step
-        self.flow.ended = progress.ended
+        if not self.job.config.checkpoints.keep_best or self.saver.has(progress.best_step):
+            self.state.best_metric, self.state.best_global_step = progress.best_loss, progress.best_step
+        if checkpoint.fingerprint == self.job.checkpoints.fingerprint:  # else what ended it may have changed
+            self.flow.ended = progress.ended
         if self.flow.is_evaluated(progress.step) and progress.evaluated_step < progress.step:
             self._determine_best_metric(self.evaluate(), None)
         if progress.step >= len(self.job.steps):
@@ -89,7 +91,7 @@ class StepTrainer(SFTTrainer):
 
     def parts(self) -> Stateful:
         """What has a state of its own besides the adapter."""
-        return {"optimizer": self.optimizer, "scheduler": self.lr_scheduler, "scaler": self.accelerator.scaler}
+        return {"optimizer": self.optimizer, "scaler": self.accelerator.scaler}
 
     def commit(self) -> None:
         """Save the last step that was completed."""
@@ -124,10 +126,11 @@ class StepTrainer(SFTTrainer):
         return trained
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        """Also take up optimiser, schedule, scaler and random state."""
+        """Also take up optimiser, scaler and random state, and go on with the schedule."""
         prepared = super()._prepare_for_training(*args, **kwargs)
         if self.job.resume:
             training_state.restore(self.job.resume, self.parts(), rank=self.job.rank)
+            schedule.continue_at(self.lr_scheduler, self.job.resume.step)
         self.random_state = RandomState.now()
         self.job.watchdog.beat("step")
         return prepared
@@ -237,8 +240,10 @@ class StepTrainer(SFTTrainer):
         self.meter = Meter()
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Also stop early: evaluations since the best one follow from the step numbers, so a resume keeps count."""
+        """Also keep the best one, and stop early: how many evaluations ago it was follows from the steps."""
         is_best = super()._determine_best_metric(metrics, trial)
+        if is_best and self.job.config.checkpoints.keep_best:
+            self.control.should_save = True
         patience, every = self.job.config.train.early_stopping, self.flow.cadence["evaluate"]
         if patience and self.state.global_step - (self.state.best_global_step or 0) >= patience * every:
             self.control.should_training_stop = self.control.should_save = True
@@ -280,9 +285,10 @@ class Flow(TrainerCallback):
             self.stopped_by = signals.requested() or "another process of the run"
             control.should_training_stop = True
         is_ending = is_last or bool(self.stopped_by)
-        control.should_log = is_ending or step == 1 or step % self.cadence["log"] == 0
         control.should_evaluate = not self.stopped_by and self.is_evaluated(step)
         control.should_save = is_ending or step % self.cadence["save"] == 0
+        # A metric line never reaches over a checkpoint: a run that continues from it gives the same lines.
+        control.should_log = control.should_save or step == 1 or step % self.cadence["log"] == 0
         return control
 
 

@@ -19,12 +19,17 @@ if TYPE_CHECKING:
 WEIGHTS = "adapter_model.safetensors"
 
 
-def save_initial(model: Any, directory: Path, *, init: str) -> Path | None:
+def save_initial(model: Any, directory: Path, *, init: str, is_writing: bool) -> Path | None:
     """Keep the initial adapter of PiSSA or OLoRA, which changed the base: the export subtracts it. None for others."""
     if init not in BASE_CHANGING:
         return None
-    model.save_pretrained(directory / "initial", save_embedding_layers=False)
-    return directory / "initial"
+    target = directory / "initial"
+    if is_writing:
+        staged = directory / ".initial.staged"
+        shutil.rmtree(staged, ignore_errors=True)
+        model.save_pretrained(staged, save_embedding_layers=False)
+        put_in_place(staged, target)
+    return target
 
 
 def export(
