@@ -53,11 +53,11 @@ def main() -> None:
 
     A bug (an error that nobody foresaw, or one that is a LoradockError itself) shows its traceback and ends with 70.
     """
-    signals.install()
-    _open_standard_streams()
     try:
+        signals.install()
+        _open_standard_streams()
         sys.exit(cli(standalone_mode=False))
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):  # the second: before click runs
         _end(Interrupted(f"stopped by {signals.requested() or 'a signal'}"))
     except click.ClickException as usage:
         usage.show()

@@ -40,6 +40,7 @@ def install() -> None:
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _hear)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # the image's entrypoint lets them wait until here
 
 
 def _hear(number: int, _: FrameType | None) -> None:

@@ -34,8 +34,7 @@ TOO_LITTLE_BYTES = 200 << 20
 ENOUGH_BYTES = 2 << 30
 VOLUME_BYTES = 24 << 20
 BALLAST = f"head -c {2 * ENOUGH_BYTES} /dev/zero >/tmp/ballast"
-LEFT_KIB = 512  # less than the next checkpoint, enough for what is said about the end
-FILL = f'free=$(df -k --output=avail /out | tail -n 1); head -c "$((free - {LEFT_KIB}))K" /dev/zero >/out/filler'
+FILL = 'free=$(df -k --output=avail /out | tail -n 1); head -c "$((free - {left_kib}))K" /dev/zero >/out/filler'
 MAIN = "read -r main _ </proc/1/task/1/children"
 
 
@@ -196,11 +195,14 @@ def small(
     volume.remove()
 
 
-def test_a_full_volume_ends_with_73_and_freeing_it_goes_on(small: tuple[Place, Container], whole: bytes) -> None:
+@pytest.mark.parametrize("left_kib", [512, 0])  # less than a checkpoint, and too little to say how it ended
+def test_a_full_volume_ends_with_73_and_freeing_it_goes_on(
+    small: tuple[Place, Container], whole: bytes, left_kib: int
+) -> None:
     place, keeper = small
     container = place.start(*command())
     wait_for(container, lambda: b"step 60  checkpoint saved" in container.logs())
-    inside(keeper, "sh", "-c", FILL)
+    inside(keeper, "sh", "-c", FILL.format(left_kib=left_kib))
     ended = Ended(container)
     assert ended.code == 73, ended.text
     listing = json.loads(inside(keeper, "loradock", "checkpoint", "verify", "--json", "/out/run"))
