@@ -92,6 +92,7 @@ create_venv() {
 
 install() {
   local kind=$1 lock=${locks[$1]} uv installer
+  local -a compiled=()
   rm -f "$stamp"
   uv=$(find_uv) || uv=
   if ! "$venv/bin/python" -c "$suits" 2>/dev/null; then
@@ -101,12 +102,14 @@ install() {
   fi
   if [[ -n $uv ]]; then
     installer=("$uv" pip install --python "$venv/bin/python")
+    # As pip does by itself: where Python may not write byte-code, each start would compile its libraries again (10 s).
+    compiled=(--compile-bytecode)
   else
     installer=("$venv/bin/python" -m pip install --disable-pip-version-check)
   fi
   say "installing $(grep -c '^[a-z0-9].*==' "$lock") locked packages ($kind) into $venv, once; several GB, a few minutes"
   # Wheels only: no package runs code of its own while it is installed.
-  "${installer[@]}" --require-hashes --no-deps --only-binary :all: -r "$lock" >&2
+  "${installer[@]}" "${compiled[@]}" --require-hashes --no-deps --only-binary :all: -r "$lock" >&2
   "${installer[@]}" --quiet --no-deps --no-build-isolation -e "$root" >&2
   fingerprint "$kind" >"$stamp.new"
   mv "$stamp.new" "$stamp"

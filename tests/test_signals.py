@@ -58,16 +58,16 @@ except KeyboardInterrupt:
     say("raised")
 """
 WORKER = """
-with signals.held():
-    worker = os.fork()
-    if not worker:
-        say("ready")
-        time.sleep(0.3)  # the signal to the group comes now
-        signals.leave_group()
-        time.sleep(1.0)
-        say("worker lives on")
-        os._exit(0)
 try:
+    with signals.held():
+        worker = os.fork()
+        if not worker:
+            say("ready")
+            time.sleep(0.3)  # the signal to the group comes now
+            signals.leave_group()
+            time.sleep(1.0)
+            say("worker lives on")
+            os._exit(0)
     os.waitpid(worker, 0)
 except KeyboardInterrupt:
     say("main was told")

@@ -67,21 +67,20 @@ def test_a_passing_check_names_no_variable(twice: tuple[Examined, Examined]) -> 
     assert [name for name in suspects if name in said] == []
 
 
-def test_quick_takes_less_than_half_a_second_of_cpu(tmp_path: Path) -> None:
-    # Byte-code is kept, as an installed package keeps it.
+def test_quick_takes_a_fraction_of_the_cpu_that_torch_takes_to_be_imported(tmp_path: Path) -> None:
+    # Byte-code is kept, as an installed package keeps it. On an idle machine: 0.35 s against 1.9 s.
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
-    seconds: list[float] = []
-    for _ in range(4):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "loradock", "env-check", "--level", "quick"],
-            stdout=subprocess.DEVNULL,
-            env=environment,
-        )
+
+    def cpu_seconds(*arguments: str) -> float:
+        process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL, env=environment)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 0
-        seconds.append(usage.ru_utime + usage.ru_stime)
-    assert min(seconds) < 0.5
+        return usage.ru_utime + usage.ru_stime
+
+    commands = {"quick": ("-m", "loradock", "env-check", "--level", "quick"), "torch": ("-c", "import torch")}
+    seconds = [{name: cpu_seconds(*command) for name, command in commands.items()} for _ in range(4)]
+    assert min(each["quick"] for each in seconds) < min(each["torch"] for each in seconds) / 3
 
 
 def test_quick_imports_nothing_heavy() -> None:

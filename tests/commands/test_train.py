@@ -128,7 +128,7 @@ def test_the_same_command_shows_a_finished_run_and_fresh_starts_beside_it(
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("out")) == ["out", "out-002"]
 
 
-def test_a_run_that_was_cut_off_continues_by_the_same_command_and_as_no_other_run(
+def test_a_run_that_was_cut_off_continues_by_the_same_command_and_by_resume(
     tmp_path: Path, llama: Path, rows: Path
 ) -> None:
     arguments = ("train", *inputs(llama, rows), *RUN, "--output", "out", "--max-steps", "6")
@@ -142,13 +142,7 @@ def test_a_run_that_was_cut_off_continues_by_the_same_command_and_as_no_other_ru
         for step in (5, 6):
             if (checkpoint := run / "checkpoints" / f"checkpoint-{step}").exists():
                 shutil.rmtree(checkpoint)
-        other = loradock(*arguments, "--lr", "1e-3", cwd=tmp_path)
-        assert (other.returncode, "train.learning_rate was 0.0002, now 0.001" in other.stderr) == (83, True)
-        command = (
-            arguments
-            if "attempts" not in record or not record["attempts"]
-            else ("train", "--resume", "--output", "out")
-        )
+        command = ("train", "--resume", "--output", "out") if record.get("attempts") else arguments
         again = loradock(*command, cwd=tmp_path)
         assert again.returncode == 0, again.stderr
         assert "continuing from checkpoint-4" in again.stderr

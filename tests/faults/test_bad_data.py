@@ -260,8 +260,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("name", "content", "code", "shown"),
     [
         ("rows.jsonl", GOOD + b'{"instruction": 3}\n' + b"{\n" + b"\n" + b'["x"]\n', 65, ("2", "3", "5")),
-        ("rows.csv", b"instruction,output\na\nb,c\nd,\xe9\n", 65, ("2", "4")),
-        ("gone.jsonl", None, 66, ()),
+        pytest.param("rows.csv", b"instruction,output\na\nb,c\nd,\xe9\n", 65, ("2", "4"), marks=pytest.mark.full),
+        pytest.param("gone.jsonl", None, 66, (), marks=pytest.mark.full),
     ],
 )
 def test_the_command_ends_before_the_base_is_loaded(

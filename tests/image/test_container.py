@@ -47,13 +47,13 @@ def test_any_uid_trains_and_saves_with_nothing_writable_but_a_tmpfs(
     assert [each for each in record["env_check"]["findings"] if each["severity"] != "ok"] == []
 
 
-@pytest.mark.parametrize("user", UIDS)
 def test_env_check_finds_nothing_wrong_in_the_image(
-    engine: DockerClient, image: str, started: list[Container], tmp_path: Path, user: str
+    engine: DockerClient, image: str, started: list[Container], tmp_path: Path
 ) -> None:
+    """As one uid: the training runs above look as each of them."""
     tmp_path.chmod(0o777)
     mounts = {str(tmp_path): {"bind": "/workspace", "mode": "rw"}}
-    ended = Ended(start(engine, image, started, "env-check", user=user, volumes=mounts))
+    ended = Ended(start(engine, image, started, "env-check", user=UIDS[-1], volumes=mounts))
     assert ended.code == 0, ended.text
     assert re.search(r" 0 errors, 0 warnings, [\d.]+ s: this machine can train", ended.text), ended.text
     assert re.search(r"ok +lock .* as in the manifest", ended.text), ended.text
