@@ -137,7 +137,7 @@ class Stages:
     def find_base(self, config: RunConfig) -> tuple[source.BaseModel, Any, ModelFacts]:
         """The base's directory, its tokenizer and what its config says; no weight is read."""
         with self.stage("model files and libraries"):
-            base = source.find(config.model)
+            base = source.find(config.model, on_bytes=self.watchdog.beat)
             words = tokenizer.open_tokenizer(base)
             model_facts = shape.inspect(base, config)
             self.record.hash_weights(base.weight_files)

@@ -6,14 +6,18 @@ method that would do the work. The hub is a real socket that accepts and never a
 
 from __future__ import annotations
 
+import hashlib
+import http.server
 import json
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from faults.conftest import Trial
@@ -22,6 +26,9 @@ from faults.forking import Command, Forking
 from loradock.errors import Hung
 
 LIMIT_SECONDS, SLACK_SECONDS = 2.0, 3.0
+SLOW_SECONDS = 0.7
+"""For each of the six files of a model: more than LIMIT_SECONDS together."""
+REVISION = "0" * 40
 RUN = ("--set", "train.max_steps=6", "--set", "train.global_batch=8", "--set", "lora.rank=4")
 # What hangs writes the time to `hangs` first; the test holds the end of the process against it.
 HANG = """
@@ -160,7 +167,7 @@ def test_a_hub_that_never_answers_ends_with_82(
     tmp_path: Path, rows: Path, silent_hub: str, forking: Forking, trial: Trial
 ) -> None:
     """Started cold: the hub's library reads its address and its offline switch when it is imported."""
-    arguments = ["train", "--model", "owner/name", "--set", f"model.revision={'0' * 40}", "--data", str(rows)]
+    arguments = ["train", "--model", "owner/name", "--set", f"model.revision={REVISION}", "--data", str(rows)]
     arguments += ["--output", "out", "--skip-env-check", *limits("setup")]
     code = f"""
 import os, sys
@@ -171,3 +178,88 @@ os.execv(sys.executable, [sys.executable, "-m", "loradock", *{arguments!r}])
     ended, took_seconds, left = watched(run, tmp_path)
     flaws = judged(tmp_path / "out", code=ended, took_seconds=took_seconds, left=left)
     trial("P12", not flaws, case="silent hub", took_seconds=round(took_seconds, 2), flaws=flaws)
+
+
+class SlowHub(http.server.BaseHTTPRequestHandler):
+    """As much of a model hub as `snapshot_download` asks of one, over the files of `directory`; one file at a time."""
+
+    directory: ClassVar[Path]
+    one_at_a_time = threading.Lock()
+
+    def do_HEAD(self) -> None:
+        self.answer(self.content(), is_head=True)
+
+    def do_GET(self) -> None:
+        content = self.content()
+        if "/resolve/" not in self.path:
+            self.answer(content)
+            return
+        with self.one_at_a_time:
+            time.sleep(SLOW_SECONDS)
+            self.answer(content)
+
+    def content(self) -> bytes:
+        """What is asked for: the list of the files, or one of them."""
+        if "/resolve/" in self.path:
+            return (self.directory / self.path.rpartition("/")[2]).read_bytes()
+        files = [{"type": "file", "path": each.name, "size": each.stat().st_size} for each in self.directory.iterdir()]
+        for each in files:
+            each["oid"] = hashlib.sha1(each["path"].encode()).hexdigest()
+        return json.dumps(files if "/tree/" in self.path else {"id": "owner/name", "sha": REVISION}).encode()
+
+    def answer(self, content: bytes, *, is_head: bool = False) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Content-Type", "application/json")
+        self.send_header("X-Repo-Commit", REVISION)
+        self.send_header("ETag", hashlib.sha1(self.path.rpartition("/")[2].encode()).hexdigest())
+        self.end_headers()
+        if not is_head:
+            self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on the screen of the tests."""
+
+
+@pytest.fixture
+def slow_hub(llama: Path) -> Iterator[str]:
+    """The address of a hub that has owner/name and takes a while for each of its files."""
+    SlowHub.directory = llama
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), SlowHub) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join(timeout=10)
+
+
+FETCH = """
+import sys
+from transformers import AutoConfig, AutoTokenizer, LlamaConfig
+import huggingface_hub.utils.tqdm
+from loradock.config.schema import ModelConfig
+from loradock.engine.watchdog import Limits, Watchdog
+from loradock.model import source
+with Watchdog(Limits(setup_seconds=2.0, step_seconds=0, save_seconds=0), heartbeat=None, on_hang=print) as watchdog:
+    on_bytes = watchdog.beat if sys.argv[2] == "told" else lambda: None
+    base = source.find(ModelConfig(name="owner/name", revision=sys.argv[1]), on_bytes=on_bytes)
+    print(base.directory)
+"""
+
+
+@pytest.mark.parametrize(("told", "code"), [("told", 0), pytest.param("not-told", 82, marks=pytest.mark.full)])
+def test_a_hub_that_is_slow_is_waited_for_while_bytes_come(
+    told: str, code: int, tmp_path: Path, slow_hub: str, llama: Path, trial: Trial
+) -> None:
+    """The same watchdog ends it where it is not told of them."""
+    environment = os.environ | {"HF_ENDPOINT": slow_hub, "HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", FETCH, REVISION, told], env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == code, done.stderr
+    if code:
+        return
+    found = Path(done.stdout.strip())
+    names = sorted(each.name for each in llama.iterdir())
+    flaws = [name for name in names if (found / name).read_bytes() != (llama / name).read_bytes()]
+    trial("P12", not flaws, case="slow hub", flaws=flaws)

@@ -9,6 +9,7 @@ import difflib
 import json
 import re
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,8 @@ class BaseModel:
     weight_files: tuple[Path, ...]
 
 
-def find(asked: ModelConfig) -> BaseModel:
-    """Locate the model that the configuration names and check its files.
+def find(asked: ModelConfig, *, on_bytes: Callable[[], None] = lambda: None) -> BaseModel:
+    """Locate the model that the configuration names and check its files; `on_bytes` is called when some arrived.
 
     Raises InputMissing where nothing is there, HubError where the hub does not give it, ModelError with every
     problem of the directory at once.
@@ -44,7 +45,7 @@ def find(asked: ModelConfig) -> BaseModel:
     if path.exists() or asked.name.count("/") != 1 or asked.name.startswith((".", "~")):
         directory, revision = local_directory(path), None
     else:
-        directory = fetch(asked, trusted=trusted)
+        directory = fetch(asked, trusted=trusted, on_bytes=on_bytes)
         revision = directory.name if COMMIT.fullmatch(directory.name) else asked.revision
     weights = check_files(directory)
     config = read_config(directory, trusted=trusted)
@@ -71,14 +72,25 @@ def local_directory(path: Path) -> Path:
     raise InputMissing(f"model directory {path} does not exist", hint=hint)
 
 
-def fetch(asked: ModelConfig, *, trusted: bool) -> Path:
-    """Fetch the pinned revision of a hub model into the hub cache and return its directory."""
+def fetch(asked: ModelConfig, *, trusted: bool, on_bytes: Callable[[], None]) -> Path:
+    """Fetch the pinned revision of a hub model into the hub cache and return its directory.
+
+    `on_bytes` is called from the library's threads: for each file and for each 10 MB of one.
+    """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.utils.tqdm import tqdm
+
+    class Bar(tqdm):
+        """The library's own bar, which also passes on that bytes came."""
+
+        def update(self, n: float | None = 1) -> bool | None:
+            on_bytes()
+            return super().update(n)
 
     patterns = [*FETCHED, "*.py"] if trusted else FETCHED
     try:
-        return Path(snapshot_download(asked.name, revision=asked.revision, allow_patterns=patterns))
+        return Path(snapshot_download(asked.name, revision=asked.revision, allow_patterns=patterns, tqdm_class=Bar))
     except LocalEntryNotFoundError as error:
         raise HubError(
             f"model {asked.name} is not in the local cache and the hub cannot be reached",
