@@ -105,5 +105,10 @@ def leave_group() -> None:
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent ends."""
+    """Ask the kernel to kill this process when its parent ends; a parent that ended before is asked for here."""
+    import multiprocessing  # where this is called it is there already; the first line of main need not wait for it
+
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid != os.getppid():
+        signal.raise_signal(signal.SIGKILL)

@@ -17,6 +17,7 @@ from loradock.checks.base import Check, Finding, Intent, error, ok, warning
 from loradock.checks.compute.places import HOLDERS, is_full, used_cards
 from loradock.facts import Facts
 from loradock.host import Host
+from loradock.signals import die_with_parent
 
 LIMIT_SECONDS = 20
 # Until every process has imported torch and started its card: on a cold disk one may take a minute longer than others.
@@ -171,6 +172,7 @@ def gathered(pipes: Sequence[Connection], limit_seconds: float) -> tuple[tuple[s
 
 def _rank(pipe: Connection, rank: int, ranks: int, backend: str, cards: Sequence[int], store_limit: timedelta) -> None:
     """One process: say when it is ready, sum i * (rank + 1) over the ranks, and say what is wrong with the result."""
+    die_with_parent()
     import torch
     import torch.distributed as dist
 
