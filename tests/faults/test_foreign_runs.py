@@ -67,7 +67,7 @@ def nothing(_: Path) -> None:
         (nothing, ("--lr", "1e-3"), "train.learning_rate"),
         pytest.param(nothing, ("--set", "lora.rank=8"), "lora.rank", marks=pytest.mark.full),
         pytest.param(nothing, ("--set", "train.seed=1"), "train.seed", marks=pytest.mark.full),
-        pytest.param(nothing, ("--batch-size", "8"), "train.global_batch", marks=pytest.mark.full),
+        pytest.param(nothing, ("--set", "train.global_batch=8"), "train.global_batch", marks=pytest.mark.full),
         (other_rows, (), "data.train.content"),
         pytest.param(other_base, (), "base.weights", marks=pytest.mark.full),
     ],

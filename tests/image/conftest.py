@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from faults.conftest import trial
 
 from loradock.errors import EnvironmentUnfit
 from loradock.image.engine import connect
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from docker import DockerClient
     from docker.models.containers import Container
 
+__all__ = ["trial"]
 ROOT = Path(__file__).parents[2]
 
 
