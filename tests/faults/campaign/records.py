@@ -32,7 +32,7 @@ def append(line: Line, *, place: Path = PLACE) -> Line:
     place.mkdir(parents=True, exist_ok=True)
     with (place / f"{line['promise']}.jsonl").open("a", encoding="utf-8") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        stream.write(json.dumps(whole) + "\n")
+        stream.write(json.dumps(whole).replace(f"{ROOT}/", "") + "\n")
     return whole
 
 
