@@ -12,7 +12,7 @@ from loradock.data.collate import MicroBatch, collate
 from loradock.engine.base import Job
 
 
-def step_loader(job: Job) -> torch.utils.data.DataLoader[Any]:
+def step_loader(job: Job) -> StepLoader:
     """Optimiser steps in order from the one to resume at, one an item.
 
     Steps before it are not touched: resuming at a large step takes no longer than at a small one. The generator is its
@@ -42,11 +42,22 @@ def evaluation_inputs(job: Job) -> Iterator[tuple[dict[str, torch.Tensor], int]]
 
 
 class StepLoader(torch.utils.data.DataLoader[Any]):
-    """A loader whose workers a signal to the process group does not reach, not even while they start."""
+    """A loader whose workers a signal to the process group does not reach, not even while they start.
+
+    `close` ends them in order: those that Python ends when it exits are taken for a failure, and a traceback is shown.
+    """
+
+    running: Any = None
 
     def __iter__(self) -> Any:
         with signals.held():
-            return super().__iter__()
+            self.running = super().__iter__()
+        return self.running
+
+    def close(self) -> None:
+        """End the workers; does nothing where there are none."""
+        if self.num_workers and self.running is not None:
+            self.running._shutdown_workers()
 
 
 def begin_worker(_: int) -> None:

@@ -59,6 +59,8 @@ def attempt(job: Job, emit: Emit, saver: Saver) -> Outcome | Full:
         trainer.flow.stopped_by = signals.requested() or "another process of the run"
         if trainer.state.global_step > saver.last_step:
             trainer.commit()
+    finally:
+        trainer.close()
     if trainer.flow.stopped_by:
         raise stopped(job, saver, trainer.flow.stopped_by)
     return Outcome(

@@ -21,7 +21,7 @@ from loradock import signals
 from loradock.engine import guards, ranks, schedule, training_state
 from loradock.engine.base import Doing, Dtypes, Emit, EvalResult, Job, StepDone, StepResult
 from loradock.engine.evaluation import evaluate
-from loradock.engine.feed import evaluation_inputs, only_item, step_loader
+from loradock.engine.feed import StepLoader, evaluation_inputs, only_item, step_loader
 from loradock.engine.meter import Meter
 from loradock.engine.saving import Progress, Saver
 from loradock.engine.training_state import RandomState, Stateful
@@ -50,6 +50,7 @@ class StepTrainer(SFTTrainer):
         self.saver = saver
         self.meter = Meter()
         self.flow = Flow(job, emit)
+        self.loader: StepLoader | None = None
         self.step_loss: Any = 0.0
         self.evaluated_step = 0
         self.random_state = RandomState.now()
@@ -156,7 +157,13 @@ class StepTrainer(SFTTrainer):
 
     def get_train_dataloader(self) -> torch.utils.data.DataLoader[Any]:
         """Optimiser steps in order."""
-        return step_loader(self.job)
+        self.loader = step_loader(self.job)
+        return self.loader
+
+    def close(self) -> None:
+        """End the data workers."""
+        if self.loader is not None:
+            self.loader.close()
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward of every micro-batch; returns the step's loss a supervised token, in nats."""
