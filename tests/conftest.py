@@ -1,18 +1,22 @@
-"""What holds for every test: the `--full` option, and the account of what was skipped."""
+"""What holds for every test: the `--full` and `--share` options, and the account of what was skipped."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 import pytest
 
 ALLOWED_SKIPS = Path(__file__).with_name("skips.txt")
+# Its tests share one built image and look at all that the engine holds: one process runs them, and starts with them.
+ONE_SHARE = "image"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="also run the tests that take minutes")
     parser.addoption("--write-faults", action="store_true", help="write docs/faults.md from the faults that are made")
+    parser.addoption("--share", type=Path, metavar="FOLDER", help="leave out what another run with FOLDER has begun")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -20,12 +24,47 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--share"):
+        items.sort(key=lambda item: share_of(item) != ONE_SHARE)
     if config.getoption("--full"):
         return
     left_out = [item for item in items if item.get_closest_marker("full")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
+def share_of(item: pytest.Item) -> str:
+    """What one process runs as a whole, so that what a file makes is made once: the file, or all of tests/image."""
+    parts = item.path.relative_to(Path(__file__).parent).parts
+    return ONE_SHARE if parts[0] == ONE_SHARE else "+".join(parts)
+
+
+def is_ours(share: str, folder: Path) -> bool:
+    """Whether this process runs a share: it takes what none has taken yet, by a link that names the process."""
+    taken = folder / share
+    with contextlib.suppress(FileExistsError):
+        taken.symlink_to(str(os.getpid()))
+    return os.readlink(taken) == str(os.getpid())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """With --share: run one share after another that no other process has taken; pytest's own loop otherwise."""
+    folder: Path | None = session.config.getoption("--share")
+    if folder is None or session.testsfailed or session.config.option.collectonly:
+        return None
+    ours = (item for item in session.items if is_ours(share_of(item), folder))
+    item = next(ours, None)
+    while item:
+        following = next(ours, None)
+        session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.shouldfail:
+            raise session.Failed(session.shouldfail)
+        if session.shouldstop:
+            raise session.Interrupted(session.shouldstop)
+        item = following
+    return True
 
 
 def forbidden_skips(config: pytest.Config) -> list[str]:

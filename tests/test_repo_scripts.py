@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -49,15 +50,20 @@ def bare_path(tmp_path: Path) -> Path:
     return folder
 
 
-def made_venv(checkout: Path) -> Path:
+def program(path: Path, text: str) -> None:
+    """An executable file in place of what is there."""
+    path.unlink(missing_ok=True)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+
+
+def made_venv(checkout: Path, *, kind: str = "runtime") -> Path:
     """An environment that carries a right stamp: what it would run is this test's interpreter."""
     venv = checkout / ".venv"
     (venv / "bin").mkdir(parents=True)
     (venv / "bin" / "python").symlink_to(sys.executable)
-    door = venv / "bin" / "loradock"
-    door.write_text('#!/bin/sh\necho "started with $*"\n', encoding="utf-8")
-    door.chmod(0o755)
-    stamp = run("bash", "-c", "source scripts/venv.sh && fingerprint runtime", cwd=checkout).stdout
+    program(venv / "bin" / "loradock", '#!/bin/sh\necho "started with $*"\n')
+    stamp = run("bash", "-c", f"source scripts/venv.sh && fingerprint {kind}", cwd=checkout).stdout
     (venv / "loradock.stamp").write_text(stamp, encoding="utf-8")
     return venv
 
@@ -116,12 +122,9 @@ def test_without_python_and_uv_the_remedy_is_named(checkout: Path, bare_path: Pa
 
 
 def test_a_python_without_ensurepip_is_reported_as_on_plain_debian(checkout: Path, bare_path: Path) -> None:
-    python = bare_path / "python3"
     # As Debian ships it: everything is there except ensurepip.
-    python.write_text(
-        f'#!/bin/sh\ncase "$*" in *ensurepip*) exit 1 ;; esac\nexec "{sys.executable}" "$@"\n', encoding="utf-8"
-    )
-    python.chmod(0o755)
+    text = f'#!/bin/sh\ncase "$*" in *ensurepip*) exit 1 ;; esac\nexec "{sys.executable}" "$@"\n'
+    program(bare_path / "python3", text)
     done = run(shutil.which("bash") or "bash", checkout / "scripts" / "run", PATH=str(bare_path), LORADOCK_VENV="")
     assert done.returncode == 71
     assert "ensurepip or venv is missing" in done.stderr
@@ -192,3 +195,96 @@ def test_tests_marked_full_run_only_when_asked(tmp_path: Path) -> None:
     pytest_command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path)
     assert "1 passed, 1 deselected" in run(*pytest_command, cwd=tmp_path).stdout
     assert "2 passed" in run(*pytest_command, "--full", cwd=tmp_path).stdout
+
+
+SHARED = """
+import os, time
+from pathlib import Path
+import pytest
+LOG = Path(os.environ["LOG"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_it(number):
+    with LOG.open("a") as log:
+        log.write(f"{__file__} {number} {os.getpid()}\\n")
+    until = time.monotonic() + 60
+    while len({line.split()[2] for line in LOG.read_text().splitlines()}) < 2:
+        assert time.monotonic() < until, "no other process runs tests"
+        time.sleep(0.01)
+"""
+
+
+def test_two_processes_run_each_test_once_a_file_by_one_of_them_and_the_image_first(tmp_path: Path) -> None:
+    for name in ("conftest.py", "skips.txt"):
+        shutil.copy(ROOT / "tests" / name, tmp_path)
+    files = ["image/test_a.py", "image/test_z.py", *(f"{room}/test_{n}.py" for room in ("data", "model") for n in "ab")]
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(SHARED, encoding="utf-8")
+    log, taken = tmp_path / "log", tmp_path / "taken"
+    taken.mkdir()
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib"]
+    with (
+        subprocess.Popen([*command, "--share", taken], cwd=tmp_path, env={**os.environ, "LOG": str(log)}) as one,
+        subprocess.Popen([*command, "--share", taken], cwd=tmp_path, env={**os.environ, "LOG": str(log)}) as other,
+    ):
+        assert (one.wait(60), other.wait(60)) == (0, 0)
+    ran = [line.split() for line in log.read_text(encoding="utf-8").splitlines()]
+    assert sorted((file, int(number)) for file, number, _ in ran) == sorted(
+        (str(tmp_path / file), number) for file in files for number in (0, 1)
+    )
+    pairs = {(file, process) for file, _, process in ran}
+    assert len(pairs) == len(files)
+    image = [process for file, _, process in ran if "/image/" in file]
+    assert len(set(image)) == 1
+    assert [file for file, _, process in ran if process == image[0]][:4] == [
+        str(tmp_path / file) for file in files[:2] for _ in (0, 1)
+    ]
+
+
+def test_the_test_script_with_arguments_is_pytest_with_these(checkout: Path) -> None:
+    program(made_venv(checkout, kind="dev") / "bin" / "python", '#!/bin/sh\necho "$@"\n')
+    assert run(checkout / "scripts" / "test", "tests/x", "-k", "y").stdout == "-m pytest tests/x -k y\n"
+
+
+@pytest.mark.parametrize("codes", [(0, 0), (0, 1), (1, 1)])
+def test_the_test_script_shows_what_both_processes_say_and_fails_with_either(
+    checkout: Path, codes: tuple[int, int]
+) -> None:
+    text = '#!/bin/sh\nif mkdir "$4/one" 2>/dev/null; then echo "is one"; exit {}; fi\necho "is other"; exit {}\n'
+    program(made_venv(checkout, kind="dev") / "bin" / "python", text.format(*codes))
+    done = run(checkout / "scripts" / "test")
+    assert "is one\n" in done.stdout
+    assert "is other\n" in done.stdout
+    assert done.returncode == max(codes)
+    assert done.stderr.count("error: tests failed") == max(codes)
+    assert done.stderr.count(" process") == sum(codes)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_test_script_ends_both_processes_as_ctrl_c_does(
+    checkout: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    tests = f"""import os, pathlib, time
+mark = pathlib.Path({str(marks)!r}, str(os.getpid()))
+try:
+    mark.write_text("runs")
+    time.sleep(100)
+except KeyboardInterrupt:
+    mark.write_text("interrupted")
+    print("its report")
+"""
+    text = f"#!/bin/sh\nexec {sys.executable} -c '{tests.replace(chr(39), chr(34))}'\n"
+    program(made_venv(checkout, kind="dev") / "bin" / "python", text)
+    command = [checkout / "scripts" / "test"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        until = time.monotonic() + 60
+        while [mark.read_text(encoding="utf-8") for mark in marks.iterdir()] != ["runs", "runs"]:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        os.killpg(process.pid, number)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert [mark.read_text(encoding="utf-8") for mark in marks.iterdir()] == ["interrupted", "interrupted"]
+    assert said.count("its report") == 2
