@@ -1,0 +1,138 @@
+"""The models that are trained: real configs as data, random weights, made here without a download.
+
+To add one: its values, with where they come from. The values are those of the published config.json that shapes,
+speed or memory depend on.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+MODELS: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "source": "made up, for the harness itself",
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 160,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 1000,
+        "max_position_embeddings": 2048,
+    },
+    "120m": {
+        "source": "made up: a Llama that a CPU trains",
+        "model_type": "llama",
+        "hidden_size": 768,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 4,
+        "vocab_size": 32000,
+        "max_position_embeddings": 2048,
+    },
+    "tinyllama-1.1b": {
+        "source": "TinyLlama/TinyLlama-1.1B-Chat-v1.0, config.json",
+        "model_type": "llama",
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 22,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "vocab_size": 32000,
+        "max_position_embeddings": 2048,
+    },
+    "phi-3-mini": {
+        "source": "microsoft/Phi-3-mini-4k-instruct, config.json",
+        "model_type": "phi3",
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+        "vocab_size": 32064,
+        "max_position_embeddings": 4096,
+        "original_max_position_embeddings": 4096,
+        "sliding_window": 2047,
+    },
+    "mistral-7b": {
+        "source": "mistralai/Mistral-7B-v0.1, config.json",
+        "model_type": "mistral",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 32000,
+        "max_position_embeddings": 32768,
+        "sliding_window": 4096,
+    },
+    "llama-3-8b": {
+        "source": "meta-llama/Meta-Llama-3-8B, config.json",
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128256,
+        "max_position_embeddings": 8192,
+        "rope_theta": 500000.0,
+    },
+}
+SHARED = {"rms_norm_eps": 1e-5, "tie_word_embeddings": False, "hidden_act": "silu", "initializer_range": 0.02}
+UNKNOWN, BOS, EOS, PAD = SPECIAL = ("<unk>", "<s>", "</s>", "<pad>")
+SHARD = "2GB"
+
+
+def settings(name: str) -> dict[str, Any]:
+    """The config's values: those of the model, what they share, and its special tokens."""
+    values = {key: value for key, value in MODELS[name].items() if key != "source"}
+    theta = values.pop("rope_theta", 10000.0)
+    numbers = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
+    return {**SHARED, **numbers, **values, "rope_parameters": {"rope_type": "default", "rope_theta": theta}}
+
+
+def word(number: int) -> str:
+    """The text of a token id that is not special."""
+    return f"t{number}"
+
+
+def make(name: str, *, folder: Path, kind: str) -> Path:
+    """The model's directory below `folder`, made where it is not there: random weights (seed 0), a tokenizer.
+
+    `kind` is the device (cpu or cuda) that draws the weights; bfloat16 for a card, float32 for a CPU.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    target = folder / f"{name}-{kind}"
+    if (target / "made.json").exists():
+        return target
+    values = settings(name)
+    config = AutoConfig.for_model(**values)
+    torch.manual_seed(0)
+    dtype = torch.bfloat16 if kind == "cuda" else torch.float32
+    with torch.device(kind):
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    model.save_pretrained(target, max_shard_size=SHARD)
+    write_tokenizer(target, vocabulary=values["vocab_size"])
+    (target / "made.json").write_text(json.dumps({"name": name, "source": MODELS[name]["source"]}) + "\n")
+    return target
+
+
+def write_tokenizer(folder: Path, *, vocabulary: int) -> None:
+    """A tokenizer of one word a token, so that text and ids say the same."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {text: number for number, text in enumerate(SPECIAL)}
+    words |= {word(number): number for number in range(len(SPECIAL), vocabulary)}
+    backend = Tokenizer(models.WordLevel(words, unk_token=UNKNOWN))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token=UNKNOWN, bos_token=BOS, eos_token=EOS, pad_token=PAD
+    )
+    tokenizer.save_pretrained(folder)
