@@ -28,8 +28,6 @@ class FlashCpu:
 
     def obstacle(self, case: Case) -> str | None:
         """See `Attention.obstacle`."""
-        if case.device != "cpu":
-            return "flash-cpu serves CPUs"
         return None if case.softcap is None else "torch's flash kernel has no softcap"
 
     def forward(
