@@ -13,14 +13,22 @@ import torch
 
 from loradock.engine.fast.kernels import plain
 from loradock.engine.fast.kernels.base import Activation, Kernels
+from loradock.errors import ConfigError
 
 __all__ = ["Activation", "Kernels", "kernels_for"]
 
 
 def kernels_for(device: torch.device, asked: Literal["auto", "triton", "torch"]) -> Kernels:
-    """The kernels for tensors on `device`; auto is Triton on CUDA and plain torch elsewhere."""
+    """The kernels for tensors on `device`; auto is Triton on CUDA and plain torch elsewhere.
+
+    Raises ConfigError where Triton is asked for on a device that it does not drive (TRITON_INTERPRET=1 lets it).
+    """
     if asked == "torch" or (asked == "auto" and device.type != "cuda"):
         return plain
+    from triton import knobs
+
     from loradock.engine.fast.kernels import fused
 
+    if device.type != "cuda" and not knobs.runtime.interpret:
+        raise ConfigError(f"Triton kernels cannot run on {device.type}", hint="leave the kernels to choose themselves")
     return fused
