@@ -13,6 +13,7 @@ from loradock.optimizations.base import Decision, Question
 
 HELD = {
     "device": ("device",),
+    "engine": ("engine",),
     "compute_dtype": ("model", "compute_dtype"),
     "attention": ("model", "attention"),
     "packing": ("train", "packing"),

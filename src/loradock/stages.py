@@ -19,7 +19,7 @@ from loradock.config.load import Loaded
 from loradock.config.schema import RunConfig
 from loradock.data.corpus import Corpus, prepare_corpus
 from loradock.directory import CHECKPOINTS
-from loradock.engine import choose, fingerprint, isolation, ranks, space, training_state
+from loradock.engine import engine_named, fingerprint, isolation, ranks, space, training_state
 from loradock.engine.base import Engine, Job, Outcome
 from loradock.engine.checkpoints import Checkpoint, Checkpoints, found, newest_good, sweep
 from loradock.engine.manifest import DamagedCheckpoint, open_checkpoint
@@ -89,7 +89,7 @@ class Stages:
             **fingerprint.of_data(data),
         }
         self.check_identity(identity, checkpoint, allowed=allowed)
-        engine = self.choose_engine(config, plan)
+        engine = self.choose_engine(plan)
         model = self.load_model(config, base, plan=plan)
         identity |= fingerprint.of_adapter(model)
         self.check_identity(identity, checkpoint, allowed=allowed)
@@ -160,12 +160,11 @@ class Stages:
             self.record.put(data=data.as_dict())
         return data
 
-    def choose_engine(self, config: RunConfig, plan: plans.Plan) -> Engine:
-        """The engine; then the whole plan is known, recorded and shown."""
+    def choose_engine(self, plan: plans.Plan) -> Engine:
+        """The engine that was decided on; the whole plan is known now, recorded and shown."""
         with self.stage("training library"):
-            engine, decision = choose(config.engine)
-            self.view.note(f"engine: {decision.value} ({decision.why})")
-        self.record.put(plan=plan.as_dict(), engine=asdict(decision))
+            engine = engine_named(plan.value("engine"))
+        self.record.put(plan=plan.as_dict())
         self.status.put(total_steps=plan.value("steps"), now=True)
         self.view.plan(plan)
         return engine

@@ -183,7 +183,9 @@ class RunConfig(Section):
 
     name: str | None = Field(default=None, description="Name of the run; default: from the model and the data.")
     output: str | None = Field(default=None, description="Run directory; default runs/NAME-NNN, a new one each time.")
-    engine: Literal["auto", "trl"] = Field(default="auto", description="The training loop.")
+    engine: Literal["auto", "fast", "trl"] = Field(
+        default="auto", description="The training loop; auto: fast where it serves the model and the request, else trl."
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: the GPU where there is one.")
     deterministic: bool = Field(default=False, description="Bit-identical reruns on a GPU, somewhat slower.")
     model: ModelConfig = ModelConfig()

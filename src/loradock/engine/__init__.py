@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from loradock.engine.base import Engine
-from loradock.optimizations.base import Decision
 
 
-def choose(asked: str) -> tuple[Engine, Decision]:
-    """The engine that runs this job, and why."""
+def engine_named(name: str) -> Engine:
+    """The engine that the plan decided on: its libraries are imported here, not before."""
+    if name == "fast":
+        from loradock.engine.fast.engine import FastEngine
+
+        return FastEngine()
     from loradock.engine.trl import TrlEngine
 
-    why = "asked for" if asked == "trl" else "the reference engine fits every model"
-    return TrlEngine(), Decision(name="engine", value="trl", why=why)
+    return TrlEngine()

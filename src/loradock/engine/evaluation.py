@@ -5,22 +5,24 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from loradock.engine.base import EvalResult
+
+Batch = TypeVar("Batch")
 
 
 def evaluate(
     model: Any,
-    batches: Iterable[tuple[dict[str, Any], int]],
-    loss_sum: Callable[[dict[str, Any]], Any],
+    batches: Iterable[tuple[Batch, int]],
+    loss_sum: Callable[[Batch], Any],
     *,
     step: int,
     poll: Callable[[], None],
 ) -> EvalResult:
     """Evaluate without gradients and without dropout; the model's mode is put back, no random number is drawn.
 
-    `batches` yields tensors on any device with their number of supervised tokens; `loss_sum` gives the summed
+    `batches` yields each batch with their number of supervised tokens; `loss_sum` gives the summed
     negative log-likelihood in nats of one batch. `poll` is called before each batch, and raises to end it all. Under
     DDP each process evaluates its share and sums are reduced.
     """

@@ -1,18 +1,21 @@
-"""What an engine is fed: optimiser steps and validation batches as tensors, loaded ahead as the plan says."""
+"""What an engine is fed: optimiser steps as tensors, loaded ahead as the plan says."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from loradock import signals
-from loradock.data.collate import MicroBatch, collate
+from loradock.data.collate import MicroBatch
 from loradock.engine.base import Job
 
+AsTensors = Callable[[MicroBatch], tuple[Any, int]]
+"""A micro-batch -> the engine's tensors, and how many token slots they have, padding included."""
 
-def step_loader(job: Job) -> StepLoader:
+
+def step_loader(job: Job, as_tensors: AsTensors) -> StepLoader:
     """Optimiser steps in order from the one to resume at, one an item.
 
     Steps before it are not touched: resuming at a large step takes no longer than at a small one. The generator is its
@@ -21,7 +24,7 @@ def step_loader(job: Job) -> StepLoader:
     loader = job.plan.value("dataloader")
     first = job.resume.step if job.resume else 0
     return StepLoader(
-        StepItems(job),
+        StepItems(job.steps, as_tensors),
         batch_size=1,
         sampler=range(first, len(job.steps)),
         worker_init_fn=begin_worker,
@@ -32,13 +35,6 @@ def step_loader(job: Job) -> StepLoader:
         prefetch_factor=loader["prefetch_factor"],
         generator=torch.Generator().manual_seed(job.config.train.seed),
     )
-
-
-def evaluation_inputs(job: Job) -> Iterator[tuple[dict[str, torch.Tensor], int]]:
-    """The validation part of this process: model inputs, and how many supervised tokens they hold."""
-    shape = tensor_shape(job)
-    for batch in job.evaluation or ():
-        yield model_inputs(batch, **shape), batch.supervised_tokens
 
 
 class StepLoader(torch.utils.data.DataLoader[Any]):
@@ -68,37 +64,24 @@ def begin_worker(_: int) -> None:
 class StepItems(torch.utils.data.Dataset[dict[str, Any]]):
     """Optimiser steps as tensors: `micro_batches`, the step's `supervised_tokens`, and the meter's `counts`."""
 
-    def __init__(self, job: Job) -> None:
-        self.steps = job.steps
-        self.shape = tensor_shape(job)
+    def __init__(self, steps: Any, as_tensors: AsTensors) -> None:
+        self.steps = steps
+        self.as_tensors = as_tensors
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         step = self.steps[index]
-        batches = [model_inputs(batch, **self.shape) for batch in step.micro_batches]
+        batches = [self.as_tensors(batch) for batch in step.micro_batches]
         counts = {
             "tokens": step.tokens,
             "supervised_tokens": step.supervised_tokens,
             "samples": step.samples,
-            "slots": sum(tensors["input_ids"].numel() for tensors in batches),
+            "slots": sum(slots for _, slots in batches),
         }
-        return {"micro_batches": batches, "supervised_tokens": step.supervised_tokens, "counts": counts}
-
-
-def tensor_shape(job: Job) -> dict[str, int]:
-    """How micro-batches are padded: tensor cores want lengths in eights."""
-    return {
-        "pad_token_id": job.tokenizer.pad_token_id,
-        "pad_to_multiple": 8 if job.plan.value("device") == "cuda" else 1,
-    }
-
-
-def model_inputs(batch: MicroBatch, **shape: int) -> dict[str, torch.Tensor]:
-    """The tensors of a micro-batch that the model itself takes."""
-    tensors = collate(batch, **shape)
-    return {name: tensor for name, tensor in tensors.items() if name != "seq_lengths"}
+        tensors = [tensors for tensors, _ in batches]
+        return {"micro_batches": tensors, "supervised_tokens": step.supervised_tokens, "counts": counts}
 
 
 def only_item(items: list[Any]) -> Any:

@@ -46,7 +46,7 @@ FREE_KEYS = {
 JUDGED_KEYS = ("evaluation.every", "checkpoints.every")
 """Keys that only count where evaluations decide something: early stopping, or the best checkpoint."""
 
-DECIDED = ("device", "compute_dtype", "attention", "packing", "optimizer", "tf32", "compile", "steps")
+DECIDED = ("device", "engine", "compute_dtype", "attention", "packing", "optimizer", "tf32", "compile", "steps")
 """What "auto" came to, where that changes the numbers by more than the order of a sum."""
 
 FOUND = ("plan", "base", "data", "adapter", "versions", "world_size")

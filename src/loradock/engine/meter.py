@@ -5,6 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+import torch
+
+from loradock.engine.base import Job, StepResult
+
 
 @dataclass
 class Meter:
@@ -37,3 +41,20 @@ class Meter:
         """Share of the slots that held padding, taking every process as this one."""
         slots = self.slots * world_size
         return max(0.0, 1 - self.tokens / slots) if slots else 0.0
+
+    def line(self, job: Job, step: int, *, loss: float, learning_rate: float, grad_norm: float) -> StepResult:
+        """The metric line of all that was counted."""
+        return StepResult(
+            step=step,
+            epoch=step / job.steps.steps_per_epoch,
+            loss=loss,
+            learning_rate=learning_rate,
+            grad_norm=grad_norm,
+            tokens=self.tokens,
+            supervised_tokens=self.supervised_tokens,
+            padding_share=self.padding_share(job.world_size),
+            tokens_per_second=self.tokens / self.seconds,
+            samples_per_second=self.samples / self.seconds,
+            seconds=self.seconds,
+            memory_bytes=torch.cuda.max_memory_reserved() if torch.cuda.is_available() else 0,
+        )

@@ -77,9 +77,10 @@ class Saver:
             progress.step, files=files, progress=asdict(progress), keep_besides={step for step in kept if step}
         )
 
-    def has(self, step: int | None) -> bool:
-        """True where the checkpoint of this step is there."""
-        return bool(step) and (self.job.checkpoints.folder / f"checkpoint-{step}").is_dir()
+    def has_best(self, checkpoint: Checkpoint) -> bool:
+        """True where the best checkpoint that this one names is there."""
+        best = Progress.of(checkpoint).best_step
+        return bool(best) and (self.job.checkpoints.folder / f"checkpoint-{best}").is_dir()
 
     def _best_steps(self) -> set[int | None]:
         """The best steps that the checkpoints which stay refer to: a run that falls back to one needs its best one."""

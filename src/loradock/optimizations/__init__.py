@@ -12,6 +12,7 @@ from loradock.optimizations import (
     compute_dtype,
     dataloader,
     device,
+    engine,
     micro_batch,
     optimizer,
     packing,
@@ -24,6 +25,7 @@ from loradock.optimizations.base import Decide
 DECISIONS: tuple[Decide, ...] = (
     device.decide,
     compute_dtype.decide,
+    engine.decide,
     attention.decide,
     packing.decide,
     checkpointing.decide,

@@ -11,6 +11,9 @@ def decide(question: Question) -> Decision:
         raise EnvironmentUnfit(f"optimizer {wanted} needs a GPU", hint="--set train.optimizer=adamw_fused")
     if wanted != "auto":
         return asked("optimizer", wanted)
+    if question.decided["engine"] == "fast":
+        why = "one kernel over all adapters at once; the fast engine's only one"
+        return Decision(name="optimizer", value="adamw_fused", why=why)
     state = question.model.adapter_parameters(question.config.lora.rank) * 8
     need = question.expected_bytes(
         micro_batch=1, checkpointing=question.decided["checkpointing"], optimizer="adamw_fused"

@@ -10,6 +10,9 @@ def decide(question: Question) -> Decision:
     wanted = question.config.train.packing
     if wanted != "auto":
         return asked("packing", wanted)
+    if question.decided["engine"] == "fast":
+        why = "the fast engine lays rows end to end anyway; order and samples a step stay the same"
+        return Decision(name="packing", value=True, why=why)
     data = question.data
     padding = 1 - data.mean_tokens / max(1, data.longest_tokens)
     if not question.on_gpu:

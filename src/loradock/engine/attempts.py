@@ -1,19 +1,59 @@
-"""The reference engine: TRL's SFTTrainer, fed with our optimiser steps; what ends it early, and how it goes on."""
+"""How an engine's trainer is run: to its end, to a signal, or to a full card, where it goes on in smaller passes."""
 
 from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 
 from loradock import signals
 from loradock.engine.base import Emit, Job, Outcome, Shrunk
 from loradock.engine.checkpoints import newest_good
+from loradock.engine.flow import Flow
 from loradock.engine.saving import Beginning, Saver
-from loradock.engine.trl_trainer import StepTrainer, StopNow
 from loradock.errors import Interrupted, LoradockError, OutOfMemory, Stopped
+
+
+class StopNow(Exception):
+    """A signal asks to end before the step (or the evaluation) that runs is done; what it has done is dropped."""
+
+
+class Trainer(Protocol):
+    """One attempt at a job."""
+
+    flow: Flow
+
+    @property
+    def step(self) -> int:
+        """The last optimiser step that was completed."""
+        ...
+
+    def resume(self) -> None:
+        """Take up the checkpoint of the job, where there is one, and hold the evaluation that it still owes."""
+        ...
+
+    def train(self) -> object:
+        """Make the steps that are left. Raises StopNow within a step, Diverged before one."""
+        ...
+
+    def commit(self) -> None:
+        """Save the last step that was completed."""
+        ...
+
+    def let_go(self) -> None:
+        """Take out of the model what this attempt put in, for another to begin with."""
+        ...
+
+    def close(self) -> None:
+        """End the data workers."""
+        ...
+
+
+MakeTrainer = Callable[[Job, Emit, Saver], Trainer]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,50 +64,46 @@ class Full:
     what: str
 
 
-class TrlEngine:
-    """Trains with `StepTrainer`."""
-
-    name = "trl"
-
-    def run(self, job: Job, emit: Emit) -> Outcome:
-        """Train to the end of the plan; see `engine.base.Engine`. Where the card is full, again with smaller passes."""
-        began = time.monotonic()
-        torch.use_deterministic_algorithms(job.config.deterministic and job.plan.value("device") == "cuda")
-        beginning = Beginning(job.model) if job.resume is None else None
-        saver = Saver(job, emit)
-        while True:
-            with signals.deferred():
-                ended = attempt(job, emit, saver)
-            if isinstance(ended, Outcome):
-                return replace(ended, seconds=time.monotonic() - began)
-            job = smaller(job, ended, saver, beginning, emit)
+def run(job: Job, emit: Emit, make_trainer: MakeTrainer) -> Outcome:
+    """Train to the end of the plan; see `engine.base.Engine`. Where the card is full, again with smaller passes."""
+    began = time.monotonic()
+    torch.use_deterministic_algorithms(job.config.deterministic and job.plan.value("device") == "cuda")
+    beginning = Beginning(job.model) if job.resume is None else None
+    saver = Saver(job, emit)
+    while True:
+        with signals.deferred():
+            ended = attempt(job, emit, saver, make_trainer)
+        if isinstance(ended, Outcome):
+            return replace(ended, seconds=time.monotonic() - began)
+        job = smaller(job, ended, saver, beginning, emit)
 
 
-def attempt(job: Job, emit: Emit, saver: Saver) -> Outcome | Full:
+def attempt(job: Job, emit: Emit, saver: Saver, make_trainer: MakeTrainer) -> Outcome | Full:
     """Train from where the job begins. Raises Stopped or Interrupted after a signal."""
-    trainer = StepTrainer(job, emit, saver)
+    trainer = make_trainer(job, emit, saver)
+    flow = trainer.flow
     try:
         trainer.resume()
-        if trainer.flow.ended is None:
+        if flow.ended is None:
             trainer.train()
     except torch.OutOfMemoryError as error:
         trainer.let_go()
-        return Full(step=trainer.state.global_step + 1, what=str(error).splitlines()[0])
+        return Full(step=trainer.step + 1, what=str(error).splitlines()[0])
     except (StopNow, RuntimeError) as error:
         if not isinstance(error, StopNow) and not signals.requested():
             raise  # else it is a data worker that the signal ended, too
-        trainer.flow.stopped_by = signals.requested() or "another process of the run"
-        if trainer.state.global_step > saver.last_step:
+        flow.stopped_by = signals.requested() or "another process of the run"
+        if trainer.step > saver.last_step:
             trainer.commit()
     finally:
         trainer.close()
-    if trainer.flow.stopped_by:
-        raise stopped(job, saver, trainer.flow.stopped_by)
+    if flow.stopped_by:
+        raise stopped(job, saver, flow.stopped_by)
     return Outcome(
-        steps=trainer.state.global_step,
-        ended=trainer.flow.ended or "last step",
+        steps=trainer.step,
+        ended=flow.ended or "last step",
         seconds=0.0,
-        best_step=trainer.state.best_global_step if job.config.checkpoints.keep_best else None,
+        best_step=flow.best_step if job.config.checkpoints.keep_best else None,
     )
 
 

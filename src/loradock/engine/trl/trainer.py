@@ -19,15 +19,17 @@ from trl import SFTConfig, SFTTrainer
 
 from loradock import signals
 from loradock.engine import guards, ranks, schedule, training_state
-from loradock.engine.base import Doing, Dtypes, Emit, EvalResult, Job, StepDone, StepResult
+from loradock.engine.attempts import StopNow
+from loradock.engine.base import Doing, Dtypes, Emit, EvalResult, Job, StepDone
 from loradock.engine.evaluation import evaluate
-from loradock.engine.feed import StepLoader, evaluation_inputs, only_item, step_loader
+from loradock.engine.feed import StepLoader, only_item, step_loader
+from loradock.engine.flow import Flow
 from loradock.engine.meter import Meter
-from loradock.engine.saving import Progress, Saver
+from loradock.engine.saving import Saver
 from loradock.engine.training_state import RandomState, Stateful
+from loradock.engine.trl.inputs import evaluation_inputs, model_inputs
 from loradock.model import dtypes
 from loradock.model.adapters import trainable
-from loradock.plan import HELD
 
 OPTIMIZERS = {
     "adamw_fused": "adamw_torch_fused",
@@ -35,10 +37,6 @@ OPTIMIZERS = {
     "adamw_8bit": "adamw_bnb_8bit",
     "paged_adamw_8bit": "paged_adamw_8bit",
 }
-
-
-class StopNow(Exception):
-    """A signal asks to end before the step (or the evaluation) that runs is done; what it has done is dropped."""
 
 
 class StepTrainer(SFTTrainer):
@@ -49,10 +47,9 @@ class StepTrainer(SFTTrainer):
         self.emit = emit
         self.saver = saver
         self.meter = Meter()
-        self.flow = Flow(job, emit)
+        self.flow = Flow(job)
         self.loader: StepLoader | None = None
         self.step_loss: Any = 0.0
-        self.evaluated_step = 0
         self.random_state = RandomState.now()
         self.reported_dtypes = False
         adapters = [(parameter, parameter.data) for parameter in trainable(job.model)]
@@ -62,11 +59,16 @@ class StepTrainer(SFTTrainer):
             train_dataset=datasets.Dataset.from_dict({"step": range(len(job.steps))}),
             data_collator=only_item,
             processing_class=job.tokenizer,
-            callbacks=[self.flow],
+            callbacks=[Cadence(self.flow, emit)],
         )
         for parameter, data in adapters:  # TRL casts adapters to bfloat16, where small updates vanish
             parameter.data = data
         self.remove_callback(PrinterCallback)
+
+    @property
+    def step(self) -> int:
+        """The last optimiser step that was completed."""
+        return self.state.global_step
 
     def resume(self) -> None:
         """Take up the adapter of the checkpoint, where there is one, and hold the evaluation that it still owes."""
@@ -74,16 +76,10 @@ class StepTrainer(SFTTrainer):
         if checkpoint is None:
             return
         training_state.restore_adapter(self.model, checkpoint)
-        progress = Progress.of(checkpoint)
-        self.state.global_step, self.evaluated_step = progress.step, progress.evaluated_step
-        if not self.job.config.checkpoints.keep_best or self.saver.has(progress.best_step):
-            self.state.best_metric, self.state.best_global_step = progress.best_loss, progress.best_step
-        if checkpoint.fingerprint == self.job.checkpoints.fingerprint:  # else what ended it may have changed
-            self.flow.ended = progress.ended
-        if self.flow.is_evaluated(progress.step) and progress.evaluated_step < progress.step:
+        self.state.global_step = checkpoint.step
+        owes_evaluation = self.flow.resume(checkpoint, has_best=self.saver.has_best(checkpoint))
+        if owes_evaluation:
             self._determine_best_metric(self.evaluate(), None)
-        if progress.step >= len(self.job.steps):
-            self.flow.ended = self.flow.ended or "last step"
 
     def let_go(self) -> None:
         """Take out of the model what the trainer's own end would have taken out, for another trainer to begin with."""
@@ -96,15 +92,7 @@ class StepTrainer(SFTTrainer):
 
     def commit(self) -> None:
         """Save the last step that was completed."""
-        progress = Progress(
-            step=self.state.global_step,
-            evaluated_step=self.evaluated_step,
-            best_loss=self.state.best_metric,
-            best_step=self.state.best_global_step,
-            ended=self.flow.ended,
-            decided={name: self.job.plan.value(name) for name in HELD},
-        )
-        self.meter.pause(self.saver.save(progress, self.parts(), random_state=self.random_state))
+        self.meter.pause(self.saver.save(self.flow.progress(self.step), self.parts(), random_state=self.random_state))
 
     def poll(self) -> None:
         """A sign of life; and the end, where a signal came. Processes that train together end between steps."""
@@ -120,10 +108,9 @@ class StepTrainer(SFTTrainer):
 
     def _init_training_state(self, *args: Any, **kwargs: Any) -> tuple[int, int]:
         """The trainer's own count, begun at the step that this run begins at."""
-        before = self.state
+        step = self.state.global_step
         trained = super()._init_training_state(*args, **kwargs)
-        self.state.global_step = before.global_step
-        self.state.best_metric, self.state.best_global_step = before.best_metric, before.best_global_step
+        self.state.global_step = step
         return trained
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
@@ -157,7 +144,7 @@ class StepTrainer(SFTTrainer):
 
     def get_train_dataloader(self) -> torch.utils.data.DataLoader[Any]:
         """Optimiser steps in order."""
-        self.loader = step_loader(self.job)
+        self.loader = step_loader(self.job, model_inputs(self.job))
         return self.loader
 
     def close(self) -> None:
@@ -212,7 +199,6 @@ class StepTrainer(SFTTrainer):
         self.meter.pause(result.seconds)
         if not math.isfinite(result.loss):
             raise guards.diverged(self.state.global_step, f"the evaluation loss is {result.loss}")
-        self.evaluated_step = self.state.global_step
         self.emit(result)
         metrics = {"eval_loss": result.loss}
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -228,34 +214,16 @@ class StepTrainer(SFTTrainer):
             found = dtypes.parts(self.model, self.optimizer)
             dtypes.check(found, self.job.plan)
             self.emit(Dtypes(found=found))
-        self.emit(
-            StepResult(
-                step=step,
-                epoch=step / self.job.steps.steps_per_epoch,
-                loss=logs["loss"],
-                learning_rate=logs["learning_rate"],
-                grad_norm=logs.get("grad_norm", 0.0),
-                tokens=meter.tokens,
-                supervised_tokens=meter.supervised_tokens,
-                padding_share=meter.padding_share(self.job.world_size),
-                tokens_per_second=meter.tokens / meter.seconds,
-                samples_per_second=meter.samples / meter.seconds,
-                seconds=meter.seconds,
-                memory_bytes=torch.cuda.max_memory_reserved() if torch.cuda.is_available() else 0,
-            )
-        )
+        norm = logs.get("grad_norm", 0.0)
+        self.emit(meter.line(self.job, step, loss=logs["loss"], learning_rate=logs["learning_rate"], grad_norm=norm))
         self.meter = Meter()
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Also keep the best one, and stop early: how many evaluations ago it was follows from the steps."""
-        is_best = super()._determine_best_metric(metrics, trial)
-        if is_best and self.job.config.checkpoints.keep_best:
-            self.control.should_save = True
-        patience, every = self.job.config.train.early_stopping, self.flow.cadence["evaluate"]
-        if patience and self.state.global_step - (self.state.best_global_step or 0) >= patience * every:
-            self.control.should_training_stop = self.control.should_save = True
-            self.flow.ended = "early stop"
-        return is_best
+        """Our own judgement: whether to keep this step, and whether to go on."""
+        is_kept = self.flow.judge(self.step, metrics["eval_loss"])
+        self.control.should_save |= is_kept
+        self.control.should_training_stop |= self.flow.ended is not None
+        return is_kept
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """After a step: what the next one would draw from is known."""
@@ -267,35 +235,20 @@ class StepTrainer(SFTTrainer):
         self.commit()
 
 
-class Flow(TrainerCallback):
-    """When to log, evaluate, save and stop: the plan's cadence, always at the last step, and after a signal."""
+class Cadence(TrainerCallback):
+    """Tells the trainer what is due after each step."""
 
-    def __init__(self, job: Job, emit: Emit) -> None:
-        self.job = job
+    def __init__(self, flow: Flow, emit: Emit) -> None:
+        self.flow = flow
         self.emit = emit
-        self.cadence = job.plan.value("cadence")
-        self.ended: str | None = None
-        self.stopped_by: str | None = None
-
-    def is_evaluated(self, step: int) -> bool:
-        """True where an evaluation belongs to this step."""
-        if self.job.evaluation is None or not step:
-            return False
-        return step >= len(self.job.steps) or step % self.cadence["evaluate"] == 0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        """Set the flags of the step that ended. After a signal an evaluation waits for the run that continues."""
-        step = state.global_step
-        self.emit(StepDone(step=step))
-        is_last = step >= len(self.job.steps)
-        if ranks.any_of(bool(signals.requested())):
-            self.stopped_by = signals.requested() or "another process of the run"
+        """Set the flags of the step that ended."""
+        self.emit(StepDone(step=state.global_step))
+        due = self.flow.after(state.global_step)
+        control.should_log, control.should_evaluate, control.should_save = due.log, due.evaluate, due.save
+        if self.flow.stopped_by:
             control.should_training_stop = True
-        is_ending = is_last or bool(self.stopped_by)
-        control.should_evaluate = not self.stopped_by and self.is_evaluated(step)
-        control.should_save = is_ending or step % self.cadence["save"] == 0
-        # A metric line never reaches over a checkpoint: a run that continues from it gives the same lines.
-        control.should_log = control.should_save or step == 1 or step % self.cadence["log"] == 0
         return control
 
 
@@ -303,7 +256,6 @@ def settings(job: Job) -> SFTConfig:
     """The trainer's arguments for this plan; data, logging and evaluation are ours, so most of it is switched off."""
     plan, train = job.plan, job.config.train
     dtype, steps = plan.value("compute_dtype"), len(job.steps)
-    is_judged = job.config.checkpoints.keep_best or bool(train.early_stopping)
     return SFTConfig(
         output_dir=str(job.directory / "checkpoints"),
         max_steps=steps,
@@ -327,8 +279,8 @@ def settings(job: Job) -> SFTConfig:
         eval_strategy="no",
         save_strategy="steps",
         save_steps=steps,
-        metric_for_best_model="eval_loss" if is_judged else None,
-        greater_is_better=False if is_judged else None,
+        metric_for_best_model="eval_loss",
+        greater_is_better=False,
         ddp_find_unused_parameters=False,
         ddp_backend=("gloo" if plan.value("device") == "cpu" else "nccl") if job.world_size > 1 else None,
         dataset_kwargs={"skip_prepare_dataset": True},

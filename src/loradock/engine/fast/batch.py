@@ -1,0 +1,93 @@
+"""The tensors of a micro-batch: one flat row of tokens, and where its supervised ones are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+
+from loradock.data.collate import MicroBatch
+from loradock.engine.fast.attention.base import Documents
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FlatBatch:
+    """T tokens of whole documents laid end to end; M positions whose next token is supervised.
+
+    `ids` int64 [T], `positions` int32 [T] (from 0 in each document). `rows` int64 [M]: the positions; `targets` int64
+    [M]: their next tokens; `weights` float32 [M]: 1. Entries that only fill a static shape have weight 0 and `slots`
+    int64 [M] of T, a spare row (else `slots` is `rows`), so that nothing is written twice.
+    """
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    documents: Documents
+    rows: torch.Tensor
+    slots: torch.Tensor
+    targets: torch.Tensor
+    weights: torch.Tensor
+
+    @property
+    def tokens(self) -> int:
+        """Tokens, padding included."""
+        return self.ids.numel()
+
+    def to(self, device: torch.device) -> FlatBatch:
+        """The batch on a device, copied without waiting where it lies in pinned memory."""
+        moved = {
+            field.name: getattr(self, field.name).to(device, non_blocking=True)
+            for field in fields(self)
+            if field.name != "documents"
+        }
+        cu_seqlens = self.documents.cu_seqlens.to(device, non_blocking=True)
+        return FlatBatch(**moved, documents=replace(self.documents, cu_seqlens=cu_seqlens))
+
+    def pin_memory(self) -> FlatBatch:
+        """The batch in pinned memory; the data loader calls it."""
+        moved = {
+            field.name: getattr(self, field.name).pin_memory() for field in fields(self) if field.name != "documents"
+        }
+        return FlatBatch(**moved, documents=replace(self.documents, cu_seqlens=self.documents.cu_seqlens.pin_memory()))
+
+
+def flatten(micro_batch: MicroBatch, *, pad_token_id: int, longest: int, multiple: int = 1) -> FlatBatch:
+    """Lay the rows of a micro-batch end to end, filled up to a multiple of `multiple` tokens and positions.
+
+    `longest` bounds the length of a document; what fills up is cut into documents of at most that length.
+    """
+    rows = [
+        micro_batch.prepared.row(int(row), length=int(length))
+        for row, length in zip(micro_batch.rows, micro_batch.lengths, strict=True)
+    ]
+    lengths = [len(ids) for ids, _ in rows]
+    used = sum(lengths)
+    total = rounded_up(used, multiple)
+    lengths += [min(longest, total - start) for start in range(used, total, longest)]
+    bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    ids = np.full(total, pad_token_id, dtype=np.int64)
+    ids[:used] = np.concatenate([row for row, _ in rows])
+    is_learned = np.zeros(total + 1, dtype=np.bool_)
+    if not micro_batch.is_idle:
+        is_learned[:used] = np.concatenate([mask for _, mask in rows])
+    is_learned[bounds[:-1]] = False  # the first token of a document follows from nothing in it
+    positions = np.arange(total, dtype=np.int32) - np.repeat(bounds[:-1], np.diff(bounds))
+    learned = np.flatnonzero(is_learned).astype(np.int64) - 1
+    filling = np.zeros(max(multiple, rounded_up(len(learned), multiple)) - len(learned), dtype=np.int64)
+    places = np.concatenate([learned, filling])
+    return FlatBatch(
+        ids=torch.from_numpy(ids),
+        positions=torch.from_numpy(positions.astype(np.int32)),
+        documents=Documents(
+            bounds=tuple(int(bound) for bound in bounds), cu_seqlens=torch.from_numpy(bounds), longest=longest
+        ),
+        rows=torch.from_numpy(places),
+        slots=torch.from_numpy(np.concatenate([learned, filling + total])),
+        targets=torch.from_numpy(np.concatenate([ids[learned + 1], filling])),
+        weights=torch.from_numpy((np.arange(len(places)) < len(learned)).astype(np.float32)),
+    )
+
+
+def rounded_up(count: int, multiple: int) -> int:
+    """The next multiple."""
+    return -(-count // multiple) * multiple

@@ -1,0 +1,250 @@
+"""One decoder layer, forward and backward: what each half keeps between the two is all in its `...Kept`.
+
+For a token of hidden size h, with q, k, v the projected sizes and I the MLP's, a layer keeps 2h (the inputs of both
+halves), q + k + v, q (attention's output) and 2I elements of the compute dtype; norms and the gate's product are
+computed again in backward. A checkpointed layer keeps h, its input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from loradock.engine.fast.adapters import FlatAdapters
+from loradock.engine.fast.attention.base import Attention
+from loradock.engine.fast.batch import FlatBatch
+from loradock.engine.fast.families.base import LayerParts, Norm
+from loradock.engine.fast.kernels import Kernels
+from loradock.engine.fast.linear import LinearGroup
+
+SEEDS_A_LAYER = 64
+"""Numbers set aside for the dropout masks of one layer: 16 for each of its four groups."""
+SEEDS_A_GROUP = 16
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AttentionKept:
+    """What the attention half's backward needs. q and k [T, heads, size] are before their norm, or after rotation."""
+
+    x: torch.Tensor
+    rstd: torch.Tensor
+    h: torch.Tensor | None
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    q_rstd: torch.Tensor | None
+    k_rstd: torch.Tensor | None
+    out: torch.Tensor
+    attention: Any
+    h_output: torch.Tensor | None
+    unnormed: torch.Tensor | None
+    out_rstd: torch.Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MlpKept:
+    """What the MLP half's backward needs."""
+
+    x: torch.Tensor
+    rstd: torch.Tensor
+    h: torch.Tensor | None
+    gate_up: list[torch.Tensor]
+    h_down: torch.Tensor | None
+    unnormed: torch.Tensor | None
+    out_rstd: torch.Tensor | None
+
+
+LayerKept = tuple[AttentionKept, MlpKept]
+
+
+class Layer:
+    """One decoder layer over flat batches."""
+
+    def __init__(
+        self,
+        parts: LayerParts,
+        *,
+        adapters: FlatAdapters,
+        table: tuple[torch.Tensor, torch.Tensor],
+        attention: Attention,
+        kernels: Kernels,
+        dtype: torch.dtype,
+        index: int,
+    ) -> None:
+        self.parts = parts
+        self.qkv, self.output, self.gate_up, self.down = (
+            LinearGroup(modules, adapters, dtype=dtype) for modules in parts.groups()
+        )
+        self.cos, self.sin = table
+        self.attention = attention
+        self.kernels = kernels
+        self.index = index
+
+    def forward(self, x: torch.Tensor, batch: FlatBatch, *, seed: int | None) -> tuple[torch.Tensor, LayerKept]:
+        """x [T, hidden] -> [T, hidden], and what backward needs. `seed` is that of the micro-batch's dropout."""
+        y, attention = self._attention_forward(x, batch, seed=seed)
+        z, mlp = self._mlp_forward(y, seed=seed)
+        return z, (attention, mlp)
+
+    def backward(self, dz: torch.Tensor, kept: LayerKept, batch: FlatBatch, *, seed: int | None) -> torch.Tensor:
+        """The gradient to the layer's input, in the storage of `dz` [T, hidden]; its adapters' into the flat buffer."""
+        attention, mlp = kept
+        return self._attention_backward(self._mlp_backward(dz, mlp, seed=seed), attention, batch, seed=seed)
+
+    def groups(self) -> tuple[LinearGroup, ...]:
+        """All linear layers."""
+        return self.qkv, self.output, self.gate_up, self.down
+
+    def _attention_forward(
+        self, x: torch.Tensor, batch: FlatBatch, *, seed: int | None
+    ) -> tuple[torch.Tensor, AttentionKept]:
+        parts = self.parts
+        normed, rstd = self._norm(x, parts.attention_norm)
+        outputs, h = self.qkv.forward(normed, seed=self._seed(seed, 0, self.qkv))
+        q, k, v = self._split(outputs)
+        raw_q, q_rstd = q, None
+        raw_k, k_rstd = k, None
+        if parts.query_norm is not None and parts.key_norm is not None:
+            q, q_rstd = self._head_norm(raw_q, parts.query_norm)
+            k, k_rstd = self._head_norm(raw_k, parts.key_norm)
+        self._rotate(q, k, batch, sign=1)
+        out, saved = self.attention.forward(q, k, v, batch.documents, parts.rule)
+        (y,), h_output = self.output.forward(out.flatten(1), seed=self._seed(seed, 1, self.output))
+        unnormed, out_rstd = None, None
+        if parts.attention_out_norm is not None:
+            unnormed = y
+            y, out_rstd = self._norm(y, parts.attention_out_norm)
+        kept = AttentionKept(
+            x=x,
+            rstd=rstd,
+            h=h,
+            q=raw_q,
+            k=raw_k,
+            v=v,
+            q_rstd=q_rstd,
+            k_rstd=k_rstd,
+            out=out,
+            attention=saved,
+            h_output=h_output,
+            unnormed=unnormed,
+            out_rstd=out_rstd,
+        )
+        return y.add_(x), kept
+
+    def _attention_backward(
+        self, dy: torch.Tensor, kept: AttentionKept, batch: FlatBatch, *, seed: int | None
+    ) -> torch.Tensor:
+        parts = self.parts
+        inner = self._out_norm_backward(dy, kept.unnormed, kept.out_rstd, parts.attention_out_norm)
+        output_seed, qkv_seed = self._seed(seed, 1, self.output), self._seed(seed, 0, self.qkv)
+        dh = self.output.backward_b([inner], kept.h_output)
+        dout = self.output.backward_input([inner], dh, seed=output_seed)
+        self.output.backward_a(dh, kept.out.flatten(1), seed=output_seed)
+        q, k = kept.q, kept.k
+        if parts.query_norm is not None and parts.key_norm is not None:
+            q, _ = self._head_norm(kept.q, parts.query_norm)
+            k, _ = self._head_norm(kept.k, parts.key_norm)
+            self._rotate(q, k, batch, sign=1)
+        dq, dk, dv = self.attention.backward(
+            dout.view_as(kept.out), q, k, kept.v, kept.out, kept.attention, batch.documents, parts.rule
+        )
+        self._rotate(dq, dk, batch, sign=-1)
+        if parts.query_norm is not None and parts.key_norm is not None:
+            dq = self._head_norm_backward(dq, kept.q, kept.q_rstd, parts.query_norm)
+            dk = self._head_norm_backward(dk, kept.k, kept.k_rstd, parts.key_norm)
+        gradients = self._joined(dq, dk, dv)
+        dh = self.qkv.backward_b(gradients, kept.h)
+        if dh is not None:
+            normed, _ = self._norm(kept.x, parts.attention_norm)
+            self.qkv.backward_a(dh, normed, seed=qkv_seed)
+        if self.index == 0:
+            return dy  # below the first layer nothing is trained
+        dn = self.qkv.backward_input(gradients, dh, seed=qkv_seed)
+        norm = parts.attention_norm
+        return self.kernels.rms_norm_backward(dn, kept.x, kept.rstd, norm.weight, offset=norm.offset, into=dy)
+
+    def _mlp_forward(self, x: torch.Tensor, *, seed: int | None) -> tuple[torch.Tensor, MlpKept]:
+        parts = self.parts
+        normed, rstd = self._norm(x, parts.mlp_norm)
+        gate_up, h = self.gate_up.forward(normed, seed=self._seed(seed, 2, self.gate_up))
+        gate, up = halves(gate_up)
+        product = self.kernels.gate(gate, up, parts.activation)
+        (y,), h_down = self.down.forward(product, seed=self._seed(seed, 3, self.down))
+        unnormed, out_rstd = None, None
+        if parts.mlp_out_norm is not None:
+            unnormed = y
+            y, out_rstd = self._norm(y, parts.mlp_out_norm)
+        kept = MlpKept(x=x, rstd=rstd, h=h, gate_up=gate_up, h_down=h_down, unnormed=unnormed, out_rstd=out_rstd)
+        return y.add_(x), kept
+
+    def _mlp_backward(self, dz: torch.Tensor, kept: MlpKept, *, seed: int | None) -> torch.Tensor:
+        parts = self.parts
+        inner = self._out_norm_backward(dz, kept.unnormed, kept.out_rstd, parts.mlp_out_norm)
+        down_seed, gate_seed = self._seed(seed, 3, self.down), self._seed(seed, 2, self.gate_up)
+        dh = self.down.backward_b([inner], kept.h_down)
+        dproduct = self.down.backward_input([inner], dh, seed=down_seed)
+        gate, up = halves(kept.gate_up)
+        product = self.kernels.gate_backward_(dproduct, gate, up, parts.activation)
+        self.down.backward_a(dh, product, seed=down_seed)
+        del dproduct, product
+        dh = self.gate_up.backward_b(kept.gate_up, kept.h)
+        if dh is not None:
+            normed, _ = self._norm(kept.x, parts.mlp_norm)
+            self.gate_up.backward_a(dh, normed, seed=gate_seed)
+            del normed
+        dn = self.gate_up.backward_input(kept.gate_up, dh, seed=gate_seed)
+        norm = parts.mlp_norm
+        return self.kernels.rms_norm_backward(dn, kept.x, kept.rstd, norm.weight, offset=norm.offset, into=dz)
+
+    def _norm(self, x: torch.Tensor, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.kernels.rms_norm(x, norm.weight, norm.epsilon, offset=norm.offset)
+
+    def _head_norm(self, x: torch.Tensor, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
+        """The norm of each head by itself; x [T, heads, size]."""
+        y, rstd = self._norm(x.reshape(-1, x.shape[-1]), norm)
+        return y.view(x.shape), rstd
+
+    def _head_norm_backward(self, dy: torch.Tensor, x: torch.Tensor, rstd: Any, norm: Norm) -> torch.Tensor:
+        size = x.shape[-1]
+        flat = dy.reshape(-1, size)
+        return self.kernels.rms_norm_backward(flat, x.reshape(-1, size), rstd, norm.weight, offset=norm.offset).view(
+            x.shape
+        )
+
+    def _out_norm_backward(self, dy: torch.Tensor, x: Any, rstd: Any, norm: Norm | None) -> torch.Tensor:
+        """Through the norm after a half, where there is one; dy itself goes on along the residual."""
+        if norm is None:
+            return dy
+        return self.kernels.rms_norm_backward(dy, x, rstd, norm.weight, offset=norm.offset)
+
+    def _rotate(self, q: torch.Tensor, k: torch.Tensor, batch: FlatBatch, *, sign: int) -> None:
+        self.kernels.rope_(q, self.cos, self.sin, batch.positions, sign=sign)
+        self.kernels.rope_(k, self.cos, self.sin, batch.positions, sign=sign)
+
+    def _split(self, outputs: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q [T, H, D], k and v [T, K, D]; views of one matrix where the model has one for all three."""
+        queries, keys, size = self.parts.heads
+        if len(outputs) == 1:
+            outputs = list(outputs[0].split([queries * size, keys * size, keys * size], dim=1))
+        q, k, v = outputs
+        return q.unflatten(1, (queries, size)), k.unflatten(1, (keys, size)), v.unflatten(1, (keys, size))
+
+    def _joined(self, dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor) -> list[torch.Tensor]:
+        """The gradients of the projections' outputs, as the projections lie."""
+        gradients = [dq.flatten(1), dk.flatten(1), dv.flatten(1)]
+        return gradients if len(self.qkv.projections) > 1 else [torch.cat(gradients, dim=1)]
+
+    def _seed(self, seed: int | None, group: int, layers: LinearGroup) -> int | None:
+        if seed is None or not layers.dropout:
+            return None
+        return seed + SEEDS_A_LAYER * self.index + SEEDS_A_GROUP * group
+
+
+def halves(gate_up: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gate and up [T, I]: two tensors, or the column halves of one."""
+    if len(gate_up) == 2:
+        return gate_up[0], gate_up[1]
+    gate, up = gate_up[0].chunk(2, dim=1)
+    return gate, up

@@ -1,0 +1,99 @@
+"""The whole model over one flat batch: embedding, layers, head, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from loradock.engine.fast import families
+from loradock.engine.fast.adapters import FlatAdapters
+from loradock.engine.fast.attention.base import Attention
+from loradock.engine.fast.batch import FlatBatch
+from loradock.engine.fast.families.base import ModelParts
+from loradock.engine.fast.head import Head
+from loradock.engine.fast.kernels import Kernels
+from loradock.engine.fast.layer import Layer, LayerKept
+from loradock.engine.fast.linear import adapter_parameters
+
+
+class FastModel:
+    """Computes losses and adapter gradients of a PeftModel whose weights it shares.
+
+    `checkpointed` of the layers keep their input only and are computed again in backward; `cached` of them keep their
+    frozen matrices dense. `positions` is the longest document, in tokens. Raises Unfit for a model no family serves.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        positions: int,
+        dtype: torch.dtype,
+        attention: Attention,
+        kernels: Kernels,
+        checkpointed: int = 0,
+        cached: int = 0,
+    ) -> None:
+        parts = families.read(model, positions=positions)
+        self.dtype = dtype
+        self.embedding, self.embedding_scale = parts.embedding, parts.embedding_scale
+        self.adapters = FlatAdapters(trained_by(parts), dtype=dtype)
+        self.layers = [
+            Layer(
+                each,
+                adapters=self.adapters,
+                table=parts.tables[each.rotary],
+                attention=attention,
+                kernels=kernels,
+                dtype=dtype,
+                index=index,
+            )
+            for index, each in enumerate(parts.layers)
+        ]
+        self.head = Head(parts.head.to(dtype), parts.norm, softcap=parts.softcap, kernels=kernels)
+        self.checkpointed = checkpointed
+        for layer in self.layers[len(self.layers) - cached :]:
+            for group in layer.groups():
+                for projection in group.projections:
+                    projection.weight.keep()
+        self.adapters.refresh()
+
+    def loss_and_gradients(self, batch: FlatBatch, *, scale: float, seed: int | None = None) -> torch.Tensor:
+        """scale x the summed negative log-likelihood of the supervised tokens, in nats; float32 scalar on the device.
+
+        The gradients of the same are added to `adapters.gradient`. `seed` is that of the dropout masks, None for none.
+        """
+        x = self._embed(batch)
+        kept: list[LayerKept | torch.Tensor] = []
+        for index, layer in enumerate(self.layers):
+            before = x
+            x, all_kept = layer.forward(x, batch, seed=seed)
+            kept.append(before if index < self.checkpointed else all_kept)
+            del all_kept
+        loss, gradient = self.head.loss_and_gradient(x, batch, scale=scale)
+        del x
+        for layer in reversed(self.layers):
+            held = kept.pop()
+            if isinstance(held, torch.Tensor):
+                _, held = layer.forward(held, batch, seed=seed)
+            gradient = layer.backward(gradient, held, batch, seed=seed)
+            del held
+        self.adapters.accumulate()
+        return loss
+
+    def loss(self, batch: FlatBatch) -> torch.Tensor:
+        """The summed negative log-likelihood of the supervised tokens, in nats, without dropout."""
+        x = self._embed(batch)
+        for layer in self.layers:
+            x, _ = layer.forward(x, batch, seed=None)
+        return self.head.loss(x, batch)
+
+    def _embed(self, batch: FlatBatch) -> torch.Tensor:
+        x = torch.nn.functional.embedding(batch.ids, self.embedding).to(self.dtype)
+        return x * self.embedding_scale if self.embedding_scale != 1.0 else x
+
+
+def trained_by(parts: ModelParts) -> list[torch.nn.Parameter]:
+    """The adapters' weights in the order that stacks what shares an input."""
+    return [p for layer in parts.layers for group in layer.groups() for p in adapter_parameters(group)]

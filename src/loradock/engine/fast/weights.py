@@ -1,0 +1,47 @@
+"""Frozen matrices: whole, or NF4 and made dense for the time of a product, or kept dense from the first one on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from bitsandbytes import functional
+from bitsandbytes.nn import Linear4bit
+
+
+class FrozenWeight:
+    """The weight of one frozen linear layer, [out, in].
+
+    The scales of NF4 blocks are themselves quantised (double quantisation); they are expanded once, which takes half a
+    bit a weight and saves two kernels at every use. The values are those that bitsandbytes computes, bit for bit.
+    """
+
+    def __init__(self, module: Any, *, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.kept: torch.Tensor | None = None
+        self.is_quantised = isinstance(module, Linear4bit)
+        if not self.is_quantised:
+            self.kept = module.weight.detach().to(dtype)
+            self.shape = module.weight.shape
+            return
+        state = module.weight.quant_state
+        self.packed = module.weight.data.view(-1, 1)
+        self.state = state
+        self.shape = state.shape
+        self.scales = state.absmax
+        if state.nested:
+            self.scales = functional.dequantize_blockwise(state.absmax, state.state2) + state.offset
+
+    def dense(self) -> torch.Tensor:
+        """The matrix in the compute dtype; to be used at once, not kept."""
+        if self.kept is not None:
+            return self.kept
+        state = self.state
+        dense = torch.ops.bitsandbytes.dequantize_4bit(
+            self.packed, self.scales, state.blocksize, state.quant_type, state.shape, state.dtype
+        )
+        return dense if state.dtype == self.dtype else dense.to(self.dtype)
+
+    def keep(self) -> None:
+        """Keep the dense matrix from now on; the packed one stays where it is."""
+        self.kept = self.dense()

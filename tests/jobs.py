@@ -1,0 +1,72 @@
+"""Jobs as the stages make them, up to the engine: for tests that look at what an engine computes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from loradock import plan as plans
+from loradock import probe
+from loradock.config.load import Loaded, load
+from loradock.data.corpus import prepare_corpus
+from loradock.engine.base import Job
+from loradock.engine.checkpoints import Checkpoints
+from loradock.engine.watchdog import Limits, Watchdog
+from loradock.host import Host
+from loradock.model import adapters, shape, source, tokenizer
+from loradock.model import load as loading
+
+NO_LIMITS = Limits(setup_seconds=0, step_seconds=0, save_seconds=0)
+
+
+def job_of(directory: Path, *settings: str, model: Path, data: Path, max_length: int = 64) -> Job:
+    """Everything up to the engine, as `stages` does it; B is not zero, so that A has a gradient."""
+    overrides = ["train.global_batch=8", "lora.rank=4", f"data.cache={directory}", *settings]
+    loaded: Loaded = load(None, overrides=overrides, shortcuts={"--model": str(model), "--data": [str(data)]})
+    facts = probe.gather(Host())
+    base = source.find(loaded.config.model)
+    words = tokenizer.open_tokenizer(base)
+    found = shape.inspect(base, loaded.config)
+    config = loaded.config
+    corpus = prepare_corpus(config, tokenizer=words, max_length=max_length, facts=facts)
+    plan = plans.make(config, facts=facts, model=found, data=corpus.facts)
+    whole, _ = loading.load(base, config.model, plan=plan, local_rank=0)
+    adapted = adapters.attach(whole, config, base=base)
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(7)
+        for parameter in adapters.trainable(adapted):
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.02)
+    return Job(
+        config=config,
+        plan=plan,
+        model=adapted,
+        tokenizer=words,
+        steps=corpus.steps(plan, facts=facts),
+        evaluation=corpus.evaluation(plan, facts=facts),
+        directory=directory,
+        checkpoints=Checkpoints(directory / "checkpoints", run_id="test", fingerprint={}, keep=1),
+        resume=None,
+        watchdog=Watchdog(NO_LIMITS, heartbeat=None, on_hang=lambda _: None),
+        world_size=1,
+        rank=0,
+    )
+
+
+def gradients(model: Any) -> dict[str, torch.Tensor]:
+    """Copies of all adapter gradients by name."""
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad and p.grad is not None}
+
+
+def assert_close(
+    first: dict[str, torch.Tensor], second: dict[str, torch.Tensor], *, relative: float = 2e-4, absolute: float = 2e-6
+) -> None:
+    """Every tensor of both, by name. The defaults are for float32 on a CPU: sums of thousands in another order."""
+    assert first
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():
+        torch.testing.assert_close(
+            tensor, second[name], rtol=relative, atol=absolute, msg=lambda text, name=name: f"{name}: {text}"
+        )
