@@ -1,12 +1,17 @@
-"""What holds for every test: the `--full` and `--share` options, and the account of what was skipped."""
+"""What holds for every test: `--full` and `--share`, the account of what was skipped, and what many begin with."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from faults.forking import Forking
 
 ALLOWED_SKIPS = Path(__file__).with_name("skips.txt")
 # Its tests share one built image and look at all that the engine holds: one process runs them, and starts with them.
@@ -93,3 +98,29 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("skips that tests/skips.txt does not allow")
         for line in forbidden:
             terminalreporter.line(line, red=True)
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random Llama."""
+    from tiny import make_llama
+
+    return make_llama(tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="session")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Alpaca rows as JSONL."""
+    from tiny import write_rows
+
+    return write_rows(tmp_path_factory.mktemp("rows") / "rows.jsonl")
+
+
+@pytest.fixture(scope="session")
+def forking() -> Iterator[Forking]:
+    """What starts `loradock` commands without the seconds that a cold start takes."""
+    from faults.forking import Forking
+
+    parent = Forking()
+    yield parent
+    parent.end()

@@ -1,4 +1,7 @@
-"""`loradock train` as a user types it: whole processes, their output, their files and their exit codes."""
+"""`loradock train` as a user types it: whole processes, their output, their files and their exit codes.
+
+The first starts cold, as a user's does, and so does torchrun; the others are forked from one that has all imported.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from faults.forking import Forking
 from safetensors.torch import load_file
 from tiny import train
 
@@ -34,24 +39,36 @@ with torch.no_grad():
 """
 
 
-def loradock(*arguments: str, cwd: Path, processes: int = 1, proves: bool = False) -> subprocess.CompletedProcess[str]:
-    """Run the command line in `cwd`, under torchrun where there are several processes; the environment is not looked at
-    each time unless it `proves` it."""
-    launcher = [sys.executable, "-m"]
-    if processes > 1:
-        launcher += ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", "-m"]
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def cold(*command: str, cwd: Path) -> Ended:
+    """A Python that runs a command line in `cwd`."""
     environment = os.environ | {"LORADOCK_CACHE": str(cwd / "cache"), "NO_COLOR": "1"}
-    skips = ["--skip-env-check"] if arguments[0] == "train" and not proves else []
-    command = [*launcher, "loradock", *arguments, *skips]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    whole = [sys.executable, "-m", *command]
+    done = subprocess.run(whole, cwd=cwd, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    return Ended(returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)
+
+
+def loradock(forking: Forking, *arguments: str, cwd: Path) -> Ended:
+    """`loradock train` with `arguments` in `cwd`, forked; the environment is not looked at."""
+    stdout = cwd / "stdout"
+    apart = f"import os; os.dup2(os.open({str(stdout)!r}, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), 1)"
+    run = forking.start(cwd, "train", *arguments, "--skip-env-check", code=apart)
+    code = run.finish()
+    return Ended(returncode=code, stdout=stdout.read_text(encoding="utf-8"), stderr=run.text())
 
 
 def inputs(model: Path, data: Path) -> tuple[str, ...]:
     return "--model", str(model), "--data", str(data)
 
 
-def test_the_demo_learns_and_starts_a_new_directory_each_time(tmp_path: Path) -> None:
-    first = loradock("train", "--demo", cwd=tmp_path, proves=True)
+def test_the_demo_learns_and_starts_a_new_directory_each_time(tmp_path: Path, forking: Forking) -> None:
+    first = cold("loradock", "train", "--demo", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     last = first.stdout.rstrip().splitlines()[-1]
     found = re.fullmatch(r"accuracy before: (\d+\.\d) %  after: (\d+\.\d) %", last)
@@ -62,7 +79,7 @@ def test_the_demo_learns_and_starts_a_new_directory_each_time(tmp_path: Path) ->
     assert record["env_check"]["level"] == "compute"
     assert {finding["severity"] for finding in record["env_check"]["findings"]} <= {"ok", "warning"}
     assert record["exam"]["after"]["accuracy"] == pytest.approx(float(found[2]), abs=0.05)
-    second = loradock("train", "--demo", "--max-steps", "1", cwd=tmp_path)
+    second = loradock(forking, "--demo", "--max-steps", "1", cwd=tmp_path)
     assert second.returncode == 0, second.stderr
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["demo-001", "demo-002"]
 
@@ -86,11 +103,12 @@ def test_the_adapter_gives_the_same_logits_in_plain_peft_in_another_process(
     assert scores["before"]["logits"] != scores["after"]["logits"]
 
 
-def test_two_processes_give_the_losses_of_one(tmp_path: Path, llama: Path, rows: Path) -> None:
-    arguments = ("train", *inputs(llama, rows), *RUN, "--max-steps", "4", "--set", "data.validation=7", "--lr", "1e-3")
+def test_two_processes_give_the_losses_of_one(tmp_path: Path, llama: Path, rows: Path, forking: Forking) -> None:
+    arguments = (*inputs(llama, rows), *RUN, "--max-steps", "4", "--set", "data.validation=7", "--lr", "1e-3")
     packed = ("--set", "train.packing=true", "--set", "data.max_length=64", "--set", "train.micro_batch=2")
-    one = loradock(*arguments, *packed, "--output", "one", cwd=tmp_path)
-    two = loradock(*arguments, *packed, "--output", "two", cwd=tmp_path, processes=2)
+    one = loradock(forking, *arguments, *packed, "--output", "one", cwd=tmp_path)
+    torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "loradock", "train")
+    two = cold(*torchrun, *arguments, *packed, "--output", "two", "--skip-env-check", cwd=tmp_path)
     assert one.returncode == 0, one.stderr
     assert two.returncode == 0, two.stderr
     lines = [
@@ -106,33 +124,33 @@ def test_two_processes_give_the_losses_of_one(tmp_path: Path, llama: Path, rows:
 
 
 def test_the_same_command_shows_a_finished_run_and_fresh_starts_beside_it(
-    tmp_path: Path, llama: Path, rows: Path
+    tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:
-    arguments = ("train", *inputs(llama, rows), *RUN, "--output", "out", "--max-steps", "2")
-    first = loradock(*arguments, "--json", cwd=tmp_path)
+    arguments = (*inputs(llama, rows), *RUN, "--output", "out", "--max-steps", "2")
+    first = loradock(forking, *arguments, "--json", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     record = json.loads(first.stdout)
     assert record["status"] == "finished"
     began = time.monotonic()
-    again = loradock(*arguments, cwd=tmp_path)
+    again = loradock(forking, *arguments, cwd=tmp_path)
     assert (again.returncode, "the run in out is finished" in again.stderr) == (0, True)
     assert "finished: 2 steps (last step)" in again.stdout
     assert time.monotonic() - began < 10
     assert json.loads((tmp_path / "out" / "run.json").read_text(encoding="utf-8"))["ended"] == record["ended"]
-    other = loradock(*arguments, "--lr", "1e-3", cwd=tmp_path)
+    other = loradock(forking, *arguments, "--lr", "1e-3", cwd=tmp_path)
     assert (other.returncode, "train.learning_rate was 0.0002, now 0.001" in other.stderr) == (83, True)
-    missing = loradock("train", *inputs(llama, rows), "--output", "elsewhere", "--resume", cwd=tmp_path)
+    missing = loradock(forking, *inputs(llama, rows), "--output", "elsewhere", "--resume", cwd=tmp_path)
     assert missing.returncode == 83
-    fresh = loradock(*arguments, "--lr", "1e-3", "--fresh", cwd=tmp_path)
+    fresh = loradock(forking, *arguments, "--lr", "1e-3", "--fresh", cwd=tmp_path)
     assert fresh.returncode == 0, fresh.stderr
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("out")) == ["out", "out-002"]
 
 
 def test_a_run_that_was_cut_off_continues_by_the_same_command_and_by_resume(
-    tmp_path: Path, llama: Path, rows: Path
+    tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:
-    arguments = ("train", *inputs(llama, rows), *RUN, "--output", "out", "--max-steps", "6")
-    whole = loradock(*arguments, "--set", "checkpoints.keep=9", cwd=tmp_path)
+    arguments = (*inputs(llama, rows), *RUN, "--output", "out", "--max-steps", "6")
+    whole = loradock(forking, *arguments, "--set", "checkpoints.keep=9", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     run = tmp_path / "out"
     weights = (run / "adapter" / "adapter_model.safetensors").read_bytes()
@@ -142,51 +160,41 @@ def test_a_run_that_was_cut_off_continues_by_the_same_command_and_by_resume(
         for step in (5, 6):
             if (checkpoint := run / "checkpoints" / f"checkpoint-{step}").exists():
                 shutil.rmtree(checkpoint)
-        command = ("train", "--resume", "--output", "out") if record.get("attempts") else arguments
-        again = loradock(*command, cwd=tmp_path)
+        command = ("--resume", "--output", "out") if record.get("attempts") else arguments
+        again = loradock(forking, *command, cwd=tmp_path)
         assert again.returncode == 0, again.stderr
         assert "continuing from checkpoint-4" in again.stderr
         assert (run / "adapter" / "adapter_model.safetensors").read_bytes() == weights
     assert len(json.loads((run / "run.json").read_text(encoding="utf-8"))["attempts"]) == 2
 
 
-def test_bad_input_ends_with_its_code_before_the_model_is_loaded(tmp_path: Path, llama: Path) -> None:
+def test_bad_input_ends_with_its_code_before_the_model_is_loaded(tmp_path: Path, llama: Path, forking: Forking) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"instruction": "a", "output": "b"}\n{"instruction": "a"}\n{"output": 3}\n', encoding="utf-8")
-    data = loradock("train", *inputs(llama, bad), "--output", "out", cwd=tmp_path)
+    data = loradock(forking, *inputs(llama, bad), "--output", "out", cwd=tmp_path)
     assert data.returncode == 65
     assert "bad.jsonl:2" in data.stderr
     assert "bad.jsonl:3" in data.stderr
     assert "base model" not in data.stderr
-    config = loradock("train", *inputs(llama, bad), "--set", "train.learning_rat=1", cwd=tmp_path)
+    config = loradock(forking, *inputs(llama, bad), "--set", "train.learning_rat=1", cwd=tmp_path)
     assert (config.returncode, "did you mean" in config.stderr) == (78, True)
-    model = loradock("train", *inputs(tmp_path / "llamma", bad), "--output", "out2", cwd=tmp_path)
+    model = loradock(forking, *inputs(tmp_path / "llamma", bad), "--output", "out2", cwd=tmp_path)
     assert model.returncode == 66
-    blocked = loradock("train", *inputs(llama, bad), "--output", "bad.jsonl/out", cwd=tmp_path)
+    blocked = loradock(forking, *inputs(llama, bad), "--output", "bad.jsonl/out", cwd=tmp_path)
     assert blocked.returncode == 77
     assert "Traceback" not in data.stderr + config.stderr + model.stderr + blocked.stderr
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_run_with_a_checkpoint_and_a_record(
-    sent: signal.Signals, tmp_path: Path, llama: Path, rows: Path
+    sent: signal.Signals, tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:
-    command = [sys.executable, "-m", "loradock", "train", *inputs(llama, rows), *RUN, "--max-steps", "100000"]
-    environment = os.environ | {"LORADOCK_CACHE": str(tmp_path / "cache")}
-    run = subprocess.Popen(
-        [*command, "--output", "out", "--skip-env-check"],
-        cwd=tmp_path,
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    metrics = tmp_path / "out" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while not metrics.exists() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    run.send_signal(sent)
-    _, errors = run.communicate(timeout=60)
-    assert run.returncode == 75, errors
+    endless = (*inputs(llama, rows), *RUN, "--max-steps", "100000", "--output", "out", "--skip-env-check")
+    run = forking.start(tmp_path, "train", *endless)
+    assert run.wait_until((tmp_path / "out" / "metrics.jsonl").exists), run.text()
+    os.kill(run.process, sent)
+    code, errors = run.finish(), run.text()
+    assert code == 75, errors
     record = json.loads((tmp_path / "out" / "run.json").read_text(encoding="utf-8"))
     assert (record["status"], record["exit_code"]) == ("interrupted", 75)
     assert "Traceback" not in errors

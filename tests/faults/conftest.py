@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from faults.campaign import records, table
-from faults.forking import Forking
 
 
 @dataclass
@@ -35,27 +33,6 @@ class Trial:
 def trial(request: pytest.FixtureRequest) -> Trial:
     file = Path(str(request.node.path)).relative_to(records.ROOT)
     return Trial(test=f"{file}::{request.node.name}", is_writing=bool(request.config.getoption("--full")))
-
-
-@pytest.fixture(scope="session")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tiny import make_llama
-
-    return make_llama(tmp_path_factory.mktemp("llama"))
-
-
-@pytest.fixture(scope="session")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tiny import write_rows
-
-    return write_rows(tmp_path_factory.mktemp("rows") / "rows.jsonl")
-
-
-@pytest.fixture(scope="session")
-def forking() -> Iterator[Forking]:
-    parent = Forking()
-    yield parent
-    parent.end()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
