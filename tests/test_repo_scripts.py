@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -224,8 +225,8 @@ def test_two_processes_run_each_test_once_a_file_by_one_of_them_and_the_image_fi
     taken.mkdir()
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib"]
     with (
-        subprocess.Popen([*command, "--share", taken], cwd=tmp_path, env={**os.environ, "LOG": str(log)}) as one,
-        subprocess.Popen([*command, "--share", taken], cwd=tmp_path, env={**os.environ, "LOG": str(log)}) as other,
+        subprocess.Popen([*command, f"--share={taken}"], cwd=tmp_path, env={**os.environ, "LOG": str(log)}) as one,
+        subprocess.Popen([*command, f"--share={taken}"], cwd=tmp_path, env={**os.environ, "LOG": str(log)}) as other,
     ):
         assert (one.wait(60), other.wait(60)) == (0, 0)
     ran = [line.split() for line in log.read_text(encoding="utf-8").splitlines()]
@@ -241,17 +242,31 @@ def test_two_processes_run_each_test_once_a_file_by_one_of_them_and_the_image_fi
     ]
 
 
-def test_the_test_script_with_arguments_is_pytest_with_these(checkout: Path) -> None:
-    program(made_venv(checkout, kind="dev") / "bin" / "python", '#!/bin/sh\necho "$@"\n')
-    assert run(checkout / "scripts" / "test", "tests/x", "-k", "y").stdout == "-m pytest tests/x -k y\n"
+def test_the_test_script_runs_all_tests_of_this_checkout_and_with_arguments_just_those(checkout: Path) -> None:
+    program(made_venv(checkout, kind="dev") / "bin" / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    for name in ("conftest.py", "skips.txt"):
+        (checkout / "tests").mkdir(exist_ok=True)
+        shutil.copy(ROOT / "tests" / name, checkout / "tests")
+    for name in "ab":
+        text = f"def test_one():\n    print({name!r})\n\ndef test_other():\n    pass\n"
+        (checkout / "tests" / f"test_{name}.py").write_text(text, encoding="utf-8")
+    whole = run(checkout / "scripts" / "test")
+    assert whole.returncode == 0, whole.stdout + whole.stderr
+    assert whole.stdout.count("collected 4 items") == 2
+    assert sum(int(count) for count in re.findall(r"=+ (\d+) passed", whole.stdout)) == 4
+    one = run(checkout / "scripts" / "test", "tests/test_b.py", "-k", "one", "-s")
+    assert one.returncode == 0, one.stdout + one.stderr
+    assert "tests/test_b.py b\n" in one.stdout
+    assert one.stdout.count("collected 2 items / 1 deselected") == 1
 
 
 @pytest.mark.parametrize("codes", [(0, 0), (0, 1), (1, 1)])
 def test_the_test_script_shows_what_both_processes_say_and_fails_with_either(
     checkout: Path, codes: tuple[int, int]
 ) -> None:
-    text = '#!/bin/sh\nif mkdir "$4/one" 2>/dev/null; then echo "is one"; exit {}; fi\necho "is other"; exit {}\n'
-    program(made_venv(checkout, kind="dev") / "bin" / "python", text.format(*codes))
+    first, second = (f'echo "is {name}"; exit {code}' for name, code in zip(("one", "other"), codes, strict=True))
+    text = f'#!/bin/sh\nif mkdir "${{3#--share=}}/one" 2>/dev/null; then {first}; fi\n{second}\n'
+    program(made_venv(checkout, kind="dev") / "bin" / "python", text)
     done = run(checkout / "scripts" / "test")
     assert "is one\n" in done.stdout
     assert "is other\n" in done.stdout
