@@ -1,0 +1,59 @@
+"""A tiny random model of every family that the fast engine serves, each with what sets its family apart switched on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tiny import BASE
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+COMMON = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+# Windows are shorter than the rows; heads of Gemma and Qwen 3 are wider than hidden size over heads.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"tie_word_embeddings": True},
+    "mistral": {"sliding_window": 16},
+    "qwen2": {"layer_types": ["full_attention", "sliding_attention"], "use_sliding_window": True, "sliding_window": 16},
+    "qwen3": {"head_dim": 32},
+    "phi3": {
+        "pad_token_id": 0,
+        "sliding_window": 20,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    },
+    "gemma": {"head_dim": 32},
+    "gemma2": {
+        "head_dim": 32,
+        "sliding_window": 16,
+        "query_pre_attn_scalar": 24,
+        "attn_logit_softcapping": 5.0,
+        "final_logit_softcapping": 3.0,
+    },
+    "gemma3_text": {
+        "head_dim": 32,
+        "sliding_window": 16,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+}
+
+
+def make_model(directory: Path, family: str, **settings: Any) -> Path:
+    """A random model of 2 layers, with the demo's tokenizer; norms and biases are random too, as trained ones are."""
+    tokenizer = AutoTokenizer.from_pretrained(BASE)
+    shape = {**COMMON, "vocab_size": len(tokenizer) + 10, **FAMILIES[family], **settings}
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name or name.endswith("bias"):
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
