@@ -20,7 +20,7 @@ def _same_numbers() -> None:
 
 def strided(rows: int, *width: int, dtype: torch.dtype) -> Tensor:
     """Random numbers as a column slice of a wider tensor."""
-    return torch.randn(rows, *width[:-1], width[-1] + 7)[..., 2 : 2 + width[-1]].to(dtype)
+    return torch.randn(rows, *width[:-1], width[-1] + 7).to(dtype)[..., 2 : 2 + width[-1]]
 
 
 def assert_same(actual: Tensor, expected: Tensor) -> None:
@@ -52,6 +52,12 @@ def test_norms_equal_plain_ones(rows: int, width: int, offset: bool, dtype: torc
     torch.testing.assert_close(scale, rstd)
     assert_same(dx, plain.rms_norm_backward(dy, x, rstd, weight, offset=offset))
     assert_same(into, plain.rms_norm_backward(dy, x, rstd, weight, offset=offset, into=again))
+
+
+def test_llamas_norm_is_rounded_before_the_weight() -> None:
+    x, weight = strided(3, 2304, dtype=torch.float16), torch.randn(2304).half()
+    y, expected = (module.rms_norm(x, weight, EPS, offset=False)[0] for module in (fused, plain))
+    assert (y != expected).float().mean() < 0.01  # a third, if only the product were rounded
 
 
 def test_a_float32_norm_weight_serves_a_bfloat16_row() -> None:
@@ -103,7 +109,7 @@ def test_gates_equal_plain_ones(width: int, act: Activation, dtype: torch.dtype)
 @pytest.mark.parametrize("softcap", [None, 4.0])
 @pytest.mark.parametrize("width", [33, 9001])
 def test_cross_entropy_equals_the_plain_one(width: int, softcap: float | None, dtype: torch.dtype) -> None:
-    logits = 3 * strided(5, width, dtype=dtype)
+    logits = strided(5, width, dtype=dtype).mul_(3)
     expected, untouched = logits.clone(), logits.clone()
     targets = torch.tensor([0, width - 1, 5, 7, width // 2])
     weights = torch.tensor([1.0, 0.5, 0.0, 8.0, 0.25])

@@ -19,13 +19,14 @@ ACTIVATIONS: list[Activation] = ["silu", "gelu_tanh", "gelu"]
 
 
 @pytest.fixture(autouse=True)
-def _same_numbers() -> None:
+def _same_numbers_in_chunks_of_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
+    monkeypatch.setattr(plain, "CPU_ELEMENTS_AT_ONCE", 128 // torch.get_num_threads())
 
 
 def strided(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Random numbers as a column slice of a wider tensor."""
-    return torch.randn(shape[0], *shape[1:-1], shape[-1] + 5)[..., 3 : 3 + shape[-1]].to(dtype)
+    return torch.randn(*shape[:-1], shape[-1] + 5).to(dtype)[..., 3 : 3 + shape[-1]]
 
 
 def assert_near(actual: Tensor, expected: Tensor) -> None:
@@ -120,18 +121,15 @@ def test_a_gate_and_its_gradients_are_autograds(act: Activation, dtype: torch.dt
 
     assert again is da
     assert forward.is_contiguous()
-    assert torch.equal(again, forward)
+    assert_near(again, forward)  # torch's vector and scalar erf differ in the last bit
     assert_near(forward, expected.detach())
     assert_near(both, torch.cat([graph_g.grad, graph_u.grad], dim=-1))
 
 
 @pytest.mark.parametrize("softcap", [None, 3.0])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_cross_entropy_and_its_gradient_are_torchs(
-    dtype: torch.dtype, softcap: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plain, "CPU_LOGITS_AT_ONCE", 3 * 33)  # so that the rows come in several chunks
-    logits, targets = (3 * strided(8, 33)).to(dtype), torch.randint(33, (8,))
+def test_cross_entropy_and_its_gradient_are_torchs(dtype: torch.dtype, softcap: float | None) -> None:
+    logits, targets = strided(8, 33, dtype=dtype).mul_(3), torch.randint(33, (8,))
     weights = torch.tensor([0.5, 1.0, 0.0, 2.0, 0.0, 0.25, 1.0, 0.125])
     x = logits.float().clone().requires_grad_()
     capped = x if softcap is None else softcap * torch.tanh(x / softcap)
