@@ -207,7 +207,7 @@ class Stages:
                 planned=-(-(job.plan.value("steps") - done) // cadence["save"]),
             )
             self.view.note(line)
-        if job.plan.value("packing"):
+        if job.plan.value("engine") == "trl" and job.plan.value("packing"):  # the fast engine's own check says more
             change = check_isolation(job)
             self.view.note(f"packing: documents do not see one another (logits move by {change:.1e} of the largest)")
 

@@ -9,7 +9,19 @@ from typing import Protocol
 
 from loradock import plan as plans
 from loradock import termination
-from loradock.engine.base import Doing, Dtypes, Emit, EvalResult, Event, Job, Saved, Shrunk, StepDone, StepResult
+from loradock.engine.base import (
+    Decided,
+    Doing,
+    Dtypes,
+    Emit,
+    EvalResult,
+    Event,
+    Job,
+    Saved,
+    Shrunk,
+    StepDone,
+    StepResult,
+)
 from loradock.engine.status import Status
 from loradock.record import RunRecord
 from loradock.trackers import open_all
@@ -83,6 +95,8 @@ def keep(event: Event, *, record: RunRecord, status: Status) -> None:
             termination.note(last_checkpoint=event.directory.name)
         case Dtypes():
             record.put(dtypes=event.found)
+        case Decided():
+            record.put(engine=[asdict(decision) for decision in event.decisions])
         case Shrunk():
             record.rewind(event.step)
             record.put(shrunk=[*record.content.get("shrunk", []), asdict(event)])

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from loradock.checks.child import Looked
 from loradock.checks.examination import Examination
-from loradock.engine.base import Dtypes, EvalResult, Event, Saved, Shrunk, StepDone, StepResult
+from loradock.engine.base import Decided, Dtypes, EvalResult, Event, Saved, Shrunk, StepDone, StepResult
 from loradock.plan import Plan
 from loradock.record import metrics
 from loradock.report import console, findings
@@ -97,6 +97,9 @@ class Screen:
                 self.note(console.evaluation_line(event))
             case Dtypes():
                 self.note(console.dtype_line(event.found))
+            case Decided():
+                for decision in event.decisions:
+                    self.note(console.decision_line(decision))
             case Shrunk():
                 self.note(console.shrunk_line(event))
             case Saved() if not self.console.is_terminal:

@@ -34,6 +34,9 @@ class ModelConfig(Section):
     attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = Field(
         default="auto", description="Attention kernel."
     )
+    kernels: Literal["auto", "triton", "torch"] = Field(
+        default="auto", description="Elementwise kernels of the fast engine; auto: Triton on a card, torch elsewhere."
+    )
     trust_remote_code: str | None = Field(
         default=None, description="The model's own name, repeated, to run the Python code that it ships. Off otherwise."
     )

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from loradock.config.schema import RunConfig
 from loradock.engine.checkpoints import Checkpoint, Checkpoints
 from loradock.engine.watchdog import Watchdog
+from loradock.optimizations.base import Decision
 from loradock.plan import Plan
 
 
@@ -90,7 +91,14 @@ class Shrunk:
     why: str
 
 
-Event = StepDone | StepResult | EvalResult | Doing | Saved | Dtypes | Shrunk
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """What an engine decided or found out once it had the model: each with its reason."""
+
+    decisions: tuple[Decision, ...]
+
+
+Event = StepDone | StepResult | EvalResult | Doing | Saved | Dtypes | Shrunk | Decided
 
 
 @dataclass(frozen=True, kw_only=True)

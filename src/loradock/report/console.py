@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from loradock.engine.base import EvalResult, Shrunk, StepResult
+from loradock.optimizations.base import Decision
 from loradock.plan import Plan
 
 LOUD_SHARE = 0.1
@@ -50,6 +51,11 @@ def plan_lines(plan: Plan) -> list[str]:
             f"{data.lost_tokens:,} tokens are not trained on (data.max_length, data.long_rows)"
         )
     return lines
+
+
+def decision_line(decision: Decision) -> str:
+    """A decision of the engine's own, in one line."""
+    return f"{decision.name}: {shown(decision.value)} ({decision.why})"
 
 
 def metric_line(result: StepResult, total_steps: int) -> str:

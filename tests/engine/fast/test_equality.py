@@ -25,7 +25,7 @@ from loradock.engine.fast import layer as layers
 from loradock.engine.fast.adapters import FlatAdapters
 from loradock.engine.fast.attention.base import Documents, Rule
 from loradock.engine.fast.batch import FlatBatch
-from loradock.engine.fast.engine import model_of
+from loradock.engine.fast.engine import build
 from loradock.engine.fast.kernels import plain
 from loradock.engine.fast.model import FastModel
 from loradock.engine.fast.trainer import flat_inputs
@@ -97,7 +97,7 @@ def job_for(family: str, folder: Path, model: Path, data: Path, *settings: str) 
 def test_loss_and_gradients_equal_those_of_peft(family: str, tmp_path: Path, models: Models, rows: Path) -> None:
     job = job_for(family, tmp_path, models(family), rows)
     expected = reference(job)
-    found = fast(job, model_of(job))
+    found = fast(job, build(job)[0])
     same(found, expected)
 
 
@@ -119,21 +119,21 @@ def test_twenty_steps_equal_those_of_trl(family: str, tmp_path: Path, models: Mo
 def test_layers_without_an_adapter_are_passed_through(targets: str, tmp_path: Path, models: Models, rows: Path) -> None:
     job = job_for("llama", tmp_path, models("llama"), rows, f"lora.targets={targets}", "lora.rslora=true")
     expected = reference(job)
-    found = fast(job, model_of(job))
+    found = fast(job, build(job)[0])
     same(found, expected)
 
 
 def test_whole_weights_give_the_gradients_of_peft_too(tmp_path: Path, models: Models, rows: Path) -> None:
     job = job_for("llama", tmp_path, models("llama"), rows, "model.quantization=none")
     expected = reference(job)
-    found = fast(job, model_of(job))
+    found = fast(job, build(job)[0])
     same(found, expected)
 
 
 def test_bfloat16_is_near_float32(tmp_path: Path, models: Models, rows: Path) -> None:
     exact = job_for("llama", tmp_path / "a", models("llama"), rows)
     rounded = job_for("llama", tmp_path / "b", models("llama"), rows, "model.compute_dtype=bfloat16")
-    first, second = fast(exact, model_of(exact)), fast(rounded, model_of(rounded))
+    first, second = fast(exact, build(exact)[0]), fast(rounded, build(rounded)[0])
     assert second[0] == pytest.approx(first[0], rel=5e-3)
     for name, gradient in first[1].items():
         assert (second[1][name] - gradient).norm() < 0.1 * gradient.norm(), name
@@ -145,7 +145,7 @@ def test_checkpointed_and_cached_layers_give_the_same_bits_with_dropout(
     switch: dict[str, int], family: str, tmp_path: Path, models: Models, rows: Path
 ) -> None:
     job = job_for(family, tmp_path, models(family), rows, "lora.dropout=0.2")
-    plain_model = model_of(job)
+    plain_model = build(job)[0]
     state = torch.get_rng_state()
     expected = fast(job, plain_model, seed=5)
     other = FastModel(
@@ -167,7 +167,7 @@ def test_dropout_gives_each_adapter_a_mask_of_its_own_with_the_right_mean(
     tmp_path: Path, models: Models, rows: Path
 ) -> None:
     job = job_for("llama", tmp_path, models("llama"), rows, "lora.dropout=0.5")
-    group = model_of(job).layers[0].qkv
+    group = build(job)[0].layers[0].qkv
     x = torch.ones(4000, 64)
     masks = [group._mask(x, 3, index) for index in range(3)]
     assert [float(mask.mean()) for mask in masks] == pytest.approx([1.0] * 3, abs=0.01)
@@ -178,7 +178,7 @@ def test_dropout_gives_each_adapter_a_mask_of_its_own_with_the_right_mean(
 def test_gradients_with_dropout_are_those_of_the_masked_computation(tmp_path: Path, models: Models, rows: Path) -> None:
     """By finite differences: the same seed gives the same masks, so the loss is a smooth function of the weights."""
     job = job_for("llama", tmp_path, models("llama"), rows, "lora.dropout=0.3")
-    model = model_of(job)
+    model = build(job)[0]
     _, found = fast(job, model, seed=9)
     flat = model.adapters
     generator = torch.Generator().manual_seed(1)
@@ -197,7 +197,7 @@ def test_gradients_with_dropout_are_those_of_the_masked_computation(tmp_path: Pa
 
 def test_packed_rows_give_the_losses_and_gradients_they_have_alone(tmp_path: Path, models: Models, rows: Path) -> None:
     job = job_for("qwen2", tmp_path, models("qwen2"), rows)
-    model = model_of(job)
+    model = build(job)[0]
     packed = fast(job, model)
     whole = job.steps[0].micro_batches[0]
     model.adapters.gradient.zero_()
@@ -213,7 +213,7 @@ def test_packed_rows_give_the_losses_and_gradients_they_have_alone(tmp_path: Pat
 
 def test_filling_up_to_a_static_shape_changes_nothing(tmp_path: Path, models: Models, rows: Path) -> None:
     job = job_for("llama", tmp_path, models("llama"), rows)
-    model = model_of(job)
+    model = build(job)[0]
     expected = fast(job, model)
     tensors, slots = flat_inputs(job.steps[0].micro_batches[0], pad_token_id=0, longest=64, multiple=192)
     assert slots % 192 == 0
@@ -293,7 +293,7 @@ def test_a_planted_error_in_the_computation_is_caught(
     job = job_for(family, tmp_path, models(family), rows)
     expected = reference(job)
     monkeypatch.setattr(owner, name, wrong)
-    found = fast(job, model_of(job))
+    found = fast(job, build(job)[0])
     with pytest.raises(AssertionError):
         same(found, expected)
 
@@ -304,7 +304,7 @@ def test_a_planted_error_in_the_mask_is_caught(
 ) -> None:
     job = job_for(family, tmp_path, models(family), rows)
     expected = reference(job)
-    model = model_of(job)
+    model = build(job)[0]
     backend = type(model.layers[0].attention)
     monkeypatch.setitem(globals(), "REAL_ATTENTION", backend.forward)
     monkeypatch.setattr(backend, "forward", planted)

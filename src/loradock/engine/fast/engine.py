@@ -1,4 +1,4 @@
-"""The fast engine as the stages see it: it reads the model, chooses what computes it, and trains."""
+"""The fast engine as the stages see it: it reads the model, chooses what computes it, checks it, and trains."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 import torch
 
 from loradock.engine import attempts
-from loradock.engine.base import Emit, Job, Outcome
-from loradock.engine.fast import attention
+from loradock.engine.base import Decided, Emit, Job, Outcome
+from loradock.engine.fast import attention, self_check
 from loradock.engine.fast.families.base import Unfit
 from loradock.engine.fast.kernels import kernels_for
 from loradock.engine.fast.model import FastModel
 from loradock.engine.fast.trainer import FastTrainer
 from loradock.engine.saving import Saver
 from loradock.errors import ModelError
+from loradock.optimizations.base import Decision
 
 
 class FastEngine:
@@ -24,11 +25,17 @@ class FastEngine:
     name = "fast"
 
     def run(self, job: Job, emit: Emit) -> Outcome:
-        """Train to the end of the plan; see `engine.base.Engine`. ModelError for a model that no family serves."""
+        """Train to the end of the plan; see `engine.base.Engine`.
+
+        Also raises ModelError for a model that no family serves, or that it does not compute as PEFT does.
+        """
         try:
-            model = model_of(job)
+            model, decisions = build(job)
         except Unfit as error:
             raise ModelError(f"the fast engine cannot train this model: {error}", hint="--set engine=trl") from error
+        found = self_check.check(model, job)
+        passed = Decision(name="self-check", value="passed", why=str(found))
+        emit(Decided(decisions=(*decisions, passed)))
         return attempts.run(job, emit, partial(trainer_of, model=model))
 
 
@@ -38,29 +45,40 @@ def trainer_of(job: Job, emit: Emit, saver: Saver, *, model: FastModel) -> FastT
     return FastTrainer(job, emit, saver, model=model)
 
 
-def model_of(job: Job) -> FastModel:
-    """The fast engine's view of the job's model. Unfit where no family serves it."""
-    plan = job.plan
+def build(job: Job) -> tuple[FastModel, tuple[Decision, ...]]:
+    """The fast engine's view of the job's model, and what computes it. Unfit where no family serves it."""
+    plan, asked = job.plan, job.config.model
     device = next(job.model.parameters()).device
     dtype = getattr(torch, plan.value("compute_dtype"))
-    backend, _ = attention.choose(
+    backend, why = attention.choose(
         device=device.type,
         capability=torch.cuda.get_device_capability(device) if device.type == "cuda" else None,
         dtype=dtype,
         head_dim=head_size(job.model.config),
         softcap=getattr(job.model.config, "attn_logit_softcapping", None),
         has_flash_attn=plan.value("attention") == "flash_attention_2",
-        asked="auto",
+        asked="sdpa" if asked.attention == "eager" else asked.attention,
     )
-    layers = plan.model.layers
-    return FastModel(
+    kernels = kernels_for(device, asked.kernels)
+    model = FastModel(
         job.model,
         positions=plan.data.limit_tokens,
         dtype=dtype,
         attention=backend,
-        kernels=kernels_for(device, "auto"),
-        checkpointed=layers if plan.value("checkpointing") else 0,
+        kernels=kernels,
+        checkpointed=plan.model.layers if plan.value("checkpointing") else 0,
     )
+    return model, (
+        Decision(name="attention over documents", value=backend.name, why=why),
+        Decision(name="kernels", value=kernels.NAME, why=kernels_why(device, asked.kernels)),
+    )
+
+
+def kernels_why(device: torch.device, asked: str) -> str:
+    """Why these elementwise kernels."""
+    if asked != "auto":
+        return "asked for"
+    return "fused for the card" if device.type == "cuda" else "Triton needs a card"
 
 
 def head_size(config: Any) -> int:
