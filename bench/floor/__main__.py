@@ -15,8 +15,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from bench.floor.rates import Device, measure
 from bench.floor.machine import described
+from bench.floor.rates import Device, measure
 
 RESULTS = Path(__file__).parents[1] / "results" / "floor"
 

@@ -103,8 +103,7 @@ def measure(device: Device, *, tokens: list[int], seconds: float, shrink: int = 
     share = seconds / (len(tokens) * len(shapes) + 2)
     products = {
         name: {
-            str(count): product(device, tokens=count, inputs=inputs, outputs=outputs, seconds=share)
-            for count in tokens
+            str(count): product(device, tokens=count, inputs=inputs, outputs=outputs, seconds=share) for count in tokens
         }
         for name, (inputs, outputs) in shapes.items()
     }

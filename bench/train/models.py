@@ -7,6 +7,7 @@ speed or memory depend on.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,3 +137,7 @@ def write_tokenizer(folder: Path, *, vocabulary: int) -> None:
         tokenizer_object=backend, unk_token=UNKNOWN, bos_token=BOS, eos_token=EOS, pad_token=PAD
     )
     tokenizer.save_pretrained(folder)
+
+
+if __name__ == "__main__":  # in a process of its own, which leaves no memory of the card behind
+    print(make(sys.argv[1], folder=Path(sys.argv[2]), kind=sys.argv[3]))

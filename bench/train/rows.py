@@ -127,9 +127,7 @@ def make(name: str, *, model: Path, folder: Path, steps: int, samples: int, seed
     target.mkdir(parents=True, exist_ok=True)
     write(target / "rows.jsonl", name=name, count=steps * samples, vocabulary=vocabulary)
     cache = target / "cache"
-    rows, numbers = prepared(
-        target / "rows.jsonl", model=model, cache=cache, steps=steps, samples=samples, seed=seed
-    )
+    rows, numbers = prepared(target / "rows.jsonl", model=model, cache=cache, steps=steps, samples=samples, seed=seed)
     texts = (target / "rows.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (target / "ordered.jsonl").write_text("".join(texts[number] for number in numbers), encoding="utf-8")
     rows.save(target / "rows.npz")

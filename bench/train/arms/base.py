@@ -36,6 +36,7 @@ class Task:
     `samples` go into one optimiser step; `budget_tokens` is the size of a micro-batch for arms that do not pad (for
     ours the plan decides); `longest` counts the tokens of the longest row. Training ends after `steps` optimiser steps
     or `limit_seconds` after `began`, whichever is first. `scratch` is empty, and removed when the slice is over.
+    `threads` are the CPUs that the process is kept on (0: all).
     """
 
     arm: str
@@ -51,14 +52,18 @@ class Task:
     budget_tokens: int
     attention: str
     seed: int
+    threads: int
     limit_seconds: float
     began: float
     command: list[str] = field(default_factory=list[str])
 
     @classmethod
     def read(cls) -> Task:
-        """The task of this process: the file that its argument names."""
-        return cls(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+        """The task of this process: the file that its argument names. The process is kept on its CPUs from now on."""
+        task = cls(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+        if task.threads:
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: task.threads])
+        return task
 
     def write(self, path: Path) -> Path:
         """To a file for the process that is to do it."""
@@ -79,7 +84,9 @@ class Task:
         """Rows of a micro-batch: padded 8, else the largest divisor of `samples` that the budget holds on average."""
         if self.settings.get("batch", "padded") == "padded":
             return min(VANILLA_ROWS, self.samples)
-        fitting = [n for n in range(1, self.samples + 1) if not self.samples % n and n * mean_tokens <= self.budget_tokens]
+        fitting = [
+            n for n in range(1, self.samples + 1) if not self.samples % n and n * mean_tokens <= self.budget_tokens
+        ]
         return max(fitting, default=1)
 
 

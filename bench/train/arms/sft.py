@@ -92,8 +92,13 @@ def counts_of(inputs: dict[str, Any]) -> Any:
 
     ids, labels, mask = inputs["input_ids"], inputs["labels"], inputs.get("attention_mask")
     real = ids.new_tensor(ids.numel()) if mask is None else mask.sum()
-    is_flat = "position_ids" in inputs and len(ids) == 1
-    samples = (inputs["position_ids"] == 0).sum() if is_flat else ids.new_tensor(len(ids))
+    is_flat = len(ids) == 1
+    if is_flat and "position_ids" in inputs:
+        samples = (inputs["position_ids"] == 0).sum()
+    elif is_flat and "packed_seq_lengths" in inputs:
+        samples = ids.new_tensor(inputs["packed_seq_lengths"].numel())
+    else:
+        samples = ids.new_tensor(len(ids))
     return torch.stack([real, (labels != -100).sum(), samples])
 
 

@@ -62,9 +62,7 @@ def main() -> None:
     model = base(task)
     report.line(adapter=keep_adapter(model, Path(task.adapter)))
     config = SFTConfig(**sft.arguments(task, rows=Rows.load(Path(task.rows) / "rows.npz")))
-    sft.run(
-        SFTTrainer, model, AutoTokenizer.from_pretrained(task.model), config=config, task=task, report=report
-    )
+    sft.run(SFTTrainer, model, AutoTokenizer.from_pretrained(task.model), config=config, task=task, report=report)
 
 
 if __name__ == "__main__":
