@@ -71,7 +71,7 @@ def test_changing_one_document_moves_no_bit_of_another(attention: Attention, rul
 
 
 @every_way
-def test_a_document_has_the_same_bits_alone_and_among_others(attention: Attention, rule: Rule) -> None:
+def test_a_document_of_aligned_rows_has_the_same_bits_alone_and_among_others(attention: Attention, rule: Rule) -> None:
     together = problem()
     found = together.solve(attention, rule)
     for start, end in together.documents.spans():
@@ -133,3 +133,5 @@ def test_bounds_that_kernels_would_misread_are_refused(bounds: tuple[int, ...], 
 
 def test_empty_documents_are_passed_over() -> None:
     assert lay([2, 0, 3]).spans() == [(0, 2), (2, 5)]
+    asked = problem((2, 0, 3))
+    assert worst(asked.solve(FlashCpu(), FULL), asked.reference(FULL)) < FP32

@@ -1,8 +1,10 @@
 """Attention on a CPU: torch's own flash kernel, once for each document, forward and backward without recomputing.
 
 The kernel (aten::_scaled_dot_product_flash_attention_for_cpu) takes fp32, bf16, fp16 and fp64, any head size, strides
-of 0 between heads and an additive mask; it has no softcap. A document's numbers come from its own call, so neither its
-neighbours' content nor their number changes its bits.
+of 0 between heads and an additive mask; it has no softcap. Each document has a call of its own, so what its neighbours
+hold never changes its bits. Nor does its place among them where a token's row in q, k, v, out and dout is a multiple of
+64 bytes; elsewhere its memory is aligned otherwise, and the matrix products may differ in the last bit (seen in fp32 at
+3 heads of 33). Equal documents in one call were no faster: 25 of 166 tokens, 32 heads of 64.
 """
 
 from __future__ import annotations
