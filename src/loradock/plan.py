@@ -17,13 +17,12 @@ HELD = {
     "compute_dtype": ("model", "compute_dtype"),
     "attention": ("model", "attention"),
     "packing": ("train", "packing"),
-    "checkpointing": ("train", "checkpointing"),
     "optimizer": ("train", "optimizer"),
     "micro_batch": ("train", "micro_batch"),
     "tf32": ("train", "tf32"),
 }
 """Decisions that a continued run keeps, and where the configuration asks for each: another card, or less memory free,
-must not change what is computed."""
+must not change what is computed. How much is computed again, or kept dense, changes nothing, and is decided anew."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +71,9 @@ def make(
         decisions.append(decision)
         decided[decision.name] = decision.value
     expected = question.expected_bytes(
-        micro_batch=decided["micro_batch"], checkpointing=decided["checkpointing"], optimizer=decided["optimizer"]
+        micro_batch=decided["micro_batch"],
+        checkpointing=decided["checkpointed_layers"],
+        optimizer=decided["optimizer"],
+        cached_layers=decided["cached_layers"],
     )
     return Plan(decisions=tuple(decisions), memory_bytes=expected, model=model, data=data)

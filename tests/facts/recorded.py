@@ -1,4 +1,4 @@
-"""Recorded facts as types: machines with public cards, models by their public configs, and data sets of a shape."""
+"""Recorded facts as types: machines with named cards, models by their public configs, and data sets of a shape."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from loradock import cards as named
 from loradock import plan
 from loradock.config.schema import RunConfig
 from loradock.facts import DataFacts, Facts, Gpu, LinearShape, ModelFacts
@@ -18,11 +19,8 @@ FLASH = {**STACK, "flash-attn": "2.8.3"}
 
 
 def cards() -> dict[str, Gpu]:
-    """Every recorded card by its key."""
-    return {
-        card["key"]: Gpu(name=card["name"], memory_bytes=card["memory_mib"] << 20, capability=tuple(card["capability"]))
-        for card in json.loads((HERE / "cards.json").read_text(encoding="utf-8"))["cards"]
-    }
+    """Every named card by its key."""
+    return {card.key: card.as_gpu() for card in named.table()}
 
 
 def models() -> dict[str, ModelFacts]:

@@ -1,13 +1,15 @@
-"""What is known beforehand, from the tables in `data/`: the CUDA of the locked torch, cards' peaks, Xid numbers."""
+"""What is known beforehand, from tables: the CUDA of the locked torch, cards' peaks, Xid numbers."""
 
 from __future__ import annotations
 
 import functools
 import json
-import re
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
+
+from loradock import cards
+from loradock.cards import Card
 
 
 def table(name: str) -> dict[str, Any]:
@@ -50,31 +52,6 @@ def xids() -> dict[int, str]:
     return {int(number): meaning for number, meaning in table("xids")["xids"].items()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Peak:
-    """A card's published figures and the fraction of each that a healthy card passes, by the name of the check."""
-
-    key: str
-    tflops: float
-    memory: float
-    pcie: float
-    floors: dict[str, float]
-
-
-# In a name: a slice of a card, or another one than its sister without the word.
-VARIANT = re.compile(r"mig|grid|laptop|mobile|max|ti|super|d|nvl|\d+[abcq]")
-
-
-def peak(name: str) -> Peak | None:
-    """The figures of the card of this name, as NVML writes it; None where it is not in the table.
-
-    A part of a card (MIG, vGPU) and a variant (Laptop, Ti, D) have other figures than the card whose name they carry.
-    """
-    content = table("cards")
-    words = set(re.split(r"[\s-]+", name.lower()))
-    for card in content["cards"]:
-        wanted = {word.lower() for word in card["words"]}
-        if wanted <= words and not any(VARIANT.fullmatch(word) for word in words - wanted):
-            floors = {**content["floors"], "gemm": card.get("gemm_floor", content["floors"]["gemm"])}
-            return Peak(key=card["key"], tflops=card["tflops"], memory=card["memory"], pcie=card["pcie"], floors=floors)
-    return None
+def peak(name: str) -> Card | None:
+    """The published figures of the card of this name, as NVML writes it; None where it is not in the table."""
+    return cards.known_as(name)

@@ -6,9 +6,9 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
+from loradock.cards import Card
 from loradock.checks.base import Finding, ok, warning
 from loradock.checks.gpu_state import suspects
-from loradock.checks.known import Peak
 from loradock.host.answers import CardState
 
 ROUNDS = 5
@@ -38,7 +38,7 @@ def judge(
     rates: Mapping[str, float],
     *,
     subject: str,
-    peak: Peak | None,
+    peak: Card | None,
     published: float | None,
     card: CardState | None = None,
 ) -> Finding:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Auto = Literal["auto"]
 Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
 
 
 class Section(BaseModel):
@@ -36,6 +37,10 @@ class ModelConfig(Section):
     )
     kernels: Literal["auto", "triton", "torch"] = Field(
         default="auto", description="Elementwise kernels of the fast engine; auto: Triton on a card, torch elsewhere."
+    )
+    cache_weights: NotNegative | Auto = Field(
+        default="auto",
+        description="Layers whose NF4 weights are kept dense as well (fast engine); auto: as many as memory allows.",
     )
     trust_remote_code: str | None = Field(
         default=None, description="The model's own name, repeated, to run the Python code that it ships. Off otherwise."
@@ -132,7 +137,10 @@ class TrainConfig(Section):
     optimizer: Literal["auto", "adamw_fused", "adamw", "adamw_8bit", "paged_adamw_8bit"] = Field(
         default="auto", description="auto: fused AdamW; paged 8-bit only when memory demands it."
     )
-    checkpointing: bool | Auto = Field(default="auto", description="Gradient checkpointing (recompute activations).")
+    checkpointing: bool | NotNegative | Auto = Field(
+        default="auto",
+        description="Gradient checkpointing (recompute activations): all layers, none, or how many (fast engine).",
+    )
     neftune_alpha: Annotated[float, Field(ge=0)] = Field(
         default=0.0, description="NEFTune embedding noise (Jain et al. 2023)."
     )

@@ -19,6 +19,7 @@ from loradock.optimizations import (
     steps,
     tf32,
     threads,
+    weight_cache,
 )
 from loradock.optimizations.base import Decide
 
@@ -31,6 +32,8 @@ DECISIONS: tuple[Decide, ...] = (
     checkpointing.decide,
     optimizer.decide,
     micro_batch.decide,
+    checkpointing.decide_layers,
+    weight_cache.decide,
     accumulation.decide,
     dataloader.decide,
     threads.decide,

@@ -12,14 +12,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from loradock import memory
+from loradock import cards, memory, shapes, speed
 from loradock.config.schema import RunConfig
+from loradock.errors import ConfigError
 from loradock.facts import DataFacts, Facts, ModelFacts
+from loradock.memory.fast import FastMemory, Setting, Shape
+from loradock.shapes import Choice, Limits
 
 MEMORY_SHARE = 0.9
+CPU_CACHE_SHARE = 0.25
+"""Of the memory of a CPU, for dense weights: other programs live there, too."""
 GPU_ROWS = 8
 GPU_TOKENS = 16_384
+"""Where any card is busy: dequantising costs 1.3 % of a pass of a 7B model on an H200, launches less, packs are 99 %
+full. Beyond it memory buys nothing."""
 CPU_TOKENS = 4_096
+FIRST_FLASH = (8, 0)
+UNKNOWN_CARD = "a100-40"
+"""A card that is not in the table is taken to relate products, traffic and launches as this one does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,23 +77,94 @@ class Question:
         """Rows of a micro-batch beyond which there is nothing left to put in, or the device is busy anyway."""
         most = self.samples_per_rank
         if self.decided["packing"]:
-            most = math.ceil(most * self.data.mean_tokens / self.row_tokens)
+            full = shapes.PACKED_SHARE if self.is_fast else 1.0
+            most = min(most, math.ceil(most * self.data.mean_tokens / (self.row_tokens * full)))
         busy_tokens = GPU_TOKENS if self.on_gpu else CPU_TOKENS
         return max(1, min(most, busy_tokens // self.row_tokens))
 
-    def expected_bytes(self, *, micro_batch: int, checkpointing: bool, optimizer: str) -> dict[str, int]:
-        """Bytes by component for a pass of `micro_batch` rows as long as the longest there can be."""
-        return memory.expected(
+    def expected_bytes(
+        self, *, micro_batch: int, checkpointing: bool | int, optimizer: str, cached_layers: int = 0
+    ) -> dict[str, int]:
+        """Bytes by component for a pass of `micro_batch` rows as long as the longest there can be.
+
+        `checkpointing`: all layers, none, or for the fast engine how many.
+        """
+        if self.is_fast:
+            layers = self.model.layers * checkpointing if isinstance(checkpointing, bool) else checkpointing
+            shape = Shape(tokens=micro_batch * self.row_tokens, checkpointed=layers, cached=cached_layers)
+            return self.fast_memory.parts(shape)
+        return memory.trl.expected(
             self.model,
-            memory.Batch(rows=micro_batch, length=self.row_tokens, is_packed=self.decided["packing"]),
+            memory.trl.Batch(rows=micro_batch, length=self.row_tokens, is_packed=self.decided["packing"]),
             quantization=self.config.model.quantization,
             double_quant=self.config.model.double_quant,
             dtype=self.decided["compute_dtype"],
             rank=self.config.lora.rank,
             optimizer=optimizer,
-            checkpointing=checkpointing,
+            checkpointing=bool(checkpointing),
             attention=self.decided["attention"],
             has_dropout=self.config.lora.dropout > 0,
+        )
+
+    @property
+    def is_fast(self) -> bool:
+        """True where the fast engine trains."""
+        return self.decided.get("engine") == "fast"
+
+    @property
+    def fast_memory(self) -> FastMemory:
+        """The memory model of the fast engine for this question."""
+        asked, dtype = self.config.model, self.decided["compute_dtype"]
+        setting = Setting(
+            quantization=asked.quantization,
+            double_quant=asked.double_quant,
+            dtype=dtype,
+            rank=self.config.lora.rank,
+            on_gpu=self.on_gpu,
+            has_flash=self.on_gpu and self.facts.gpu.capability >= FIRST_FLASH and dtype != "float32",
+            longest_tokens=self.data.longest_tokens,
+            mean_tokens=self.data.mean_tokens,
+        )
+        return FastMemory(self.model, setting)
+
+    @property
+    def limits(self) -> Limits:
+        """What the shape of the fast engine's passes keeps to."""
+        train, cached = self.config.train, self.config.model.cache_weights
+        return Limits(
+            memory_bytes=self.memory_bytes,
+            cache_bytes=self.memory_bytes if self.on_gpu else int(self.memory_bytes * CPU_CACHE_SHARE),
+            checkpointed=None if train.checkpointing == "auto" else self.asked_layers(train.checkpointing),
+            cached=None if cached == "auto" else cached,
+        )
+
+    def asked_layers(self, checkpointing: bool | int) -> int:
+        """How many layers `train.checkpointing` asks for; ConfigError where there are not so many."""
+        layers = self.model.layers
+        if isinstance(checkpointing, bool):
+            return layers * checkpointing
+        if checkpointing > layers:
+            raise ConfigError(
+                f"train.checkpointing is {checkpointing}, and {self.model.name} has {layers} layers",
+                hint=f"--set train.checkpointing={layers} (true), or less",
+            )
+        return checkpointing
+
+    def fast_choice(self) -> Choice | None:
+        """The shape of the fast engine's passes that is fastest of those that fit; None where none does."""
+        asked = self.config.train.micro_batch
+        card = cards.known_as(self.facts.gpu.name) or cards.named(UNKNOWN_CARD) if self.on_gpu else None
+        data = self.data
+        return shapes.choose(
+            self.fast_memory,
+            rows=range(1, self.useful_rows + 1) if asked == "auto" else (asked,),
+            row_tokens=self.row_tokens,
+            step_tokens=self.samples_per_rank * data.mean_tokens,
+            limits=self.limits,
+            data=speed.Rows(
+                mean_tokens=data.mean_tokens, supervised_share=data.supervised_tokens / max(1, data.tokens)
+            ),
+            rates=speed.rates_of(card) if card else speed.CPU,
         )
 
 

@@ -1,23 +1,17 @@
-"""How many samples (packed: how many times max_length tokens) go through the GPU at once."""
+"""How many samples (packed: how many times max_length tokens, the token budget) go through the device at once."""
+
+from __future__ import annotations
 
 from loradock.errors import OutOfMemory
 from loradock.optimizations.base import Decision, Question, asked
 
 
 def decide(question: Question) -> Decision:
-    """The largest power of two that fits in memory, useful up to a token count where the device is busy."""
+    """The most that fits in memory and still is of use; OutOfMemory where not even one row fits on a card."""
     wanted = question.config.train.micro_batch
     if wanted != "auto":
         return asked("micro_batch", wanted)
-    length = question.row_tokens
-    rows = 1 << (question.useful_rows.bit_length() - 1)
-    while rows > 1 and need(question, rows)["total"] > question.memory_bytes:
-        rows //= 2
-    expected = need(question, rows)
-    if question.on_gpu and expected["total"] > question.memory_bytes:
-        raise too_large(question, expected)
-    sizes = f"{expected['total'] / 2**30:.1f} of {question.memory_bytes / 2**30:.1f} GiB"
-    return Decision(name="micro_batch", value=rows, why=f"{rows} x {length} tokens need about {sizes}")
+    return _decide_fast(question) if question.is_fast else _decide_trl(question)
 
 
 def need(question: Question, rows: int) -> dict[str, int]:
@@ -41,6 +35,41 @@ def too_large(question: Question, expected: dict[str, int]) -> OutOfMemory:
         )
     if not question.decided["checkpointing"]:
         remedy = "--set train.checkpointing=true"
+    elif question.config.model.cache_weights not in ("auto", 0):
+        remedy = "--set model.cache_weights=auto"
     else:
         remedy = f"--set data.max_length={max(64, length // 2)}, a smaller model, or a larger card"
     return OutOfMemory(f"one row of {length} tokens needs about {needed:.1f} GiB, {card}", hint=remedy)
+
+
+def _decide_trl(question: Question) -> Decision:
+    """The largest power of two that fits in memory, useful up to a token count where the device is busy."""
+    length = question.row_tokens
+    rows = 1 << (question.useful_rows.bit_length() - 1)
+    while rows > 1 and need(question, rows)["total"] > question.memory_bytes:
+        rows //= 2
+    expected = need(question, rows)
+    if question.on_gpu and expected["total"] > question.memory_bytes:
+        raise too_large(question, expected)
+    sizes = f"{expected['total'] / 2**30:.1f} of {question.memory_bytes / 2**30:.1f} GiB"
+    return Decision(name="micro_batch", value=rows, why=f"{rows} x {length} tokens need about {sizes}")
+
+
+def _decide_fast(question: Question) -> Decision:
+    """The budget of the fastest shape that fits."""
+    choice = question.fast_choice()
+    if choice is None and question.on_gpu:
+        wanted = question.config.train.checkpointing
+        layers = question.model.layers - 1 if wanted == "auto" else question.asked_layers(wanted)
+        cached = question.limits.cached or 0
+        raise too_large(
+            question,
+            question.expected_bytes(micro_batch=1, checkpointing=layers, optimizer="adamw_fused", cached_layers=cached),
+        )
+    length, most = question.row_tokens, question.useful_rows
+    if choice is None:
+        return Decision(name="micro_batch", value=1, why=f"not even {length} tokens fit by the estimate")
+    sizes = f"{choice.needed_bytes / 2**30:.1f} of {question.memory_bytes / 2**30:.1f} GiB"
+    tokens = choice.shape.tokens
+    why = f"{tokens:,} tokens a pass need about {sizes}; the fastest of 1 to {most} x {length} that fit"
+    return Decision(name="micro_batch", value=choice.rows, why=why)

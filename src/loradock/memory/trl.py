@@ -1,4 +1,4 @@
-"""Bytes that a training process is expected to need on its device, by component. Pure arithmetic.
+"""Bytes that training with the TRL engine is expected to need on its device, by component. Pure arithmetic.
 
 Saved activations were counted on the engine's own path (PEFT LoRA in float32 on NF4 layers, autocast; every tensor that
 autograd keeps, once per storage; see docs/decisions/001-memory-model.md). For one token of one decoder layer of hidden
@@ -18,22 +18,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loradock.facts import Facts, ModelFacts
+from loradock.facts import ModelFacts
+from loradock.memory.base import BYTES, RUNTIME_BYTES, weight_bytes, widest_input, widest_matrix
 
-BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
-NF4_BITS = 4.127
-NF4_SINGLE_QUANT_BITS = 4.5
 OPTIMIZER_BYTES = {"adamw_fused": 8, "adamw": 8, "adamw_8bit": 2, "paged_adamw_8bit": 0}
 ADAPTER_BYTES = {"bfloat16": 10, "float16": 10, "float32": 8}
 """float32 weight and gradient, and the copy that autocast casts down."""
-RUNTIME_BYTES = 700 << 20
 FRAGMENTATION = 1.08
 LOGIT_TILE_TOKENS = 4096
 LOGIT_TILE_VOCABULARY = 32768
 """TRL projects to logits in tiles of this size; the tile is allocated whole, however small the vocabulary."""
-LOADER_MOST_WORKERS = 2
-LOADER_PREFETCH = 4
-"""Batches that each worker of the data loader keeps ready."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,17 +47,6 @@ class Batch:
     def mask_elements(self) -> int:
         """Elements of an attention mask over the pass."""
         return self.tokens**2 if self.is_packed else self.rows * self.length**2
-
-
-def weight_bytes(model: ModelFacts, *, quantization: str, double_quant: bool, dtype: str) -> int:
-    """Bytes of the frozen base: quantised linears, and everything else in the compute dtype."""
-    bits = {
-        "nf4": NF4_BITS if double_quant else NF4_SINGLE_QUANT_BITS,
-        "int8": 8.0,
-        "none": 8.0 * BYTES[dtype],
-    }[quantization]
-    other = model.parameters - model.linear_parameters
-    return int(model.linear_parameters * bits / 8) + other * BYTES[dtype]
 
 
 def layer_bytes_per_token(model: ModelFacts, *, dtype: str, has_dropout: bool = False) -> float:
@@ -117,7 +100,6 @@ def expected(
 ) -> dict[str, int]:
     """Bytes by component, with `total` last: weights, adapters with gradients, optimiser, activations, logits, rest."""
     adapters = model.adapter_parameters(rank)
-    widest = max((layer.rows * layer.columns for layer in model.linears), default=0)
     parts = {
         "base weights": weight_bytes(model, quantization=quantization, double_quant=double_quant, dtype=dtype),
         "adapters and gradients": adapters * ADAPTER_BYTES[dtype],
@@ -126,20 +108,10 @@ def expected(
             model, batch, checkpointing=checkpointing, dtype=dtype, attention=attention, has_dropout=has_dropout
         ),
         "logits": logit_bytes(model, batch, dtype=dtype),
-        "dequantised layer": 0 if quantization == "none" else widest * BYTES[dtype],
+        "dequantised layer": 0 if quantization == "none" else widest_matrix(model) * BYTES[dtype],
         "runtime": RUNTIME_BYTES,
     }
     total = sum(parts.values())
     parts["fragmentation"] = int(total * (FRAGMENTATION - 1))
     parts["total"] = total + parts["fragmentation"]
     return parts
-
-
-def loader_workers(facts: Facts) -> int:
-    """Loader workers of one process that feeds a card: one CPU is its own, and more than two have nothing to do."""
-    return max(0, min(LOADER_MOST_WORKERS, facts.cpus // facts.processes_here - 1))
-
-
-def widest_input(model: ModelFacts) -> int:
-    """Inputs of the widest linear layer: the MLP's inner size."""
-    return max((layer.columns for layer in model.linears), default=model.hidden)

@@ -1,0 +1,42 @@
+"""What the memory models of both engines share: dtypes, the base's weights, the loader's workers. Pure arithmetic."""
+
+from __future__ import annotations
+
+from loradock.facts import Facts, ModelFacts
+
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+NF4_BITS = 4.127
+"""Bits a weight in NF4 with double quantisation: 4, 8 a 64 for the scales, 32 a 64 x 256 for theirs (QLoRA, Dettmers et
+al. 2023, section 3)."""
+NF4_SINGLE_QUANT_BITS = 4.5
+RUNTIME_BYTES = 700 << 20
+"""CUDA's context, its libraries and their workspace. An assumption: 400 to 700 MiB are seen by card and driver."""
+LOADER_MOST_WORKERS = 2
+LOADER_PREFETCH = 4
+"""Batches that each worker of the data loader keeps ready."""
+
+
+def weight_bytes(model: ModelFacts, *, quantization: str, double_quant: bool, dtype: str) -> int:
+    """Bytes of the frozen base: quantised linears, and everything else in the compute dtype."""
+    bits = {
+        "nf4": NF4_BITS if double_quant else NF4_SINGLE_QUANT_BITS,
+        "int8": 8.0,
+        "none": 8.0 * BYTES[dtype],
+    }[quantization]
+    other = model.parameters - model.linear_parameters
+    return int(model.linear_parameters * bits / 8) + other * BYTES[dtype]
+
+
+def loader_workers(facts: Facts) -> int:
+    """Loader workers of one process that feeds a card: one CPU is its own, and more than two have nothing to do."""
+    return max(0, min(LOADER_MOST_WORKERS, facts.cpus // facts.processes_here - 1))
+
+
+def widest_input(model: ModelFacts) -> int:
+    """Inputs of the widest linear layer: the MLP's inner size."""
+    return max((layer.columns for layer in model.linears), default=model.hidden)
+
+
+def widest_matrix(model: ModelFacts) -> int:
+    """Weights of the largest linear layer."""
+    return max((layer.rows * layer.columns for layer in model.linears), default=0)

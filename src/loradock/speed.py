@@ -1,0 +1,144 @@
+"""Seconds that a micro-batch is expected to take on a card, by what takes them. Pure arithmetic; nothing is promised.
+
+Products count LoRA's two passes (forward, gradient of the input; the base has no gradient of its own) and a third for
+layers computed again. Reading the dense weights is taken not to overlap with them, which is what makes small passes
+slow. Traffic of what is not a product was read from the engine's code for the fast engine, and counted
+by dispatch trace for PEFT. A card's rates are its published ones (`cards.json`) times what is assumed to be sustained.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loradock.cards import Card
+from loradock.memory.base import BYTES
+from loradock.memory.fast import Shape
+from loradock.memory.widths import Widths
+
+COPY_SHARE = 0.8
+"""Assumed: the share of the published memory bandwidth that elementwise kernels sustain."""
+ATTENTION_SHARE = 0.5
+"""Assumed: flash attention's rate as a share of the sustained rate of products, at head size 128."""
+KERNEL_SECONDS = 3e-6
+"""Assumed: what a kernel costs besides its work, where launches keep ahead of the card."""
+FAST_KERNELS_A_LAYER = 80
+"""The fast engine's target, forward and backward: 70 to 90."""
+PEFT_KERNELS_A_LAYER = 314
+"""Counted for PEFT with checkpointing: 96 forward, 218 backward."""
+PEFT_HOST_SECONDS_A_LAYER = 0.339 / 32
+"""Measured for TRL with PEFT at 32 layers: 302 ms a micro-step with checkpointing, and 37 ms around it."""
+PEFT_FORWARD_COPIES, PEFT_BACKWARD_COPIES = 16.1, 23.1
+"""PEFT's elementwise and LoRA traffic in units of all outputs of a layer's linears, counted for Llama-3-8B at 4 096
+tokens: 5.0 + 0.68 GB forward, 6.8 + 1.35 GB backward."""
+NF4_BYTES = 0.5 + 4 / 64
+"""Read for a weight that is made dense: its 4 bits and the expanded scale of its block."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What a device sustains: `flops` of products a second, and `bytes` of memory traffic, of dequantisation's too."""
+
+    flops: float
+    bytes: float
+    dequantise_bytes: float
+    kernel_seconds: float
+
+
+CPU = Rates(flops=60e9, bytes=10e9, dequantise_bytes=1.5e9, kernel_seconds=2e-5)
+"""Measured on two shared cores, float32; only how these relate to one another decides anything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """What is trained on: `mean_tokens` of a document, and the share of tokens that is learned."""
+
+    mean_tokens: float
+    supervised_share: float
+
+
+def rates_of(card: Card) -> Rates:
+    """The card's, as assumed."""
+    bandwidth = card.memory * 1e9 * COPY_SHARE
+    return Rates(
+        flops=card.tflops * 1e12 * card.sustained,
+        bytes=bandwidth,
+        dequantise_bytes=bandwidth,
+        kernel_seconds=KERNEL_SECONDS,
+    )
+
+
+def fast_seconds(
+    widths: Widths, shape: Shape, *, tokens: float, rows: Rows, rates: Rates, dtype: str, is_nf4: bool
+) -> dict[str, float]:
+    """Seconds of one micro-batch of `tokens` real tokens in the fast engine, by what takes them."""
+    size = BYTES[dtype]
+    again = shape.checkpointed / widths.layers
+    forward, backward = _fast_copies(widths)
+    copies = widths.layers * (forward * (1 + again) + backward)
+    passes = 2 * widths.layers + shape.checkpointed
+    dequantised = passes - _cached_passes(widths, shape)
+    dense = widths.weights * (NF4_BYTES + size) if is_nf4 else 0.0
+    return {
+        "products": 2 * widths.layers * widths.weights * (2 + again) * tokens / rates.flops,
+        "traffic": copies * size * tokens / rates.bytes,
+        "attention": _attention_flops(widths, rows) * (1 + 2.5 + again) * tokens / (rates.flops * ATTENTION_SHARE),
+        "head": _head_seconds(widths, rows, rates=rates, size=size, products=2) * tokens,
+        "weights": passes * widths.weights * size / rates.bytes,
+        "dequantise": dequantised * dense / rates.dequantise_bytes,
+        "kernels": FAST_KERNELS_A_LAYER * widths.layers * (1 + again / 3) * rates.kernel_seconds,
+    }
+
+
+def peft_seconds(widths: Widths, *, padded_tokens: float, rows: Rows, rates: Rates, dtype: str) -> dict[str, float]:
+    """Seconds of one micro-batch of PEFT on bitsandbytes with full checkpointing, padded to `padded_tokens`.
+
+    Products and traffic run over padding, too; logits are made of every position. The host's time is counted where it
+    is longer than the card's.
+    """
+    size, layers = BYTES[dtype], widths.layers
+    copies = (2 * PEFT_FORWARD_COPIES + PEFT_BACKWARD_COPIES) * widths.outputs
+    card = {
+        "products": 2 * layers * widths.weights * 3 * padded_tokens / rates.flops,
+        "traffic": layers * copies * size * padded_tokens / rates.bytes,
+        "attention": _attention_flops(widths, rows) * 4.5 * padded_tokens / (rates.flops * ATTENTION_SHARE),
+        "head": _head_seconds(
+            widths, Rows(mean_tokens=rows.mean_tokens, supervised_share=1.0), rates=rates, size=size, products=3
+        )
+        * padded_tokens,
+        "dequantise": 3 * layers * widths.weights * (NF4_BYTES + size) / rates.dequantise_bytes,
+        "kernels": PEFT_KERNELS_A_LAYER * layers * rates.kernel_seconds,
+    }
+    host = PEFT_HOST_SECONDS_A_LAYER * layers
+    return {**card, "waiting for the host": max(0.0, host - sum(card.values()))}
+
+
+def _fast_copies(widths: Widths) -> tuple[float, float]:
+    """Elements a token and layer that forward and backward read or write besides the products' own.
+
+    Forward: two norms (2 h each), A reads every input, B adds to every output, rope turns queries and keys in place,
+    the gate reads two and writes one, the residual is added twice. Backward: B's two products read every gradient, A's
+    two read and add to every input, norms are made again (2 h each) and their backward reads two and adds to one, the
+    gate's reads three and writes three, rope once more.
+    """
+    h, inner = widths.hidden, widths.inner
+    rope = 2 * (widths.attended + widths.projected) / 2
+    forward = 4 * h + widths.inputs + 2 * widths.outputs + rope + 3 * inner + 6 * h
+    backward = 2 * widths.outputs + 3 * widths.inputs + 6 * h + 4 * h + 8 * h + 6 * inner + rope
+    return forward, backward
+
+
+def _cached_passes(widths: Widths, shape: Shape) -> int:
+    """Passes over a layer's weights that need no dequantisation, the last `cached` layers being dense."""
+    plain = widths.layers - shape.checkpointed
+    return 2 * min(shape.cached, plain) + 3 * max(0, shape.cached - plain)
+
+
+def _attention_flops(widths: Widths, rows: Rows) -> float:
+    """Of one token's forward in all layers: scores and their weighted sum over half of its document, 2 flops each."""
+    return widths.layers * 2 * 2 * widths.attended * rows.mean_tokens / 2
+
+
+def _head_seconds(widths: Widths, rows: Rows, *, rates: Rates, size: int, products: int) -> float:
+    """Of one token: the products with the output matrix, and reading and writing the logits three times."""
+    flops = 2 * widths.hidden * widths.vocabulary * products / rates.flops
+    return rows.supervised_share * (flops + 3 * widths.vocabulary * size / rates.bytes)
