@@ -1,4 +1,4 @@
-"""The loss and the gradients are those of the plain computation: packed, accumulated, evaluated in between."""
+"""The reference engine's loss and gradients are those of the plain computation: packed, accumulated, evaluated."""
 
 from __future__ import annotations
 
@@ -6,64 +6,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jobs
 import numpy as np
 import pytest
 import torch
+from jobs import assert_close, gradients
 from tiny import BASE
 
-from loradock import plan as plans
-from loradock import probe
-from loradock.config.load import Loaded, load
 from loradock.data.collate import MicroBatch
-from loradock.data.corpus import prepare_corpus
 from loradock.engine import isolation
 from loradock.engine.base import Job
-from loradock.engine.checkpoints import Checkpoints
 from loradock.engine.saving import Saver
-from loradock.engine.trl_trainer import StepTrainer
-from loradock.engine.watchdog import Limits, Watchdog
+from loradock.engine.trl.trainer import StepTrainer
 from loradock.errors import ModelError
-from loradock.host import Host
-from loradock.model import adapters, shape, source, tokenizer
-from loradock.model import load as loading
 from loradock.model.generate import answer
-
-# float32 on a CPU: sums of a few thousand terms in another order.
-RELATIVE, ABSOLUTE = 2e-4, 2e-6
-NO_LIMITS = Limits(setup_seconds=0, step_seconds=0, save_seconds=0)
 
 
 def job_of(directory: Path, *settings: str, model: Path, data: Path) -> Job:
-    """Everything up to the engine, as `run` does it."""
-    overrides = ["train.global_batch=8", "lora.rank=4", f"data.cache={directory}", *settings]
-    loaded: Loaded = load(None, overrides=overrides, shortcuts={"--model": str(model), "--data": [str(data)]})
-    facts = probe.gather(Host())
-    base = source.find(loaded.config.model)
-    words = tokenizer.open_tokenizer(base)
-    found = shape.inspect(base, loaded.config)
-    config = loaded.config
-    corpus = prepare_corpus(config, tokenizer=words, max_length=64, facts=facts)
-    plan = plans.make(config, facts=facts, model=found, data=corpus.facts)
-    whole, _ = loading.load(base, config.model, plan=plan, local_rank=0)
-    adapted = adapters.attach(whole, config, base=base)
-    with torch.no_grad():  # B begins at zero, which would leave A without a gradient
-        generator = torch.Generator().manual_seed(7)
-        for parameter in adapters.trainable(adapted):
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.02)
-    return Job(
-        config=config,
-        plan=plan,
-        model=adapted,
-        tokenizer=words,
-        steps=corpus.steps(plan, facts=facts),
-        evaluation=corpus.evaluation(plan, facts=facts),
-        directory=directory,
-        checkpoints=Checkpoints(directory / "checkpoints", run_id="test", fingerprint={}, keep=1),
-        resume=None,
-        watchdog=Watchdog(NO_LIMITS, heartbeat=None, on_hang=lambda _: None),
-        world_size=1,
-        rank=0,
-    )
+    return jobs.job_of(directory, "engine=trl", *settings, model=model, data=data)
 
 
 def trainer_of(job: Job) -> StepTrainer:
@@ -77,20 +37,6 @@ def one_step(job: Job) -> tuple[float, dict[str, torch.Tensor]]:
     inputs = next(iter(trainer.get_train_dataloader()))
     loss = trainer.training_step(trainer.model, inputs)
     return float(loss), gradients(trainer.model)
-
-
-def gradients(model: Any) -> dict[str, torch.Tensor]:
-    """Copies of all adapter gradients by name."""
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad and p.grad is not None}
-
-
-def assert_close(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> None:
-    assert first
-    assert first.keys() == second.keys()
-    for name, tensor in first.items():
-        torch.testing.assert_close(
-            tensor, second[name], rtol=RELATIVE, atol=ABSOLUTE, msg=lambda text, name=name: f"{name}: {text}"
-        )
 
 
 def test_packed_loss_and_gradients_equal_unpacked_ones(tmp_path: Path, llama: Path, rows: Path) -> None:

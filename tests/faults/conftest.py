@@ -18,13 +18,17 @@ class Trial:
     is_writing: bool
     numbers: dict[str, int] = field(default_factory=dict)
 
-    def __call__(self, promise: str, ok: bool, *, count: int = 1, **facts: Any) -> None:
-        """Note a trial of `promise` ("P3") with facts (JSON, units in their names); a trial not ok fails the test."""
+    def __call__(self, promise: str, ok: bool, *, count: int = 1, engine: str | None = None, **facts: Any) -> None:
+        """Note a trial of `promise` ("P3") with facts (JSON, units in their names); a trial not ok fails the test.
+
+        `engine` is the one that was tried, where the promise rests on code of its own.
+        """
         number = self.numbers[promise] = self.numbers.get(promise, 0) + 1
         if self.is_writing:
             result = "ok" if ok else "failed"
             trial = f"{self.test}#{number}"
             line = {"promise": promise, "subject": "loradock", "trial": trial, "count": count, "result": result}
+            line |= {"engine": engine} if engine else {}
             records.append({**line, "figures": facts})
         assert ok, f"{promise}: {facts}"
 

@@ -21,7 +21,7 @@ from faults.campaign.processes import ENVIRONMENT, Process, adopt, die_with_pare
 from faults.campaign.subjects import Loradock
 
 ROOT = Path(__file__).parents[2]
-NO_MORE_SECONDS = 240.0
+NO_MORE_SECONDS = 600.0
 POLL_SECONDS = 0.02
 
 

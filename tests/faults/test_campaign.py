@@ -37,7 +37,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with contextlib.suppress(pytest.skip.Exception):
         strace()
         promises.append("P2")
-    done = campaign(*promises, "--short", "--place", str(folder), "--folder", str(folder), timeout=280)
+    done = campaign(*promises, "--short", "--jobs", "1", "--place", str(folder), "--folder", str(folder), timeout=600)
     assert all((folder / f"{promise}.jsonl").exists() for promise in promises), done.stdout + done.stderr
     return folder
 
@@ -52,8 +52,8 @@ def test_a_short_campaign_loses_nothing(promise: str, place: Path) -> None:
 
 def test_the_stock_trainer_fails_at_the_system_calls_of_its_save(tmp_path: Path) -> None:
     needs_strace("P2")
-    arguments = ("--subject", "stock", "--short", "--place", str(tmp_path), "--folder", str(tmp_path))
-    done = campaign("P2", *arguments, timeout=280)
+    arguments = ("--subject", "stock", "--short", "--jobs", "1", "--place", str(tmp_path), "--folder", str(tmp_path))
+    done = campaign("P2", *arguments, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     results = [line["result"] for line in records.lines("P2", place=tmp_path)]
     assert results.count("refused") >= len(results) / 2, results

@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from faults.conftest import Trial
+from faults.forking import Forking
 from tiny import make_llama, write_rows
 
 SETTINGS = ("train.max_steps=4", "train.global_batch=4", "lora.rank=4", "checkpoints.every=2", "data.validation=8")
 
 
-def trained(place: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """`loradock train` on the model and the rows below `place`, into `place/run`."""
-    command = [sys.executable, "-m", "loradock", "train", "--skip-env-check", "--output", str(place / "run")]
-    command += ["--model", str(place / "base"), "--data", str(place / "rows.jsonl")]
+def trained(forking: Forking, place: Path, *options: str) -> tuple[int, str]:
+    """`loradock train` on the model and the rows below `place`, into `place/run`: its exit code, and what it said."""
+    arguments = ["train", "--skip-env-check", "--output", str(place / "run")]
+    arguments += ["--model", str(place / "base"), "--data", str(place / "rows.jsonl")]
     for setting in (*SETTINGS, f"data.cache={place / 'cache'}"):
-        command += ["--set", setting]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run([*command, *options], capture_output=True, text=True, timeout=200, env=environment)
+        arguments += ["--set", setting]
+    run = forking.start(place, *arguments, *options)
+    return run.finish(), run.text()
 
 
 @pytest.fixture(scope="module")
-def cut_off(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cut_off(tmp_path_factory: pytest.TempPathFactory, forking: Forking) -> Path:
     """A run that was killed after its second step: it has one checkpoint, and no ending."""
     place = tmp_path_factory.mktemp("cut_off")
     make_llama(place / "base")
     write_rows(place / "rows.jsonl")
-    done = trained(place)
-    assert done.returncode == 0, done.stderr
+    code, said = trained(forking, place)
+    assert code == 0, said
     shutil.rmtree(place / "run" / "checkpoints" / "checkpoint-4")
     shutil.rmtree(place / "run" / "adapter")
     record = json.loads((place / "run" / "run.json").read_text())
@@ -73,27 +71,29 @@ def nothing(_: Path) -> None:
     ],
 )
 def test_a_changed_run_is_refused_by_name_and_left_as_it_is(
-    change: Callable[[Path], None], options: tuple[str, ...], field: str, place: Path, trial: Trial
+    change: Callable[[Path], None], options: tuple[str, ...], field: str, place: Path, forking: Forking, trial: Trial
 ) -> None:
     change(place)
     before = {path: path.read_bytes() for path in (place / "run" / "checkpoints").rglob("*") if path.is_file()}
-    done = trained(place, *options)
-    shown = f"  {field} was " in done.stderr and "--allow-change" in done.stderr
+    code, said = trained(forking, place, *options)
+    shown = f"  {field} was " in said and "--allow-change" in said
     after = {path: path.read_bytes() for path in (place / "run" / "checkpoints").rglob("*") if path.is_file()}
-    trial("P9", done.returncode == 83 and shown and before == after, field=field, code=done.returncode)
+    trial("P9", code == 83 and shown and before == after, field=field, code=code)
 
 
-def test_a_change_that_is_named_is_accepted_recorded_and_asked_for_once_only(place: Path, trial: Trial) -> None:
-    done = trained(place, "--lr", "1e-3", "--allow-change", "train.learning_rate")
+def test_a_change_that_is_named_is_accepted_recorded_and_asked_for_once_only(
+    place: Path, forking: Forking, trial: Trial
+) -> None:
+    code, said = trained(forking, place, "--lr", "1e-3", "--allow-change", "train.learning_rate")
     record = json.loads((place / "run" / "run.json").read_text())
-    trial("P9", done.returncode == 0, field="train.learning_rate", code=done.returncode, error=done.stderr[-500:])
+    trial("P9", code == 0, field="train.learning_rate", code=code, error=said[-500:])
     assert "train.learning_rate" in json.dumps(record)
     assert record["config"]["train"]["learning_rate"] == 1e-3
-    again = trained(place, "--lr", "1e-3")
-    assert again.returncode == 0, again.stderr
+    code, said = trained(forking, place, "--lr", "1e-3")
+    assert code == 0, said
 
 
-def test_a_run_that_moved_with_all_that_it_reads_is_the_same_and_continues(place: Path) -> None:
-    done = trained(place)
-    assert done.returncode == 0, done.stderr
+def test_a_run_that_moved_with_all_that_it_reads_is_the_same_and_continues(place: Path, forking: Forking) -> None:
+    code, said = trained(forking, place)
+    assert code == 0, said
     assert "checkpoint-2" in json.dumps(json.loads((place / "run" / "run.json").read_text()))

@@ -1,14 +1,15 @@
 """P8: nothing non-finite is stepped with, and nothing non-finite is committed.
 
-The value is put where it comes up in real runs, by methods of the trainer that are wrapped for the test: into the loss
-of one micro-batch, into one element of a gradient (a hook of autograd), of a weight or of the optimiser's state, or
-into the evaluation's loss. Everything else is the run itself, in this process.
+The value is put where it comes up in real runs (see `seams`): into the loss of one micro-batch, into one element of a
+gradient, of a weight or of the optimiser's state, or into the evaluation's loss. Everything else is the run itself, in
+this process, by the fast engine and by TRL's.
 """
 
 from __future__ import annotations
 
 import copy
 import io
+import itertools
 import json
 import math
 from dataclasses import dataclass
@@ -18,12 +19,13 @@ from typing import Any
 import pytest
 import torch
 from faults.conftest import Trial
+from faults.seams import CHOSEN, SEAMS
 from safetensors.torch import load_file
 from tiny import adapter_bytes, train
 
 from loradock.engine import guards
 from loradock.engine.checkpoints import visible
-from loradock.engine.trl_trainer import StepTrainer
+from loradock.engine.flow import Flow
 from loradock.errors import Diverged
 from loradock.model.adapters import trainable
 
@@ -39,6 +41,8 @@ RUN = (
     "checkpoints.keep=9",
 )
 NAN, INF = math.nan, math.inf
+ADAMW, DORA = ("train.optimizer=adamw",), ("lora.dora=true",)
+TRL_ONLY = (ADAMW, DORA)
 
 
 @dataclass(frozen=True)
@@ -71,11 +75,13 @@ MANY = [
     Fault("weight", INF, 2, 2, "a weight is not finite"),
     Fault("weight", NAN, 4, 4, "the evaluation loss is nan"),
     Fault("weight", NAN, 3, 4, "the loss is nan"),
-    Fault("weight", -INF, 6, 6, "the evaluation loss is", ("train.optimizer=adamw",)),
+    Fault("weight", -INF, 6, 6, "the evaluation loss is", ADAMW),
     Fault("exp_avg", NAN, 2, 2, "the optimiser's state is not finite"),
     Fault("exp_avg", NAN, 1, 2, "a weight is not finite"),
+    Fault("gradient", INF, 2, 2, "the gradient norm is", ("model.compute_dtype=bfloat16",)),
+    Fault("weight", NAN, 6, 6, "the evaluation loss is nan", ("model.compute_dtype=bfloat16",)),
     Fault("exp_avg_sq", INF, 3, 4, "the optimiser's state is not finite"),
-    Fault("exp_avg_sq", NAN, 6, 6, "the optimiser's state is not finite", ("lora.dora=true",)),
+    Fault("exp_avg_sq", NAN, 6, 6, "the optimiser's state is not finite", DORA),
     Fault("evaluation", INF, 6, 6, "the evaluation loss is inf"),
 ]
 
@@ -89,7 +95,7 @@ class Seen:
 
 
 def state_of(trainer: Any) -> Any:
-    weights = [parameter.detach().clone() for parameter in trainable(trainer.model)]
+    weights = [parameter.detach().clone() for parameter in trainable(trainer.job.model)]
     return weights, copy.deepcopy(trainer.optimizer.state_dict()["state"])
 
 
@@ -100,44 +106,42 @@ def with_one(tensor: torch.Tensor, value: float) -> torch.Tensor:
     return changed
 
 
-def plant(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Seen:
-    seen = Seen()
-    real_loss, real_step, real_end = (
-        StepTrainer.loss_sum,
-        StepTrainer.training_step,
-        StepTrainer._maybe_log_save_evaluate,
-    )
+def plant(fault: Fault, engine: str, monkeypatch: pytest.MonkeyPatch) -> Seen:
+    seen, seams, patch, real_after = Seen(), SEAMS[engine], monkeypatch.setattr, Flow.after
 
-    def loss_sum(self: Any, model: Any, tensors: Any, **more: Any) -> Any:
-        loss = real_loss(self, model, tensors, **more)
-        place, step = ("loss", self.state.global_step + 1) if model.training else ("evaluation", self.state.global_step)
-        return loss * fault.value if (place, step) == (fault.place, fault.step) else loss
+    def made(trainer: Any, _: Any, make: Any) -> Any:
+        if trainer.step + 1 == fault.step:
+            seen.trainer, seen.before = trainer, state_of(trainer)
+        return make()
 
-    def training_step(self: Any, *arguments: Any) -> Any:
-        if self.state.global_step + 1 != fault.step:
-            return real_step(self, *arguments)
-        seen.trainer, seen.before = self, state_of(self)
-        if fault.place != "gradient":
-            return real_step(self, *arguments)
-        hook = trainable(self.model)[3].register_hook(lambda gradient: with_one(gradient, fault.value))
-        try:
-            return real_step(self, *arguments)
-        finally:
-            hook.remove()
+    def loss(value: torch.Tensor, step: int, is_training: bool) -> torch.Tensor:
+        place = "loss" if is_training else "evaluation"
+        return value * fault.value if (place, step) == (fault.place, fault.step) else value
 
-    def step_ended(self: Any, *arguments: Any, **more: Any) -> None:
-        parameter = trainable(self.model)[3]
-        if self.state.global_step == fault.step and fault.place == "weight":
-            parameter.data.copy_(with_one(parameter, fault.value))
-        elif self.state.global_step == fault.step and fault.place.startswith("exp_"):
-            state = self.optimizer.state[parameter]
-            state[fault.place].copy_(with_one(state[fault.place], fault.value))
-        real_end(self, *arguments, **more)
+    def gradient(value: torch.Tensor, step: int) -> torch.Tensor:
+        return with_one(value, fault.value) if (fault.place, fault.step) == ("gradient", step) else value
 
-    monkeypatch.setattr(StepTrainer, "loss_sum", loss_sum)
-    monkeypatch.setattr(StepTrainer, "training_step", training_step)
-    monkeypatch.setattr(StepTrainer, "_maybe_log_save_evaluate", step_ended)
+    def after(self: Flow, step: int) -> Any:
+        if step == fault.step:
+            spoil(seen.trainer, fault)
+        return real_after(self, step)
+
+    seams.step(made, patch=patch)
+    seams.loss(loss, patch=patch)
+    seams.gradient(gradient, patch=patch)
+    patch(Flow, "after", after)
     return seen
+
+
+def spoil(trainer: Any, fault: Fault) -> None:
+    """Put the value into a weight, or into the optimiser's moments, where the fault is there."""
+    if fault.place == "weight":
+        tensor = trainable(trainer.job.model)[CHOSEN].data
+    elif fault.place.startswith("exp_"):
+        tensor = list(trainer.optimizer.state_dict()["state"].values())[CHOSEN][fault.place]
+    else:
+        return
+    tensor.copy_(with_one(tensor, fault.value))
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -162,12 +166,14 @@ def not_finite(run: Path) -> list[str]:
     ]
 
 
-def diverges(fault: Fault, run: Path, monkeypatch: pytest.MonkeyPatch, *, model: Path, data: Path) -> dict[str, Any]:
+def diverges(
+    fault: Fault, engine: str, run: Path, monkeypatch: pytest.MonkeyPatch, *, model: Path, data: Path
+) -> dict[str, Any]:
     """Let the fault come up; what was wrong with how the run ended, by name."""
     with monkeypatch.context() as patch:
-        seen = plant(fault, patch)
+        seen = plant(fault, engine, patch)
         with pytest.raises(Diverged) as ended:
-            train(run, *RUN, *fault.settings, model=model, data=data)
+            train(run, *RUN, f"engine={engine}", *fault.settings, model=model, data=data)
     record = json.loads((run / "run.json").read_text(encoding="utf-8"))
     committed = [step for step, _ in visible(run / "checkpoints")]
     flaws: dict[str, Any] = {}
@@ -181,6 +187,7 @@ def diverges(fault: Fault, run: Path, monkeypatch: pytest.MonkeyPatch, *, model:
         flaws["exported"] = True
     if found := not_finite(run):
         flaws["not finite"] = found
+    assert isinstance(seen.trainer, SEAMS[engine].trainer)
     if fault.place in ("loss", "gradient"):
         after = state_of(seen.trainer)
         pairs = zip(tensors_in(list(seen.before)), tensors_in(list(after)), strict=True)
@@ -189,24 +196,32 @@ def diverges(fault: Fault, run: Path, monkeypatch: pytest.MonkeyPatch, *, model:
     return flaws
 
 
-def named(fault: Fault) -> str:
-    return f"{fault.place}-{fault.value}-at-{fault.step}"
+def cases() -> list[Any]:
+    """Every fault with each engine that has it; in CI those that only the fast engine's own code can miss."""
+    found = []
+    for fault, engine in itertools.product((*FEW, *MANY), SEAMS):
+        is_quick = fault in FEW and (engine == "fast" or fault.place in ("loss", "gradient"))
+        name = f"{engine}-{fault.place}-{fault.value}-at-{fault.step}"
+        if engine == "trl" or fault.settings not in TRL_ONLY:
+            found.append(pytest.param(fault, engine, id=name, marks=[] if is_quick else pytest.mark.full))
+    return found
 
 
-@pytest.mark.parametrize("fault", [*FEW, *(pytest.param(each, marks=pytest.mark.full) for each in MANY)], ids=named)
+@pytest.mark.parametrize(("fault", "engine"), cases())
 def test_a_value_that_is_not_finite_ends_the_run_before_it_is_stepped_with_or_committed(
-    fault: Fault, tmp_path: Path, llama: Path, rows: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial
+    fault: Fault, engine: str, tmp_path: Path, llama: Path, rows: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial
 ) -> None:
-    flaws = diverges(fault, tmp_path / "run", monkeypatch, model=llama, data=rows)
-    trial("P8", not flaws, place=fault.place, value=str(fault.value), step=fault.step, flaws=flaws)
+    flaws = diverges(fault, engine, tmp_path / "run", monkeypatch, model=llama, data=rows)
+    trial("P8", not flaws, engine=engine, place=fault.place, value=str(fault.value), step=fault.step, flaws=flaws)
 
 
 def test_a_run_that_diverged_by_a_fluke_goes_on_from_its_last_commit_as_if_nothing_had_been(
     tmp_path: Path, llama: Path, rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = train(tmp_path / "whole", *RUN, model=llama, data=rows)
-    assert not diverges(FEW[3], tmp_path / "run", monkeypatch, model=llama, data=rows)
-    resumed = train(tmp_path / "run", *RUN, model=llama, data=rows)
+    settings = (*RUN, "engine=fast")
+    whole = train(tmp_path / "whole", *settings, model=llama, data=rows)
+    assert not diverges(FEW[3], "fast", tmp_path / "run", monkeypatch, model=llama, data=rows)
+    resumed = train(tmp_path / "run", *settings, model=llama, data=rows)
     assert resumed.record["resumed_from"] == "checkpoint-2"
     assert adapter_bytes(resumed) == adapter_bytes(whole)
 

@@ -296,5 +296,5 @@ def test_a_directory_that_cannot_be_written_is_no_locked_one(tmp_path: Path) -> 
     program += "from loradock.errors import NotWritable\ntry:\n    OutputLock.take(Path(sys.argv[1]))\n"
     program += "except NotWritable as error:\n    print(error.exit_code)\n"
     command = [*namespace(read_only), sys.executable, "-c", program, str(tmp_path / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.stdout == "77\n", done.stderr

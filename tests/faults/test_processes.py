@@ -38,12 +38,12 @@ RUN = (
 # Slow enough for a signal to come in between; the order of all that is computed stays what it is.
 SLOW = """
 import time
-from loradock.engine import trl_trainer
-real = trl_trainer.Flow.on_step_begin
-def on_step_begin(self, *rest, **more):
+from loradock.engine.flow import Flow
+real = Flow.after
+def after(self, step):
     time.sleep(0.2)
-    return real(self, *rest, **more)
-trl_trainer.Flow.on_step_begin = on_step_begin
+    return real(self, step)
+Flow.after = after
 """
 
 

@@ -72,7 +72,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         environment.pop(name, None)
     done = subprocess.run(
         [*command, "--skip-env-check", "--json"],
-        capture_output=True, text=True, timeout=200, env=environment, umask=SHARED_OUTPUT_MASK,
+        capture_output=True, text=True, timeout=600, env=environment, umask=SHARED_OUTPUT_MASK,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return Trained(run=place / "run", cache=place / "cache", home=home, screen=done.stdout + done.stderr)

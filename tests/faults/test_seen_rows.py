@@ -1,6 +1,6 @@
 """What is seen in N steps, a kill -9, a resume and M more is what N + M steps see; and a late resume costs no more.
 
-`code` that each process runs first notes what the trainer's step is really given, and each item that its loader makes.
+`code` that each process runs first notes what the engine's step is really given, and each item that its loader makes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from faults.forking import Command, Forking
 from tiny import write_rows
 
@@ -25,17 +26,19 @@ STEPS, SAVE_EVERY, LATE = 18, 4, 100_000
 SLACK_SECONDS = 10.0
 NOTED = """
 import json, os
-from loradock.engine import feed, trl_trainer
+from faults.seams import SEAMS
+from loradock.engine import feed
 def note(file, *values):
     with open(file, "a") as stream: stream.write(json.dumps(values) + "\\n")
-real_step, real_item = trl_trainer.StepTrainer.training_step, feed.StepItems.__getitem__
-def training_step(self, model, inputs, *rest):
-    note("seen", self.state.global_step + 1, [batch["input_ids"].tolist() for batch in inputs["micro_batches"]])
-    return real_step(self, model, inputs, *rest)
+def made(trainer, ids, make):
+    note("seen", trainer.step + 1, ids)
+    return make()
+real_item = feed.StepItems.__getitem__
 def item(self, index):
     note("items", index, os.getpid())
     return real_item(self, index)
-trl_trainer.StepTrainer.training_step, feed.StepItems.__getitem__ = training_step, item
+SEAMS["ENGINE"].step(made)
+feed.StepItems.__getitem__ = item
 """
 
 
@@ -48,19 +51,20 @@ def sources(folder: Path) -> str:
     return f"data.sources={json.dumps(files)}"
 
 
-def command(forking: Forking, place: Path, model: Path, *settings: str) -> Command:
-    each = ("lora.rank=4", "lora.dropout=0.1", "logging.every=1", "checkpoints.keep=9", *settings)
+def command(forking: Forking, place: Path, model: Path, *settings: str, engine: str) -> Command:
+    each = (f"engine={engine}", "lora.rank=4", "lora.dropout=0.1", "logging.every=1", "checkpoints.keep=9", *settings)
     sets = [word for setting in each for word in ("--set", setting)]
     inputs = ("--model", str(model), "--output", "out", "--skip-env-check")
-    return forking.start(place, "train", *inputs, *sets, code=NOTED)
+    return forking.start(place, "train", *inputs, *sets, code=NOTED.replace("ENGINE", engine))
 
 
 def noted(file: Path) -> list[Any]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.mark.parametrize("engine", ["fast", "trl"])
 def test_rows_seen_before_a_kill_and_after_the_resume_are_those_of_a_run_that_nobody_killed(
-    tmp_path: Path, llama: Path, forking: Forking
+    engine: str, tmp_path: Path, llama: Path, forking: Forking
 ) -> None:
     """Packed, three weighted sources, two workers, over more than an epoch of them; killed in the middle of it."""
     settings = (
@@ -76,13 +80,13 @@ def test_rows_seen_before_a_kill_and_after_the_resume_are_those_of_a_run_that_no
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for place in (whole, cut):
         place.mkdir()
-    undisturbed = command(forking, whole, llama, *settings)
-    killed = command(forking, cut, llama, *settings)
+    undisturbed = command(forking, whole, llama, *settings, engine=engine)
+    killed = command(forking, cut, llama, *settings, engine=engine)
     assert killed.wait_until(lambda: f"step 6/{STEPS}" in killed.text()), killed.text()
     killed.send(signal.SIGKILL)
     assert killed.finish() == -signal.SIGKILL
     before = noted(cut / "seen")
-    resumed = command(forking, cut, llama, *settings)
+    resumed = command(forking, cut, llama, *settings, engine=engine)
     assert (resumed.finish(), undisturbed.finish()) == (0, 0), resumed.text()
     wanted, seen = noted(whole / "seen"), noted(cut / "seen")
     first = seen[len(before)][0]
@@ -90,10 +94,9 @@ def test_rows_seen_before_a_kill_and_after_the_resume_are_those_of_a_run_that_no
     counted = [each for each in before if each[0] < first] + seen[len(before) :]
     again = all(each == wanted[each[0] - 1] for each in before)
     workers = {process for _, process in noted(whole / "items")}
-    rows = json.dumps([each[1] for each in wanted])
     assert len(workers) == 2
     assert len(wanted) == STEPS
-    assert rows.count("[[") > STEPS, "steps have several micro-batches"
+    assert any(len(micro_batches) > 1 for _, micro_batches in wanted)
     weights = (cut / "out" / "adapter" / "adapter_model.safetensors").read_bytes()
     same = weights == (whole / "out" / "adapter" / "adapter_model.safetensors").read_bytes()
     assert counted == wanted
@@ -120,12 +123,13 @@ def seconds_to_first_step(run: Command, place: Path) -> float:
     return took
 
 
+@pytest.mark.parametrize("engine", ["fast", pytest.param("trl", marks=pytest.mark.full)])
 def test_a_resume_at_a_late_step_makes_no_earlier_one_again_and_takes_as_long_as_at_an_early_one(
-    tmp_path: Path, llama: Path, rows: Path, forking: Forking
+    engine: str, tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:
     settings = (f'data.sources=["{rows}"]', f"train.max_steps={LATE + 500}", "train.global_batch=4", "train.workers=0")
     settings = (*settings, "train.micro_batch=4", "checkpoints.every=10")
-    run = command(forking, tmp_path, llama, *settings)
+    run = command(forking, tmp_path, llama, *settings, engine=engine)
     assert run.wait_until((tmp_path / "out" / "checkpoints" / "checkpoint-10").exists), run.text()
     run.send(signal.SIGTERM)
     assert run.finish() == 75
@@ -135,7 +139,7 @@ def test_a_resume_at_a_late_step_makes_no_earlier_one_again_and_takes_as_long_as
     for place in (tmp_path, late):
         for name in ("seen", "items"):
             (place / name).unlink()
-        again = command(forking, place, llama, *settings)
+        again = command(forking, place, llama, *settings, engine=engine)
         seconds = seconds_to_first_step(again, place)
         found = re.search(r"continuing from checkpoint-(\d+)", again.text())
         assert found

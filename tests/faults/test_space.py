@@ -35,7 +35,7 @@ def asked(function: str, *, mount: str, fill: str = ":", **options: Any) -> dict
     """What one of the two answers on a fresh tmpfs with these mount options, after `fill` ran in it."""
     script = f"mount -t tmpfs -o {mount} none /mnt\ncd /mnt\n{fill}"
     command = [*namespace(script), sys.executable, "-c", ASK, function, json.dumps(options)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -21,12 +21,12 @@ RUN = ("--set", "train.global_batch=4", "--set", "lora.rank=4", "--set", "loggin
 SLOW = """
 import time
 from pathlib import Path
-from loradock.engine import trl_trainer
-real = trl_trainer.Flow.on_step_end
-def on_step_end(self, *rest, **more):
+from loradock.engine.flow import Flow
+real = Flow.after
+def after(self, step):
     while not Path("on").exists(): time.sleep(0.02)
-    return real(self, *rest, **more)
-trl_trainer.Flow.on_step_end = on_step_end
+    return real(self, step)
+Flow.after = after
 """
 
 Start = Callable[..., Command]

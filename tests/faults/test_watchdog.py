@@ -20,7 +20,7 @@ from loradock.engine.watchdog import Limits, Watchdog
 
 HEALTHCHECK = Path(__file__).parents[2] / "docker" / "healthcheck"
 HANGS = 82
-SLACK_SECONDS = 2.0
+SLACK_SECONDS = 6.0  # for a machine that others use; what hangs here would for a minute
 
 RUN = """
 import os, subprocess, sys, threading, time
@@ -70,7 +70,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def eventually(is_so: Callable[[], bool], *, seconds: float = 5.0) -> bool:
+def eventually(is_so: Callable[[], bool], *, seconds: float = 30.0) -> bool:
     until = time.monotonic() + seconds
     while not is_so() and time.monotonic() < until:
         time.sleep(0.02)
@@ -175,10 +175,13 @@ def test_last_words_that_hang_do_not_keep_the_process(trial: Trial) -> None:
 
 def test_a_process_that_ends_in_time_ends_at_once(tmp_path: Path) -> None:
     limits = Limits(setup_seconds=60, step_seconds=60, save_seconds=60)
-    began = time.monotonic()
-    with Watchdog(limits, heartbeat=tmp_path / "heartbeat", on_hang=print):
-        assert (tmp_path / "heartbeat").exists()
-    assert time.monotonic() - began < watchdog.TICK_SECONDS
+    seconds: list[float] = []
+    for _ in range(3):
+        began = time.monotonic()
+        with Watchdog(limits, heartbeat=tmp_path / "heartbeat", on_hang=print):
+            assert (tmp_path / "heartbeat").exists()
+        seconds.append(time.monotonic() - began)
+    assert min(seconds) < watchdog.TICK_SECONDS / 2
     assert not (tmp_path / "heartbeat").exists()
     assert not any(thread.name == "watchdog" for thread in threading.enumerate())
 
@@ -211,17 +214,21 @@ def test_the_healthcheck_follows_a_real_heartbeat(tmp_path: Path) -> None:
         environ = {**os.environ, "LORADOCK_HEARTBEAT_LIMIT": str(limit_seconds)}
         return subprocess.run(["sh", str(HEALTHCHECK)], env=environ, stdout=subprocess.DEVNULL, timeout=60).returncode
 
+    def lives() -> bool:
+        assert process.stdin
+        process.stdin.write("beat\n")
+        process.stdin.flush()
+        return healthcheck(2) == 0
+
     environ = {**os.environ, "LORADOCK_HEARTBEAT": str(heartbeat)}
     command = [sys.executable, "-c", program(*body), "0,0,0"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ) as process:
         assert process.stdout
         assert process.stdin
         assert process.stdout.readline() == "beats\n"
-        assert healthcheck(2) == 0
-        assert eventually(lambda: healthcheck(2) == 1, seconds=10), "no beat for 3 s, and the limit is 2 s"
-        process.stdin.write("beat\n")
-        process.stdin.flush()
-        assert eventually(lambda: healthcheck(2) == 0, seconds=3)
+        assert eventually(lives)
+        assert eventually(lambda: healthcheck(2) == 1), "no beat for 3 s, and the limit is 2 s"
+        assert eventually(lives)
         process.communicate("end\n", timeout=30)
     assert process.returncode == 0
     assert not heartbeat.exists()
