@@ -10,7 +10,7 @@ HEAVY = ("torch", "transformers", "datasets", "pyarrow", "numpy", "peft", "trl",
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=120)
 
 
 def cpu_seconds(*arguments: str) -> float:

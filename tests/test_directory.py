@@ -81,7 +81,7 @@ def test_processes_that_start_at_once_get_directories_of_their_own(tmp_path: Pat
         assert maker.stdin
         maker.stdin.write("\n")
         maker.stdin.flush()
-    names = [name for maker in makers for name in maker.communicate(timeout=60)[0].split()]
+    names = [name for maker in makers for name in maker.communicate(timeout=120)[0].split()]
     assert sorted(names) == [f"race-{number:03d}" for number in range(1, 41)]
 
 

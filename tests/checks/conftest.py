@@ -113,7 +113,7 @@ def examined() -> Examine:
         env: Mapping[str, str | None] | None = None,
         cwd: Path | None = None,
         python: str = sys.executable,
-        timeout: float = 200,
+        timeout: float = 600,
     ) -> Examined:
         """`within` is a command that runs the rest of its line; a variable of `env` that is None is taken away."""
         environ = {**os.environ, **(env or {})}

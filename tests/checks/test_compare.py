@@ -26,7 +26,7 @@ from loradock.checks.reference import schema
 
 def env_check(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "loradock", "env-check", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")

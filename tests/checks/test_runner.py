@@ -55,7 +55,7 @@ def test_a_check_that_hangs_ends_at_its_limit_with_all_that_it_started(
     assert after.findings[0].severity == "ok"
     assert time.monotonic() - began < 60
     status = Path("/proc", (tmp_path / "pid").read_text(encoding="utf-8"), "status")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while status.exists() and "Z (zombie)" not in status.read_text(encoding="utf-8") and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not status.exists() or "Z (zombie)" in status.read_text(encoding="utf-8")
@@ -108,7 +108,7 @@ def test_what_the_parent_itself_has_to_know_is_asked_in_a_child_too() -> None:
 
 def test_a_machine_that_starts_no_process_is_told_with_a_remedy(tmp_path: Path) -> None:
     script = f'ulimit -n 14; exec "{sys.executable}" -m loradock env-check --only processors'
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=120)
     assert "Traceback" not in done.stderr
     assert done.returncode in (0, EnvironmentUnfit.exit_code), done.stderr
 
@@ -140,7 +140,7 @@ def test_a_child_ends_with_the_process_that_asks_it_even_by_sigkill(level: Level
     try:
         process.kill()
         process.wait()
-        while is_alive(child) and time.monotonic() < deadline + 5:
+        while is_alive(child) and time.monotonic() < deadline + 60:
             time.sleep(0.05)
         assert not is_alive(child)
     finally:

@@ -16,7 +16,7 @@ def build(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run `loradock build` where no engine answers."""
     environment = {**os.environ, "DOCKER_HOST": f"unix://{cwd}/none.sock", "XDG_CACHE_HOME": str(cwd / "cache")}
     command = [sys.executable, "-m", "loradock", "build", *arguments]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
 
 
 @pytest.mark.parametrize(

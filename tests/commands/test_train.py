@@ -50,7 +50,7 @@ def cold(*command: str, cwd: Path) -> Ended:
     """A Python that runs a command line in `cwd`."""
     environment = os.environ | {"LORADOCK_CACHE": str(cwd / "cache"), "NO_COLOR": "1"}
     whole = [sys.executable, "-m", *command]
-    done = subprocess.run(whole, cwd=cwd, env=environment, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(whole, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False)
     return Ended(returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 

@@ -84,7 +84,7 @@ def test_there_are_at_least_forty_bad_files() -> None:
 def test_the_process_ends_with_the_exit_code_and_the_message_on_stderr(name: str) -> None:
     case = next(case for case in CASES if case.stem == name)
     command = [sys.executable, "-m", "loradock", "config", "validate", str(case), *arguments(case)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 78
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")

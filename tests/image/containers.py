@@ -23,7 +23,7 @@ class Ended:
     """A container that has ended: its exit code and all that it said."""
 
     def __init__(self, container: Container) -> None:
-        self.code = int(container.wait(timeout=280)["StatusCode"])
+        self.code = int(container.wait(timeout=600)["StatusCode"])
         self.text = container.logs().decode()
 
 
@@ -34,7 +34,7 @@ def start(engine: DockerClient, image: str, started: list[Container], *args: str
     return container
 
 
-def wait_for(container: Container, happens: Callable[[], object], *, seconds: float = 90) -> None:
+def wait_for(container: Container, happens: Callable[[], object], *, seconds: float = 300) -> None:
     """Wait until `happens` gives something true; fails with the container's words where it ends before, or too late."""
     deadline = time.monotonic() + seconds
     while not happens():

@@ -36,7 +36,7 @@ def command(checkout: Path, scratch: Path, base: str, *more: str) -> list[str]:
 
 def run(checkout: Path, scratch: Path, base: str, *more: str) -> subprocess.CompletedProcess[str]:
     """Run a build to its end."""
-    return subprocess.run(command(checkout, scratch, base, *more), capture_output=True, text=True, timeout=280)
+    return subprocess.run(command(checkout, scratch, base, *more), capture_output=True, text=True, timeout=600)
 
 
 def remains(engine: DockerClient, scratch: Path) -> dict[str, list[str]]:
@@ -202,10 +202,10 @@ def test_a_signal_ends_a_build_leaving_nothing_and_the_next_one_works(
         began = time.monotonic()
         process.send_signal(number)
         told = process.stderr.read()
-        process.wait(60)
+        process.wait(120)
         took = time.monotonic() - began
     assert process.returncode == 76, said + told
-    assert took < 15
+    assert took < 60
     assert f"stopped by {number.name}" in told
     assert held.returncode == 71
     assert f"another build (process {process.pid} on" in held.stderr

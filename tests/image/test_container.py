@@ -144,7 +144,7 @@ def test_a_secret_of_the_build_is_nowhere_in_the_image(image: str, build_log: Pa
 
 def test_docker_run_is_one_command_for_a_person(image: str, engine: DockerClient) -> None:
     client = subprocess.run(
-        ["docker", "run", "--rm", image, "config", "presets"], capture_output=True, text=True, timeout=60
+        ["docker", "run", "--rm", image, "config", "presets"], capture_output=True, text=True, timeout=120
     )
     assert client.returncode == 0, client.stderr
     assert "commonsense" in client.stdout

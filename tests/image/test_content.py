@@ -136,6 +136,6 @@ def test_an_interrupted_verify_leaves_no_container(engine: DockerClient, base_im
         while not ours(engine) and process.poll() is None:
             time.sleep(0.02)
         process.send_signal(number)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
         assert process.returncode != 0
         assert ours(engine) == []

@@ -28,7 +28,7 @@ def bin_folder(tmp_path: Path) -> Path:
 def start(bin_folder: Path, *args: str, **environ: str) -> subprocess.CompletedProcess[str]:
     path = f"{bin_folder}:/usr/local/bin:/usr/bin:/bin"
     return subprocess.run(
-        ["sh", str(ENTRYPOINT), *args], capture_output=True, text=True, env={"PATH": path, **environ}, timeout=20
+        ["sh", str(ENTRYPOINT), *args], capture_output=True, text=True, env={"PATH": path, **environ}, timeout=120
     )
 
 
@@ -110,7 +110,7 @@ def test_a_signal_to_the_group_before_the_start_ends_with_76(
         while not (tmp_path / "waits").exists():
             time.sleep(0.01)
         os.killpg(process.pid, number)
-        _, words = process.communicate(timeout=10)
+        _, words = process.communicate(timeout=120)
     assert process.returncode == 76
     assert "stopped by a signal" in words
 
@@ -127,7 +127,7 @@ def test_without_a_place_for_programs_it_refuses_and_says_what_to_add(bin_folder
             capture_output=True,
             text=True,
             pass_fds=[program.fileno()],
-            timeout=20,
+            timeout=120,
         )
     assert done.returncode == 71
     assert "--tmpfs /tmp:rw,exec,nosuid,nodev" in done.stderr

@@ -64,7 +64,7 @@ def test_planted_secrets_and_names_are_in_no_report_and_the_exit_code_stays(tmp_
     environ["NCCL_SOCKET_IFNAME"] = "eth0 on box4711 of alice4711"
     command = [sys.executable, "-m", "loradock", "env-check", "--level", "quick", "--only", "model,user,home"]
     command += ["--config", str(config), "--report"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120)
     report = done.stdout
     assert done.returncode == 66, (report, done.stderr)
     assert report.startswith("### loradock")
@@ -74,7 +74,7 @@ def test_planted_secrets_and_names_are_in_no_report_and_the_exit_code_stays(tmp_
     assert "NCCL_SOCKET_IFNAME=eth0 on <host> of <user>" in report
     assert "WANDB" not in report.replace("WANDB_API_KEY=<set>", "")
     assert report.index("**error** base") < report.index("<details>")
-    with_json = subprocess.run([*command, "--json"], capture_output=True, text=True, env=environ, timeout=60)
+    with_json = subprocess.run([*command, "--json"], capture_output=True, text=True, env=environ, timeout=120)
     assert with_json.returncode == 66
     assert '"exit_code": 66' in with_json.stdout
     assert "4711" not in with_json.stdout
