@@ -1,4 +1,4 @@
-"""What the backends for cards tell their kernels: against the schemas, on fake tensors, and in numbers by stand-ins."""
+"""What backends tell the kernels of a card: against the schemas, on fake tensors, and in numbers by stand-ins."""
 
 from collections.abc import Iterator
 
@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from loradock.engine.fast.attention.base import Attention, Documents, Rule
 from loradock.engine.fast.attention.flash_attn import FlashAttn
 from loradock.engine.fast.attention.flash_torch import BACKWARD, FORWARD, FlashTorch
+from loradock.engine.fast.attention.per_document import PerDocument
 
 FULL = Rule(scale=0.3, window=None, softcap=None)
 WINDOW = Rule(scale=0.3, window=5, softcap=None)
@@ -109,3 +110,12 @@ def test_results_on_a_card_have_the_shapes_and_dtypes_of_the_inputs(size: int) -
         for result, like in zip(found, (asked.q, asked.q, asked.k, asked.v), strict=True):
             assert (result.shape, result.dtype, result.device) == (like.shape, like.dtype, like.device)
             assert result.is_contiguous()
+
+
+@pytest.mark.parametrize("rule", [FULL, WINDOW, BOTH], ids=["full", "window", "softcap"])
+def test_document_by_document_reads_nothing_back_from_a_card(rule: Rule) -> None:
+    with FakeTensorMode(), Launches() as launches:  # forward only: autograd's engine wants a card that is there
+        asked = on_a_card(64)
+        out, saved = PerDocument().forward(asked.q, asked.k, asked.v, asked.documents, rule)
+    assert (out.shape, saved) == (asked.q.shape, ())
+    assert "_local_scalar_dense" not in launches.names
