@@ -36,7 +36,7 @@ def test_this_machine_is_measured_without_a_published_figure(examined: Examine, 
         f"{role}_{way}_mb_per_second" for role in ("output", "cache") for way in ("write", "read")
     }
     assert all(rate > 1 for rate in measured["disk"].values())
-    assert sum(seen.content["seconds"].values()) < 30
+    assert sum(seen.content["seconds"].values()) < 150, "5 s where nobody else computes"
     assert list(tmp_path.iterdir()) == []
 
 
