@@ -58,4 +58,5 @@ class FlatAdamW(torch.optim.AdamW):
         views = {
             name: self.adapters.view(state[name], [parameter], parameter.shape) for name in ("exp_avg", "exp_avg_sq")
         }
-        return {"step": state["step"], **views}
+        # A count of its own: an optimiser over many parameters adds to each one's, in place.
+        return {"step": state["step"].clone(), **views}
