@@ -66,7 +66,8 @@ def build(job: Job) -> tuple[FastModel, tuple[Decision, ...]]:
         dtype=dtype,
         attention=backend,
         kernels=kernels,
-        checkpointed=plan.model.layers if plan.value("checkpointing") else 0,
+        checkpointed=plan.value("checkpointed_layers"),
+        cached=plan.value("cached_layers"),
     )
     return model, (
         Decision(name="attention over documents", value=backend.name, why=why),
