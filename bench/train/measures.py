@@ -65,7 +65,7 @@ def measured(line: dict[str, Any], *, warmup_steps: int) -> Measured | None:
         samples_per_second=sum(steps["samples"][warmup_steps:]) / taken,
         flops=tokens / taken * line["operations_per_token"],
         median_step=statistics.median(each),
-        slow_step=each[int(0.95 * (len(each) - 1))],
+        slow_step=each[int(0.95 * len(each))],
         first_step_seconds=seconds[0],
         peak_bytes=summary.get("peak_reserved_bytes") or summary.get("peak_rss_bytes") or 0,
         steps=len(each),
