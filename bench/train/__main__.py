@@ -54,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     add("--warmup-steps", type=int, help="steps that do not count (CPU 4, GPU 10)")
     add("--samples", type=int, help="rows of an optimiser step (CPU 8, GPU 64)")
     add("--budget-tokens", type=int, help="micro-batch of the peers that do not pad (CPU 2048, GPU 8192)")
+    add("--checkpoint-peers", action="store_true", help="gradient checkpointing in all peers, where memory demands it")
     add("--attention", default="sdpa", help="of TRL's arms: sdpa, flash_attention_2 where it is installed")
     add("--threads", type=int, help="CPUs of each arm's process, 0: all (CPU 1, GPU 0)")
     add("--seed", type=int, default=0, help="of adapters and of the order of rows")

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ UNSLOTH = "unsloth"
 OURS = "loradock"
 CPU_FLOOR = ("--tokens", "256", "--shrink", "4")
 GPU_FLOOR = ("--tokens", "4096", "16384")
+SHAPE = ("steps", "samples", "budget_tokens", "attention", "threads", "seed")
 
 
 def machine_of(device: str) -> dict[str, Any]:
@@ -60,9 +62,9 @@ class Campaign:
     @property
     def shape(self) -> dict[str, Any]:
         """The size of a run."""
-        names = ("steps", "samples", "budget_tokens", "attention", "threads", "seed")
-        shape = {name: getattr(self.options, name) for name in names}
-        return shape | ({"set": " ".join(self.options.switches)} if self.options.switches else {})
+        shape = {name: getattr(self.options, name) for name in SHAPE}
+        shape |= {"set": " ".join(self.options.switches)} if self.options.switches else {}
+        return shape | ({"checkpoint_peers": True} if self.options.checkpoint_peers else {})
 
     def run(self) -> int:
         """Run what was not run yet and fits in the time; how many slices are left."""
@@ -146,7 +148,7 @@ class Campaign:
             "adapter": str(options.work / "adapters" / f"{model.name}-seed{options.seed}.safetensors"),
             "longest": int(known.lengths.max()),
             "limit_seconds": options.slice_seconds,
-            **{name: self.shape[name] for name in self.shape if name != "set"},
+            **{name: self.shape[name] for name in SHAPE},
             "command": ["--skip-env-check"] if options.skip_env_check else [],
         }
         print(f"{key.model} {key.rows} {key.arm} {key.repeat} ...", file=sys.stderr, flush=True)
@@ -157,11 +159,13 @@ class Campaign:
         append(self.file, {"kind": "slice", **key.__dict__, **found, **each})
 
     def arm_of(self, key: Key) -> Arm:
-        """The arm, with the switches that are set for our own."""
+        """The arm, with the switches that are set for our own and with what is forced on the peers."""
         arm = ARMS[key.arm]
-        if arm.kind != OURS:
-            return arm
-        return Arm(kind=arm.kind, about=arm.about, settings={"set": [*self.options.switches, *arm.settings["set"]]})
+        if arm.kind == OURS:
+            return replace(arm, settings={"set": [*self.options.switches, *arm.settings["set"]]})
+        if self.options.checkpoint_peers:
+            return replace(arm, settings={**arm.settings, "checkpointing": True})
+        return arm
 
     def place_of(self, key: Key) -> slices.Place:
         """The Python that runs the arm."""
