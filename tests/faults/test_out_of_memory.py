@@ -21,6 +21,7 @@ from faults.seams import SEAMS
 from safetensors.torch import load_file
 from tiny import Silent, adapter_bytes, losses, train
 
+from loradock.engine import attempts
 from loradock.engine.base import Event, Shrunk, StepDone
 from loradock.errors import OutOfMemory
 
@@ -42,7 +43,8 @@ class Card(Silent):
     """What the card holds, seen as the run's view: `rows` or `tokens` of one pass, from the step `since` on.
 
     `within` says where it is too much: forward, backward or evaluation. `refused` counts, `kept` are trainers of failed
-    attempts that are still in memory when the next one begins; `workers` so many processes of theirs.
+    attempts that are still in memory when the next one begins; `workers` so many processes of theirs. `is_watched` is
+    true while an attempt runs: what an engine checks before counts with no batch.
     """
 
     rows: int = 10**9
@@ -53,6 +55,7 @@ class Card(Silent):
     refused: int = 0
     kept: int = 0
     workers: int = 0
+    is_watched: bool = False
     shrunk: list[Shrunk] = field(default_factory=list)
 
     def event(self, event: Event) -> None:
@@ -72,14 +75,24 @@ class Card(Silent):
 
     def hold(self, within: str, rows: int, tokens: int) -> None:
         """Hold a pass, or refuse it."""
-        if within == self.within and self.step >= self.since and (rows > self.rows or tokens > self.tokens):
+        is_asked = self.is_watched and within == self.within and self.step >= self.since
+        if is_asked and (rows > self.rows or tokens > self.tokens):
             self.refused += 1
             raise torch.OutOfMemoryError(SAID)
 
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Card:
-    card = Card()
+    card, real = Card(), attempts.attempt
+
+    def attempt(*arguments: Any) -> Any:
+        card.is_watched = True
+        try:
+            return real(*arguments)
+        finally:
+            card.is_watched = False
+
+    monkeypatch.setattr(attempts, "attempt", attempt)
     for seams in SEAMS.values():
         seams.passes(card.hold, patch=monkeypatch.setattr)
     return card
