@@ -96,7 +96,9 @@ def keep(event: Event, *, record: RunRecord, status: Status) -> None:
         case Dtypes():
             record.put(dtypes=event.found)
         case Decided():
-            record.put(engine=[asdict(decision) for decision in event.decisions])
+            found = {each["name"]: each for each in record.content.get("engine", [])}
+            found |= {decision.name: asdict(decision) for decision in event.decisions}
+            record.put(engine=list(found.values()))
         case Shrunk():
             record.rewind(event.step)
             record.put(shrunk=[*record.content.get("shrunk", []), asdict(event)])

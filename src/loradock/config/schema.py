@@ -146,6 +146,9 @@ class TrainConfig(Section):
     )
     tf32: bool | Auto = Field(default="auto", description="TF32 for float32 matrix products, where the card has it.")
     compile: bool = Field(default=False, description="torch.compile the model (rarely pays with 4-bit weights).")
+    cuda_graphs: bool | Auto = Field(
+        default="auto", description="Replay micro-steps of the fast engine from CUDA graphs; auto: off until measured."
+    )
     workers: Annotated[int, Field(ge=0)] | Auto = Field(default="auto", description="Data loader workers per GPU.")
     early_stopping: Positive | None = Field(
         default=None, description="Stop after so many evaluations without improvement."

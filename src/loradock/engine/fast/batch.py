@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -33,28 +34,30 @@ class FlatBatch:
         """Tokens, padding included."""
         return self.ids.numel()
 
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Its own tensors by name, without those of the documents."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "documents"}
+
     def to(self, device: torch.device) -> FlatBatch:
         """The batch on a device, copied without waiting where it lies in pinned memory."""
-        moved = {
-            field.name: getattr(self, field.name).to(device, non_blocking=True)
-            for field in fields(self)
-            if field.name != "documents"
-        }
-        cu_seqlens = self.documents.cu_seqlens.to(device, non_blocking=True)
-        return FlatBatch(**moved, documents=replace(self.documents, cu_seqlens=cu_seqlens))
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> FlatBatch:
         """The batch in pinned memory; the data loader calls it."""
-        moved = {
-            field.name: getattr(self, field.name).pin_memory() for field in fields(self) if field.name != "documents"
-        }
-        return FlatBatch(**moved, documents=replace(self.documents, cu_seqlens=self.documents.cu_seqlens.pin_memory()))
+        return self._each(torch.Tensor.pin_memory)
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> FlatBatch:
+        changed = {name: change(tensor) for name, tensor in self.tensors().items()}
+        return FlatBatch(**changed, documents=replace(self.documents, cu_seqlens=change(self.documents.cu_seqlens)))
 
 
-def flatten(micro_batch: MicroBatch, *, pad_token_id: int, longest: int, multiple: int = 1) -> FlatBatch:
+def flatten(
+    micro_batch: MicroBatch, *, pad_token_id: int, longest: int, multiple: int = 1, documents_multiple: int = 1
+) -> FlatBatch:
     """Lay the rows of a micro-batch end to end, filled up to a multiple of `multiple` tokens and positions.
 
-    `longest` bounds the length of a document; what fills up is cut into documents of at most that length.
+    `longest` bounds the length of a document; what fills up is cut into documents of at most that length. On the device
+    empty documents fill their number up to a multiple of `documents_multiple`.
     """
     rows = [
         micro_batch.prepared.row(int(row), length=int(length))
@@ -65,6 +68,7 @@ def flatten(micro_batch: MicroBatch, *, pad_token_id: int, longest: int, multipl
     total = rounded_up(used, multiple)
     lengths += [min(longest, total - start) for start in range(used, total, longest)]
     bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    empty = np.full(rounded_up(len(lengths), documents_multiple) - len(lengths), total, dtype=np.int32)
     ids = np.full(total, pad_token_id, dtype=np.int64)
     ids[:used] = np.concatenate([row for row, _ in rows])
     is_learned = np.zeros(total + 1, dtype=np.bool_)
@@ -79,7 +83,9 @@ def flatten(micro_batch: MicroBatch, *, pad_token_id: int, longest: int, multipl
         ids=torch.from_numpy(ids),
         positions=torch.from_numpy(positions.astype(np.int32)),
         documents=Documents(
-            bounds=tuple(int(bound) for bound in bounds), cu_seqlens=torch.from_numpy(bounds), longest=longest
+            bounds=tuple(int(bound) for bound in bounds),
+            cu_seqlens=torch.from_numpy(np.concatenate([bounds, empty])),
+            longest=longest,
         ),
         rows=torch.from_numpy(places),
         slots=torch.from_numpy(np.concatenate([learned, filling + total])),

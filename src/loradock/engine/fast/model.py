@@ -53,6 +53,7 @@ class FastModel:
         ]
         self.head = Head(parts.head.to(dtype), parts.norm, softcap=parts.softcap, kernels=kernels)
         self.checkpointed = checkpointed
+        self.attention = attention
         for layer in self.layers[len(self.layers) - cached :]:
             for group in layer.groups():
                 for projection in group.projections:

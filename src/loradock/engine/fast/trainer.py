@@ -16,9 +16,10 @@ from loradock import signals
 from loradock.data.collate import MicroBatch
 from loradock.engine import guards, ranks, schedule, training_state
 from loradock.engine.attempts import StopNow
-from loradock.engine.base import Doing, Dtypes, Emit, Job, StepDone
+from loradock.engine.base import Decided, Doing, Dtypes, Emit, Job, StepDone
 from loradock.engine.evaluation import evaluate
-from loradock.engine.fast.batch import FlatBatch, flatten
+from loradock.engine.fast.batch import FlatBatch, flatten, rounded_up
+from loradock.engine.fast.graphs import Graphs, cuda_capture
 from loradock.engine.fast.model import FastModel
 from loradock.engine.fast.optimizer import FlatAdamW
 from loradock.engine.feed import StepLoader, step_loader
@@ -28,10 +29,14 @@ from loradock.engine.saving import Saver
 from loradock.engine.training_state import RandomState, Stateful
 from loradock.model import dtypes
 from loradock.model.adapters import trainable
+from loradock.optimizations.base import Decision
 
 CLIP_EPSILON = 1e-6
 CUDA_MULTIPLE = 64
-"""On a card lengths are filled up to this many tokens."""
+"""On a card tokens and supervised positions are filled up to a multiple of this."""
+BUCKETS = 8
+"""With graphs to a multiple of the budget over this, so that few shapes come up; documents by DOCUMENTS_MULTIPLE."""
+DOCUMENTS_MULTIPLE = 32
 
 
 class FastTrainer:
@@ -63,12 +68,8 @@ class FastTrainer:
         self.random_state = RandomState.now()
         has_dropout = any(group.dropout for layer in model.layers for group in layer.groups())
         self.dropout_seed = train.seed if has_dropout else None
-        self.as_tensors = partial(
-            flat_inputs,
-            pad_token_id=job.tokenizer.pad_token_id,
-            longest=job.plan.data.limit_tokens,
-            multiple=CUDA_MULTIPLE if self.device.type == "cuda" else 1,
-        )
+        self.graphs = graphs_of(model, emit) if job.plan.value("cuda_graphs") else None
+        self.as_tensors = partial(flat_inputs, **filled_up(job))
 
     def resume(self) -> None:
         """Take up the checkpoint of the job, where there is one, and hold the evaluation that it still owes."""
@@ -133,6 +134,8 @@ class FastTrainer:
 
     def loss_and_gradients(self, batch: FlatBatch, *, scale: float, seed: int | None) -> torch.Tensor:
         """Of one micro-batch."""
+        if self.graphs is not None:
+            return self.graphs.loss_and_gradients(batch.to(self.device), scale=scale)
         return self.model.loss_and_gradients(batch.to(self.device), scale=scale, seed=seed)
 
     def clip(self) -> torch.Tensor:
@@ -251,3 +254,30 @@ def flat_inputs(micro_batch: MicroBatch, **shape: int) -> tuple[FlatBatch, int]:
     """The flat tensors of a micro-batch, and their slots."""
     batch = flatten(micro_batch, **shape)
     return batch, batch.tokens
+
+
+def filled_up(job: Job) -> dict[str, int]:
+    """How micro-batches are filled up: not at all on a CPU; on a card to even shapes, with graphs to few of them."""
+    plan = job.plan
+    shape = {"pad_token_id": job.tokenizer.pad_token_id, "longest": plan.data.limit_tokens}
+    if plan.value("device") == "cpu":
+        return shape
+    if not plan.value("cuda_graphs"):
+        return shape | {"multiple": CUDA_MULTIPLE}
+    budget = plan.value("micro_batch") * plan.data.limit_tokens
+    return shape | {
+        "multiple": rounded_up(-(-budget // BUCKETS), CUDA_MULTIPLE),
+        "documents_multiple": DOCUMENTS_MULTIPLE,
+    }
+
+
+def graphs_of(model: FastModel, emit: Emit) -> Graphs | None:
+    """Graphs of the model's micro-steps, or None; why there are none, or no longer any, is told."""
+
+    def told(why: str) -> None:
+        emit(Decided(decisions=(Decision(name="cuda_graphs", value=False, why=why),)))
+
+    if not model.attention.is_static:
+        told(f"the launches of {model.attention.name} attention follow the documents")
+        return None
+    return Graphs(model, capture=cuda_capture(), on_failure=lambda why: told(f"a capture failed: {why}"))
