@@ -172,4 +172,4 @@ class Campaign:
         if ARMS[key.arm].kind != UNSLOTH:
             return slices.Place(log=self.log)
         packages = (self.options.unsloth_packages,) if self.options.unsloth_packages else ()
-        return slices.Place(python=self.options.unsloth_python, packages=packages, log=self.log)
+        return slices.Place(python=self.options.unsloth_python, packages=packages, is_apart=True, log=self.log)

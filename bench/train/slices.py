@@ -33,15 +33,20 @@ COLUMNS = ("step", "loss", "tokens", "supervised_tokens", "samples", "seconds")
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """How an arm's process is started: its Python, folders put before its packages, and the log that it appends to."""
+    """How an arm's process is started: its Python, folders put before its packages, and the log that it appends to.
+
+    `is_apart`: a stack of its own, which must see none of the folders that PYTHONPATH gives to ours.
+    """
 
     python: str = sys.executable
     packages: tuple[str, ...] = ()
+    is_apart: bool = False
     log: Path = Path(os.devnull)
 
     def variables(self, scratch: Path, *, threads: int) -> dict[str, str]:
         """The process's environment."""
-        paths = [*self.packages, str(ROOT), *([os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else [])]
+        inherited = [] if self.is_apart else os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        paths = [*self.packages, str(ROOT), *(str(Path(path).absolute()) for path in inherited if path)]
         chosen = {"PYTHONPATH": os.pathsep.join(paths), "HF_DATASETS_CACHE": str(scratch / "datasets")}
         bound = {"OMP_NUM_THREADS": str(threads)} if threads else {}
         return {**os.environ, **QUIET, **chosen, **bound}

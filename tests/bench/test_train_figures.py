@@ -13,7 +13,7 @@ from bench.train import arithmetic, lines, models, rows, tables
 from bench.train.arms import ARMS
 from bench.train.arms.base import Task
 from bench.train.measures import loss_difference, measured
-from bench.train.slices import told
+from bench.train.slices import Place, told
 
 SHAPE = {"steps": 4, "samples": 2}
 
@@ -179,3 +179,13 @@ def test_every_arm_has_a_kind_that_can_be_run_and_each_switch_of_ours_is_an_arm(
         "ours-without-graphs",
         "ours-without-packing",
     }
+
+
+def test_a_stack_apart_sees_none_of_the_folders_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "src:/ours")
+    mine = Place().variables(tmp_path, threads=0)["PYTHONPATH"].split(":")
+    assert mine[-2:] == [str(Path("src").absolute()), "/ours"]
+    theirs = Place(packages=("/theirs",), is_apart=True).variables(tmp_path, threads=2)
+    assert theirs["PYTHONPATH"].split(":")[0] == "/theirs"
+    assert len(theirs["PYTHONPATH"].split(":")) == 2
+    assert theirs["OMP_NUM_THREADS"] == "2"
