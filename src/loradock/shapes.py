@@ -4,6 +4,8 @@ Every budget up to the largest useful one is tried. For each, as few layers are 
 keep dense weights as still fit: a byte saves about ten times more where it spares a layer's second forward than where
 it spares dequantisation, and both ratios are the same at any budget. Of all that fit the fastest is taken by the model
 in `speed`, the smaller one where two are equal.
+
+The last layer is checkpointed only where nothing else fits: its backward comes at once, so it keeps little in vain.
 """
 
 from __future__ import annotations
@@ -79,15 +81,15 @@ def fitted(memory: FastMemory, *, tokens: int, limits: Limits) -> Shape | None:
     """The fewest checkpointed and then the most cached layers with which this budget fits; None where none do."""
     layers = memory.widths.layers
     cached = limits.cached or 0
-    counts = range(layers) if limits.checkpointed is None else (limits.checkpointed,)
+    counts = range(layers + 1) if limits.checkpointed is None else (limits.checkpointed,)
 
     def has_room(checkpointed: int) -> bool:
         return memory.total(Shape(tokens=tokens, checkpointed=checkpointed, cached=cached)) <= limits.memory_bytes
 
-    place = bisect.bisect_left(counts, True, key=has_room)
-    if place == len(counts):
+    count = counts[min(bisect.bisect_left(counts[:-1], True, key=has_room), len(counts) - 1)]
+    if not has_room(count):
         return None
-    shape = Shape(tokens=tokens, checkpointed=counts[place], cached=cached)
+    shape = Shape(tokens=tokens, checkpointed=count, cached=cached)
     if limits.cached is not None or not memory.dense_layer:
         return shape
     free = min(limits.memory_bytes - memory.total(shape), limits.cache_bytes)

@@ -44,7 +44,7 @@ class Rates:
     kernel_seconds: float
 
 
-CPU = Rates(flops=60e9, bytes=10e9, dequantise_bytes=1.5e9, kernel_seconds=2e-5)
+CPU = Rates(flops=20e9, bytes=5e9, dequantise_bytes=0.3e9, kernel_seconds=2e-5)
 """Measured on two shared cores, float32; only how these relate to one another decides anything."""
 
 

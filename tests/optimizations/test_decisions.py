@@ -9,8 +9,9 @@ from facts.recorded import cards, config, data, decision, machine, models, plann
 
 from loradock.errors import EnvironmentUnfit, OutOfMemory
 
-OLD = ("t4", "rtx-2080-ti")
+OLD = tuple(key for key, card in cards().items() if card.capability < (8, 0))
 NEW = tuple(key for key in cards() if key not in OLD)
+TRL = config(engine="trl")
 LONG = data(mean=1800, longest=2048, limit=2048)
 
 
@@ -18,7 +19,8 @@ LONG = data(mean=1800, longest=2048, limit=2048)
 def test_a_card_before_sm80_gets_float16_sdpa_and_no_tf32(card: str) -> None:
     plan = planned(facts=machine(card, flash=True), model=models()["tinyllama-1.1b"])
     assert (plan.value("compute_dtype"), plan.value("attention"), plan.value("tf32")) == ("float16", "sdpa", False)
-    assert all("sm75" in decision(plan, name).why for name in ("device", "compute_dtype", "attention", "tf32"))
+    architecture = cards()[card].architecture
+    assert all(architecture in decision(plan, name).why for name in ("device", "compute_dtype", "attention", "tf32"))
 
 
 @pytest.mark.parametrize("card", NEW)
@@ -45,7 +47,7 @@ def test_float32_compute_leaves_neither_flash_attention_nor_tf32() -> None:
 
 
 def test_without_a_card_the_run_is_on_the_cpu_in_float32_unpacked() -> None:
-    plan = planned(facts=machine(), model=models()["tinyllama-1.1b"])
+    plan = planned(facts=machine(), model=models()["tinyllama-1.1b"], config=TRL)
     assert plan.value("device") == "cpu"
     assert "no GPU" in decision(plan, "device").why
     assert (plan.value("compute_dtype"), plan.value("packing"), plan.value("tf32")) == ("float32", False, False)
@@ -113,8 +115,8 @@ def test_what_the_user_asked_for_is_decided_and_said_to_be_asked_for(
 
 
 def test_uneven_rows_are_packed_and_rows_of_like_length_are_not() -> None:
-    uneven = decision(planned(facts=machine("h200")), "packing")
-    even = decision(planned(facts=machine("h200"), data=data(mean=950, longest=1024)), "packing")
+    uneven = decision(planned(facts=machine("h200"), config=TRL), "packing")
+    even = decision(planned(facts=machine("h200"), data=data(mean=950, longest=1024), config=TRL), "packing")
     assert uneven.value is True
     assert "166 of 1024" in uneven.why
     assert even.value is False
@@ -122,8 +124,8 @@ def test_uneven_rows_are_packed_and_rows_of_like_length_are_not() -> None:
 
 
 def test_a_7b_model_checkpoints_long_rows_on_24_gib_and_keeps_short_ones_whole_on_an_h200() -> None:
-    tight = decision(planned(facts=machine("rtx-4090"), data=LONG), "checkpointing")
-    roomy = decision(planned(facts=machine("h200")), "checkpointing")
+    tight = decision(planned(facts=machine("rtx-4090"), data=LONG, config=TRL), "checkpointing")
+    roomy = decision(planned(facts=machine("h200"), config=TRL), "checkpointing")
     assert tight.value is True
     assert "of 21.6" in tight.why
     assert roomy.value is False
@@ -131,14 +133,15 @@ def test_a_7b_model_checkpoints_long_rows_on_24_gib_and_keeps_short_ones_whole_o
 
 
 def test_checkpointing_is_judged_by_the_rows_that_a_step_can_fill() -> None:
-    few = planned(facts=machine("rtx-3090"), model=models()["phi-3-mini"])
-    many = planned(facts=machine("rtx-3090"), model=models()["phi-3-mini"], config=config(train={"global_batch": 128}))
+    large = config(engine="trl", train={"global_batch": 128})
+    few = planned(facts=machine("rtx-3090"), model=models()["phi-3-mini"], config=TRL)
+    many = planned(facts=machine("rtx-3090"), model=models()["phi-3-mini"], config=large)
     assert (few.value("checkpointing"), many.value("checkpointing")) == (False, True)
 
 
 def test_the_micro_batch_halves_until_it_fits() -> None:
     found = {
-        card: planned(facts=machine(card), model=models()["llama-3-8b"], data=LONG).value("micro_batch")
+        card: planned(facts=machine(card), model=models()["llama-3-8b"], data=LONG, config=TRL).value("micro_batch")
         for card in ("rtx-4090", "t4", "rtx-2080-ti")
     }
     assert found == {"rtx-4090": 8, "t4": 4, "rtx-2080-ti": 1}
@@ -148,14 +151,13 @@ def test_the_micro_batch_is_a_power_of_two_within_a_ranks_share_of_the_step() ->
     even = data(mean=60, longest=64, limit=64)
     for world, expected in ((1, 16), (2, 8), (5, 4), (64, 1)):
         facts = machine("h200", world_size=world)
-        assert planned(facts=facts, data=even, config=config(train={"global_batch": 20})).value("micro_batch") == (
-            expected
-        )
+        asked = config(engine="trl", train={"global_batch": 20})
+        assert planned(facts=facts, data=even, config=asked).value("micro_batch") == expected
 
 
 def test_the_micro_batch_stops_growing_where_the_device_is_busy() -> None:
     even = data(mean=1000, longest=1024)
-    big = config(train={"global_batch": 512})
+    big = config(engine="trl", train={"global_batch": 512})
     card = decision(
         planned(facts=machine("b200"), model=models()["tinyllama-1.1b"], data=even, config=big), "micro_batch"
     )
@@ -188,7 +190,7 @@ def test_where_checkpointing_was_switched_off_the_remedy_is_to_switch_it_on() ->
 
 
 def test_the_optimiser_is_paged_only_where_memory_demands_it() -> None:
-    wide = config(lora={"rank": 192})
+    wide = config(engine="trl", lora={"rank": 192})
     roomy = decision(planned(facts=machine("a10"), config=wide, data=data(mean=900)), "optimizer")
     tight = decision(planned(facts=machine("t4"), config=wide, data=data(mean=900)), "optimizer")
     assert roomy.value == "adamw_fused"

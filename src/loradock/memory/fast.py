@@ -9,7 +9,7 @@ I = the MLP's inner size and r = the ranks of all adapters of a layer, in elemen
     in flight, beyond that   the gradient h, and the widest moment of one layer's forward or backward, or the head's
 
 The last layers are the plain ones, so the peak is at the head or in the last layer's backward, where all the others
-still hold what they keep. Evaluation keeps nothing but has two layers at hand at a time.
+still hold what they keep. Evaluation keeps nothing, but has two layers at hand at a time, or one and the head.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ FLASH_ROWS_A_DOCUMENT = 128
 """Rows by which FlashAttention-2's backward workspace grows with each document; see `engine.fast.attention`."""
 PLAIN_COPIES = 3
 """Float32 copies as wide as the MLP that the gate's backward makes where it is plain torch."""
+PLAIN_LOGITS = 1 << 20
+"""Logits of which plain torch's loss makes float32 copies at a time on a CPU."""
 PER_DOCUMENT_COPIES = 12
 """Copies of a document's queries where attention is recomputed document by document. An assumption."""
 FRAGMENTATION = 0.08
@@ -113,20 +115,22 @@ class FastMemory:
         return int(tokens * (elements * self.bytes + FLOAT * (2 + wide.attended / HEAD_SIZE)))
 
     def activations(self, shape: Shape) -> int:
-        """Bytes kept at the peak: by all layers, and by the one that is computed again where the last one has to be."""
-        inputs = shape.tokens * self.widths.hidden * self.bytes
-        layer = self.kept_by_layer(shape.tokens)
+        """Bytes that all layers keep when forward has ended."""
         plain = self.widths.layers - shape.checkpointed
-        return plain * layer + shape.checkpointed * inputs + (0 if plain else layer)
+        return plain * self.kept_by_layer(shape.tokens) + shape.checkpointed * self._hidden(shape.tokens)
 
     def in_flight(self, shape: Shape) -> int:
         """Bytes of the widest moment beyond what is kept, in training or in evaluation."""
-        dense = self.widths.widest * self.bytes if self.is_nf4 and shape.cached < self.widths.layers else 0
-        moments = [self._mlp_backward(shape.tokens, dense), self._attention_backward(shape.tokens, dense)]
-        if shape.checkpointed == self.widths.layers:
-            moments.append(self._forward(shape.tokens, dense))
-        evaluation = 2 * self.kept_by_layer(shape.tokens) + self._forward(shape.tokens, dense)
-        return max(*moments, self._head(shape.tokens), evaluation - self.activations(shape))
+        tokens, layers = shape.tokens, self.widths.layers
+        layer, has_dense = self.kept_by_layer(tokens), self.is_nf4 and shape.cached < layers
+        moments = [self._in_layer(shape, has_dense=has_dense and not shape.cached)]
+        if has_dense and shape.cached:  # below the cached layers, which have given back what they kept
+            plain = min(shape.cached, layers - shape.checkpointed)
+            given_back = plain * layer + (shape.cached - plain) * self._hidden(tokens)
+            moments.append(self._in_layer(shape, has_dense=True) - given_back)
+        evaluation = layer + max(layer + self._forward(tokens, has_dense=has_dense), self._head(tokens, hidden=3))
+        moments.append(evaluation - self.activations(shape))
+        return max(*moments, self._head(tokens, hidden=4), self._head_end(tokens))
 
     def _fixed(self) -> dict[str, int]:
         setting, model = self.setting, self.model
@@ -143,24 +147,41 @@ class FastMemory:
             "runtime": RUNTIME_BYTES,
         }
 
-    def _forward(self, tokens: int, dense: int) -> int:
-        """The MLP half, at its last product: its normed input, the gate's product, the layer's output."""
-        return int(tokens * self.bytes * (2 * self.widths.hidden + self.widths.inner)) + dense
+    def _in_layer(self, shape: Shape, *, has_dense: bool) -> int:
+        """The widest moment of one layer's forward or backward."""
+        tokens = shape.tokens
+        moment = max(
+            self._forward(tokens, has_dense=has_dense),
+            self._mlp_backward(tokens, has_dense=has_dense),
+            self._attention_backward(tokens, has_dense=has_dense),
+        )
+        if shape.checkpointed == self.widths.layers:  # the layer is whole while it is computed again, beside its output
+            moment += self.kept_by_layer(tokens) + self._hidden(tokens)
+        return moment
 
-    def _mlp_backward(self, tokens: int, dense: int) -> int:
-        """The layer's gradient, and that of the gate's product."""
-        gate = tokens * self.bytes * (self.widths.hidden + self.widths.inner)
-        if self.setting.on_gpu:
-            return gate + dense
-        own = 0 if self.bytes == FLOAT else PLAIN_COPIES
-        return gate + max(dense, tokens * FLOAT * self.widths.inner * (PLAIN_COPIES + own))
+    def _forward(self, tokens: int, *, has_dense: bool) -> int:
+        """The MLP half, with its normed input; up's matrix is made while gate's is there; then the last product."""
+        wide = self.widths
+        projections = wide.widest * self.bytes * (1 if wide.has_fused_projections else 2) * has_dense
+        last = (tokens * (wide.hidden + wide.inner) + wide.hidden * wide.inner * has_dense) * self.bytes
+        return self._hidden(tokens) + max(projections, last)
 
-    def _attention_backward(self, tokens: int, dense: int) -> int:
+    def _mlp_backward(self, tokens: int, *, has_dense: bool) -> int:
+        """The layer's gradient, and that of the gate's product; then that of the half's input."""
+        wide = self.widths
+        product = tokens * wide.inner * self.bytes
+        copies = 0 if self.setting.on_gpu else PLAIN_COPIES * (1 if self.bytes == FLOAT else 2)
+        down = wide.hidden * wide.inner * self.bytes * has_dense
+        first = product + max(down, tokens * wide.inner * FLOAT * copies)
+        return self._hidden(tokens) + max(first, self._hidden(tokens) + wide.widest * self.bytes * has_dense)
+
+    def _attention_backward(self, tokens: int, *, has_dense: bool) -> int:
         """The layer's gradient, attention's, those of queries, keys and values; the kernel's own or the input's."""
         wide = self.widths
-        held = tokens * self.bytes * (wide.hidden + wide.attended + wide.projected)
+        held = tokens * (wide.hidden + wide.attended + wide.projected) * self.bytes
         joined = wide.projected if wide.has_fused_projections else 0
-        after = tokens * self.bytes * (2 * wide.hidden + joined) + dense
+        matrix = wide.hidden * (joined or wide.attended) * has_dense
+        after = (tokens * (2 * wide.hidden + joined) + matrix) * self.bytes
         return int(held + max(after, self._attention_workspace(tokens)))
 
     def _attention_workspace(self, tokens: int) -> float:
@@ -171,8 +192,23 @@ class FastMemory:
         sums = (tokens + FLASH_ROWS_A_DOCUMENT * documents) * FLOAT * wide.attended * (1 + 1 / HEAD_SIZE)
         return sums + tokens * self.bytes * 2 * wide.attended * wide.has_grouped_heads
 
-    def _head(self, tokens: int) -> int:
-        """Head and loss where every position is supervised: hidden states and gradients, and a chunk of logits."""
-        chunk_rows = max(LEAST_LOGIT_ROWS, LOGIT_CHUNK_BYTES // (self.widths.vocabulary * self.bytes))
-        logits = min(tokens, chunk_rows) * self.widths.vocabulary * self.bytes
-        return tokens * self.widths.hidden * self.bytes * 6 + logits
+    def _head(self, tokens: int, *, hidden: int) -> int:
+        """In the loop over chunks of logits, the last one still there: that, and so many tensors of hidden states.
+
+        Every position is taken to be supervised. The tensors are the last hidden states, the chosen ones, normed, and
+        in training their gradient.
+        """
+        copies = 0 if self.setting.on_gpu else 1 if self.bytes == FLOAT else 2
+        own = min(tokens * self.widths.vocabulary, PLAIN_LOGITS) * FLOAT * copies
+        return hidden * self._hidden(tokens) + self._logits(tokens, chunks=2) + own
+
+    def _head_end(self, tokens: int) -> int:
+        """At the end of the head: two more gradients, through the norm and to all positions."""
+        return 6 * self._hidden(tokens) + self._logits(tokens, chunks=1)
+
+    def _logits(self, tokens: int, *, chunks: int) -> int:
+        row = self.widths.vocabulary * self.bytes
+        return min(tokens, chunks * max(LEAST_LOGIT_ROWS, LOGIT_CHUNK_BYTES // row)) * row
+
+    def _hidden(self, tokens: int) -> int:
+        return tokens * self.widths.hidden * self.bytes

@@ -38,7 +38,7 @@ def decide_layers(question: Question) -> Decision:
     rows = question.decided["micro_batch"]
     tokens = rows * question.row_tokens
     shape = fitted(question.fast_memory, tokens=tokens, limits=question.limits)
-    count = shape.checkpointed if shape else layers - 1
+    count = shape.checkpointed if shape else layers
     kept = question.fast_memory.kept_by_layer(tokens) / 2**20
     if not count:
         return Decision(name=name, value=0, why=f"all {layers} layers keep {kept:,.0f} MiB each, and it fits")
@@ -53,8 +53,8 @@ def _decide_fast(question: Question) -> Decision:
     if wanted != "auto":
         return asked("checkpointing", question.asked_layers(wanted) >= layers - 1)
     choice = question.fast_choice()
-    count = choice.shape.checkpointed if choice else layers - 1
-    why = f"{count} of {layers} layers are computed again; the last one never need be"
+    count = choice.shape.checkpointed if choice else layers
+    why = f"{count} of {layers} layers are computed again, where more memory would spare it"
     return Decision(name="checkpointing", value=count >= layers - 1, why=why)
 
 

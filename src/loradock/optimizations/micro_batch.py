@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from loradock.errors import OutOfMemory
 from loradock.optimizations.base import Decision, Question, asked
 
@@ -37,9 +39,18 @@ def too_large(question: Question, expected: dict[str, int]) -> OutOfMemory:
         remedy = "--set train.checkpointing=true"
     elif question.config.model.cache_weights not in ("auto", 0):
         remedy = "--set model.cache_weights=auto"
+    elif question.is_fast and fits_paged(question):
+        remedy = "--set engine=trl, whose optimiser state can live outside the card"
     else:
         remedy = f"--set data.max_length={max(64, length // 2)}, a smaller model, or a larger card"
     return OutOfMemory(f"one row of {length} tokens needs about {needed:.1f} GiB, {card}", hint=remedy)
+
+
+def fits_paged(question: Question) -> bool:
+    """Whether one row fits with the TRL engine, all layers checkpointed and the optimiser's state paged."""
+    other = replace(question, decided={**question.decided, "engine": "trl"})
+    paged = other.expected_bytes(micro_batch=1, checkpointing=True, optimizer="paged_adamw_8bit")
+    return paged["total"] <= question.memory_bytes
 
 
 def _decide_trl(question: Question) -> Decision:
@@ -60,7 +71,7 @@ def _decide_fast(question: Question) -> Decision:
     choice = question.fast_choice()
     if choice is None and question.on_gpu:
         wanted = question.config.train.checkpointing
-        layers = question.model.layers - 1 if wanted == "auto" else question.asked_layers(wanted)
+        layers = question.model.layers if wanted == "auto" else question.asked_layers(wanted)
         cached = question.limits.cached or 0
         raise too_large(
             question,
