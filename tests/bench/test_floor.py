@@ -7,7 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bench.floor.rates import NF4_BITS, Device, dequantise, rate
+
 ROOT = Path(__file__).parents[2]
+
+
+def test_a_rate_is_the_amount_over_the_seconds_of_a_round() -> None:
+    assert rate(10.0, [5.0, 1.0, 2.0]) == {"min": 2.0, "median": 5.0, "max": 10.0}
+
+
+def test_dequantising_counts_four_bits_read_and_a_whole_value_written_a_weight() -> None:
+    assert 4.12 < NF4_BITS < 4.13
+    found = dequantise(Device.of("cpu"), inputs=64, outputs=128, seconds=0.01)
+    assert 0 < found["min"] <= found["max"]
 
 
 def test_the_ceilings_of_a_cpu_are_measured_and_written(tmp_path: Path) -> None:

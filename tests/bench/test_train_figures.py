@@ -7,13 +7,19 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
 from bench.train import arithmetic, lines, models, rows, tables
 from bench.train.arms import ARMS
 from bench.train.arms.base import Task
 from bench.train.measures import loss_difference, measured
 from bench.train.slices import Place, told
+from loradock.config.schema import DataConfig, SourceConfig
+from loradock.data.prepare import prepare
+from loradock.data.select import fit
+from loradock.data.steps import TrainSteps
 
 SHAPE = {"steps": 4, "samples": 2}
 
@@ -63,9 +69,19 @@ def test_rows_are_the_same_ids_for_us_and_for_the_peers_in_the_order_of_our_step
         spoken, learned = row["prompt"].split(), row["completion"].split()
         assert ids == [int(word[1:]) for word in spoken + learned] + [2]
         assert labels == [-100] * len(spoken) + ids[len(spoken) :]
-    unordered = (folder / "rows.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(text) for text in unordered] != texts
     assert len(known) == 12
+    assert examples["input_ids"] == ids_that_our_steps_see(folder, **shape)
+
+
+def ids_that_our_steps_see(folder: Path, *, steps: int, samples: int, seed: int) -> list[list[int]]:
+    """Rows of the packed micro-batches of a run on `rows.jsonl`, from the cache that was made for it."""
+    cached = DataConfig(sources=(SourceConfig(path=str(folder / "rows.jsonl"), format="prompt-completion"),))
+    ready = prepare(cached, tokenizer=AutoTokenizer.from_pretrained(folder.parent.parent), cache_dir=folder / "cache")
+    fitted = fit(ready, rows=np.arange(ready.rows), max_length=rows.LONGEST)
+    packs = {"micro_batch": 1, "packing": True, "global_batch": samples}
+    ours = TrainSteps(ready, fitted=fitted, seed=seed, total_steps=steps, **packs)
+    batches = [batch for step in range(steps) for batch in ours[step].micro_batches]
+    return [ready.row(int(row))[0].tolist() for batch in batches for row in batch.rows]
 
 
 def test_the_operations_of_a_row_are_those_of_two_passes_counted_by_hand() -> None:
