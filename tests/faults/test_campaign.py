@@ -13,6 +13,7 @@ from faults.campaign import records, table
 from faults.tracing import strace
 
 CONTROL_TRIALS = 30
+OTHER_ENGINE_TRIALS = 18
 
 
 def campaign(*arguments: str, timeout: float) -> subprocess.CompletedProcess[str]:
@@ -48,6 +49,7 @@ def test_a_short_campaign_loses_nothing(promise: str, place: Path) -> None:
     lines = records.lines(promise, place=place)
     assert len(lines) >= 2
     assert [line for line in lines if line["result"] != "ok"] == []
+    assert {line["engine"] for line in lines} == {"fast"}
 
 
 def test_the_stock_trainer_fails_at_the_system_calls_of_its_save(tmp_path: Path) -> None:
@@ -65,6 +67,15 @@ def test_the_stock_trainer_fails_at_the_system_calls_of_its_save(tmp_path: Path)
 def test_a_whole_campaign_loses_nothing(promise: str) -> None:
     needs_strace(promise)
     done = campaign(promise, timeout=6 * 3600)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("promise", ["P1", "P2", "P6"])
+def test_the_other_engine_loses_nothing_either(promise: str) -> None:
+    needs_strace(promise)
+    done = campaign(promise, "--engine", "trl", "--trials", str(OTHER_ENGINE_TRIALS), timeout=3600)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 

@@ -20,7 +20,7 @@ import click
 from faults.campaign import calls, kills, records, stops, table
 from faults.campaign.bench import Bench, make_inputs
 from faults.campaign.processes import ENVIRONMENT, Process, adopt, die_with_parent, preload
-from faults.campaign.subjects import SUBJECTS
+from faults.campaign.subjects import ENGINES, SUBJECTS, Stock, subject_named
 
 CAMPAIGNS: dict[str, ModuleType] = {each.PROMISE: each for each in (kills, calls, stops)}
 SHORT = {"P1": 2, "P2": 6, "P6": 3}
@@ -35,14 +35,14 @@ def main() -> None:
     os.environ.update(ENVIRONMENT)
     sys.path[:0] = [str(records.ROOT / "src"), str(records.ROOT / "tests")]
     adopt()
-    subject = SUBJECTS[asked.subject]
+    subject = subject_named(asked.subject, engine=asked.engine)
     preload(subject.package, libraries=subject.libraries)
     folder = Path(tempfile.mkdtemp(prefix="campaign-", dir=asked.folder))
     bench = Bench(folder=folder, subject=subject, inputs=make_inputs(folder / "inputs"))
     flawed = [line for promise in asked.promises for line in campaign(promise, asked, bench) if line["result"] != "ok"]
     if asked.place == records.PLACE:
         table.PAGE.write_text(table.text(), encoding="utf-8")
-    if flawed and asked.subject == "loradock":
+    if flawed and asked.subject != Stock.name:
         click.echo(f"what the last trials left is in {folder}", err=True)
         sys.exit(1)
     shutil.rmtree(folder)
@@ -52,7 +52,8 @@ def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="faults.campaign", description=__doc__)
     parser.add_argument("promises", nargs="*", choices=[[], *CAMPAIGNS], help="P1, P2, P6")
-    parser.add_argument("--subject", default="loradock", choices=list(SUBJECTS))
+    parser.add_argument("--subject", default="loradock", choices=SUBJECTS)
+    parser.add_argument("--engine", default="fast", choices=ENGINES, help="the training loop of loradock")
     parser.add_argument("--trials", type=int, help="stop when so many are done (default: all)")
     parser.add_argument("--short", action="store_true", help="a few of each, as in CI")
     parser.add_argument("--jobs", type=int, default=2, help="trials side by side")
@@ -68,8 +69,9 @@ def campaign(promise: str, asked: Any, bench: Bench) -> list[records.Line]:
     every = module.trials(bench)
     bench.total = len(every)
     wanted = every[: SHORT[promise] if asked.short else asked.trials]
-    left = [trial for trial in wanted if trial not in {line["trial"] for line in own_lines(promise, asked)}]
-    click.echo(f"{promise} {asked.subject} {records.commit()}: {len(wanted)} trials, {len(left)} to make")
+    left = [trial for trial in wanted if trial not in {line["trial"] for line in own_lines(promise, asked, bench)}]
+    name = f"{promise} {asked.subject} ({bench.subject.engine})"
+    click.echo(f"{name} {records.commit()}: {len(wanted)} trials, {len(left)} to make")
     workers = [
         Process(
             lambda part=left[job :: asked.jobs]: work(module, part, bench, asked.place),
@@ -82,8 +84,8 @@ def campaign(promise: str, asked: Any, bench: Bench) -> list[records.Line]:
     for worker in workers:
         ended = worker.finish(seconds=1e6)
         assert ended.exit_code == 0, worker.text()[-3000:]
-    lines = [line for line in own_lines(promise, asked) if line["trial"] in wanted]
-    click.echo(f"{promise} {asked.subject}: {tally(lines)}")
+    lines = [line for line in own_lines(promise, asked, bench) if line["trial"] in wanted]
+    click.echo(f"{name}: {tally(lines)}")
     return lines
 
 
@@ -100,12 +102,13 @@ def work(module: ModuleType, trials: Sequence[Any], bench: Any, place: Path) -> 
         click.echo(records.append(line, place=place))
 
 
-def own_lines(promise: str, asked: Any) -> list[records.Line]:
-    """The lines of this commit and subject."""
+def own_lines(promise: str, asked: Any, bench: Bench) -> list[records.Line]:
+    """The lines of this commit, subject and engine."""
+    wanted = (records.commit(), asked.subject, bench.subject.engine)
     return [
         line
         for line in records.lines(promise, place=asked.place)
-        if line["commit"] == records.commit() and line["subject"] == asked.subject
+        if (line["commit"], line["subject"], line.get("engine")) == wanted
     ]
 
 

@@ -58,5 +58,5 @@ def line(
     ended = process.finish()
     figures: Line = {"exit_code": ended.exit_code, "seconds": round(ended.seconds, 2), "flaws": flaws}
     result = flaws[-1].split(":")[0] if flaws else "ok"
-    head = {"promise": promise, "subject": bench.subject.name, "trial": trial, "seed": seed, "start": start}
-    return {**head, "of": bench.total, "result": result, "figures": figures}
+    head = {"promise": promise, "subject": bench.subject.name, "engine": bench.subject.engine, "trial": trial}
+    return {**head, "seed": seed, "start": start, "of": bench.total, "result": result, "figures": figures}

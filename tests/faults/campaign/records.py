@@ -45,9 +45,9 @@ def lines(promise: str, *, place: Path = PLACE) -> list[Line]:
     return list({key(line): line for line in read}.values())
 
 
-def key(line: Line) -> tuple[str, str, str]:
+def key(line: Line) -> tuple[str, ...]:
     """What makes two lines the same trial."""
-    return line["commit"], line["subject"], str(line["trial"])
+    return line["commit"], line["subject"], line.get("engine", ""), str(line["trial"])
 
 
 def of_last_run(found: Iterable[Line], *, target: int) -> list[Line]:

@@ -50,6 +50,7 @@ class Subject(Protocol):
     """A trainer that saves to OUTPUT/checkpoints/checkpoint-STEP, and continues when its command is given again."""
 
     name: str
+    engine: str
     package: str
     libraries: tuple[str, ...]
 
@@ -79,7 +80,7 @@ class Subject(Protocol):
 
 
 class Loradock:
-    """The product."""
+    """The product, with one of its engines."""
 
     name = "loradock"
     package = "loradock"
@@ -91,12 +92,16 @@ class Loradock:
         "matplotlib.backends.backend_agg",
     )
 
+    def __init__(self, *, engine: str) -> None:
+        self.engine = engine
+
     def command(self, inputs: Inputs, out: Path, *extra: str) -> list[str]:
         settings = {
             "checkpoints.every": SAVE_EVERY,
             "checkpoints.keep": 2,
             "data.max_length": 64,
             "device": "cpu",
+            "engine": self.engine,
             "logging.every": 1,
             "lora.dropout": 0.1,
             "lora.rank": 4,
@@ -146,6 +151,7 @@ class Stock:
     """The negative control; see `stock.py`."""
 
     name = "stock"
+    engine = "transformers"
     package = "faults.campaign"
     libraries: tuple[str, ...] = STOCK_LIBRARIES
 
@@ -183,7 +189,13 @@ class Stock:
         surround(Trainer, "_save_checkpoint", before, after)
 
 
-SUBJECTS: dict[str, Subject] = {subject.name: subject for subject in (Loradock(), Stock())}
+ENGINES = ("fast", "trl")
+SUBJECTS = (Loradock.name, Stock.name)
+
+
+def subject_named(name: str, *, engine: str) -> Subject:
+    """The product with this engine, or the control, which has one of its own."""
+    return Stock() if name == Stock.name else Loradock(engine=engine)
 
 
 def listed(out: Path) -> list[str]:

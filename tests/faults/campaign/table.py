@@ -38,11 +38,12 @@ HEAD = """\
 
 Each line of [`bench/results/reliability/`](../bench/results/reliability/) is one trial, with its commit, its seed and
 what was done. A campaign goes on where it stopped: give its command again. The *control* is the same harness on
-transformers' own Trainer with a peft LoRA and `resume_from_checkpoint`, which has to fail. A commit with `-dirty` had
-changes in `src/`.
+transformers' own Trainer with a peft LoRA and `resume_from_checkpoint`, which has to fail. The *engine* is named where
+a promise rests on code of each training loop; a run from before there were two names none, and was TRL's. A commit with
+`-dirty` had changes in `src/`.
 
-| | promise | trials | result | control | commit | command |
-|---|---|---|---|---|---|---|
+| | promise | trials | engine | result | control | commit | command |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -67,7 +68,7 @@ def row(promise: str, *, place: Path) -> str:
     trials = str(count) if count >= total else f"{count} of {total}"
     commit = ", ".join(sorted({line["commit"] for line in found}))
     result = results(found) + "".join(f"; {extra}" for extra in extras(promise, found)) if found else "not yet run"
-    cells = [promise, what, trials if found else "", result, control, commit, command(promise, found)]
+    cells = [promise, what, trials if found else "", engines(found), result, control, commit, command(promise, found)]
     return "| " + " | ".join(cells) + " |\n"
 
 
@@ -83,6 +84,15 @@ def results(found: Sequence[Line]) -> str:
     for line in found:
         tally[line["result"]] += line.get("count", 1)
     return ", ".join(f"{number} {result}" for result, number in sorted(tally.items(), key=lambda pair: -pair[1]))
+
+
+def engines(found: Sequence[Line]) -> str:
+    """How many trials each engine had, where they name one: `fast 200, trl 20`."""
+    tally: Counter[str] = Counter()
+    for line in found:
+        if "engine" in line:
+            tally[line["engine"]] += line.get("count", 1)
+    return ", ".join(f"{engine} {number}" for engine, number in sorted(tally.items()))
 
 
 def extras(promise: str, found: Sequence[Line]) -> list[str]:
