@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from loradock import cards, shapes
 from loradock.config.schema import RunConfig
 from loradock.facts import DataFacts, Facts, ModelFacts
+from loradock.memory.fast import Shape
 from loradock.optimizations import DECISIONS
 from loradock.optimizations.base import Decision, Question
 
@@ -77,3 +79,36 @@ def make(
         cached_layers=decided["cached_layers"],
     )
     return Plan(decisions=tuple(decisions), memory_bytes=expected, model=model, data=data)
+
+
+def on_card(config: RunConfig, *, card: str, model: ModelFacts, data: DataFacts) -> Plan:
+    """The plan for a machine with one card of this short name (a10, h200), which need not be there.
+
+    The machine is taken to have 8 CPUs, 64 GiB, and no flash-attn. UsageError for a card that is not in the table, and
+    what `make` raises.
+    """
+    return make(config, facts=machine_with(card), model=model, data=data)
+
+
+def machine_with(card: str) -> Facts:
+    """A machine with one named card."""
+    gpus = (cards.named(card).as_gpu(),)
+    return Facts(platform="any", python="any", cpus=8, memory_bytes=64 << 30, in_container=True, gpus=gpus)
+
+
+def tokens_per_second(plan: Plan, config: RunConfig, *, facts: Facts) -> float:
+    """Trained tokens a second of one process that the speed model expects of a plan for the fast engine.
+
+    Only as good as its assumptions: see `speed`. To be compared with another such figure, not with a clock.
+    """
+    decided = {decision.name: decision.value for decision in plan.decisions}
+    question = Question(config=config, facts=facts, model=plan.model, data=plan.data, decided=decided)
+    shape = Shape(
+        tokens=decided["micro_batch"] * question.row_tokens,
+        checkpointed=decided["checkpointed_layers"],
+        cached=decided["cached_layers"],
+    )
+    seconds = shapes.step_seconds(
+        question.fast_memory, shape, step_tokens=question.step_tokens, data=question.rows, rates=question.rates
+    )
+    return question.step_tokens / seconds

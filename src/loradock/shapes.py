@@ -61,20 +61,16 @@ def choose(
         shape = fitted(memory, tokens=count * row_tokens, limits=limits)
         if shape is None:
             continue
-        passes = max(1, math.ceil(step_tokens / (shape.tokens * PACKED_SHARE)))
-        parts = fast_seconds(
-            memory.widths,
-            shape,
-            tokens=step_tokens / passes,
-            rows=data,
-            rates=rates,
-            dtype=memory.setting.dtype,
-            is_nf4=memory.is_nf4,
-        )
-        found.append(
-            Choice(rows=count, shape=shape, needed_bytes=memory.total(shape), step_seconds=passes * sum(parts.values()))
-        )
+        seconds = step_seconds(memory, shape, step_tokens=step_tokens, data=data, rates=rates)
+        found.append(Choice(rows=count, shape=shape, needed_bytes=memory.total(shape), step_seconds=seconds))
     return min(found, key=lambda each: (each.step_seconds, each.rows), default=None)
+
+
+def step_seconds(memory: FastMemory, shape: Shape, *, step_tokens: float, data: Rows, rates: Rates) -> float:
+    """Seconds that one process is expected to take for an optimiser step of so many tokens, in passes of this shape."""
+    passes = max(1, math.ceil(step_tokens / (shape.tokens * PACKED_SHARE)))
+    parts = fast_seconds(memory.widths, shape, memory.setting, tokens=step_tokens / passes, rows=data, rates=rates)
+    return passes * sum(parts.values())
 
 
 def fitted(memory: FastMemory, *, tokens: int, limits: Limits) -> Shape | None:

@@ -2,8 +2,8 @@
 
 Products count LoRA's two passes (forward, gradient of the input; the base has no gradient of its own) and a third for
 layers computed again. Reading the dense weights is taken not to overlap with them, which is what makes small passes
-slow. Traffic of what is not a product was read from the engine's code for the fast engine, and counted
-by dispatch trace for PEFT. A card's rates are its published ones (`cards.json`) times what is assumed to be sustained.
+slow. Traffic of what is not a product was read from the engine's code for the fast engine, and counted by dispatch
+trace for PEFT. A card's rates are its published ones (`cards.json`) times what is assumed to be sustained.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from loradock.cards import Card
 from loradock.memory.base import BYTES
-from loradock.memory.fast import Shape
+from loradock.memory.fast import Setting, Shape
 from loradock.memory.widths import Widths
 
 COPY_SHARE = 0.8
@@ -30,6 +30,8 @@ PEFT_HOST_SECONDS_A_LAYER = 0.339 / 32
 PEFT_FORWARD_COPIES, PEFT_BACKWARD_COPIES = 16.1, 23.1
 """PEFT's elementwise and LoRA traffic in units of all outputs of a layer's linears, counted for Llama-3-8B at 4 096
 tokens: 5.0 + 0.68 GB forward, 6.8 + 1.35 GB backward."""
+DOCUMENT_SECONDS = 2e-4
+"""Assumed: the host's time for one document in one layer, where attention goes document by document."""
 NF4_BYTES = 0.5 + 4 / 64
 """Read for a weight that is made dense: its 4 bits and the expanded scale of its block."""
 
@@ -68,16 +70,17 @@ def rates_of(card: Card) -> Rates:
 
 
 def fast_seconds(
-    widths: Widths, shape: Shape, *, tokens: float, rows: Rows, rates: Rates, dtype: str, is_nf4: bool
+    widths: Widths, shape: Shape, setting: Setting, *, tokens: float, rows: Rows, rates: Rates
 ) -> dict[str, float]:
     """Seconds of one micro-batch of `tokens` real tokens in the fast engine, by what takes them."""
-    size = BYTES[dtype]
+    size = BYTES[setting.dtype]
     again = shape.checkpointed / widths.layers
     forward, backward = _fast_copies(widths)
     copies = widths.layers * (forward * (1 + again) + backward)
     passes = 2 * widths.layers + shape.checkpointed
     dequantised = passes - _cached_passes(widths, shape)
-    dense = widths.weights * (NF4_BYTES + size) if is_nf4 else 0.0
+    dense = widths.weights * (NF4_BYTES + size) if setting.quantization == "nf4" else 0.0
+    documents = 0.0 if setting.has_flash or not setting.on_gpu else tokens / max(1.0, rows.mean_tokens)
     return {
         "products": 2 * widths.layers * widths.weights * (2 + again) * tokens / rates.flops,
         "traffic": copies * size * tokens / rates.bytes,
@@ -86,6 +89,7 @@ def fast_seconds(
         "weights": passes * widths.weights * size / rates.bytes,
         "dequantise": dequantised * dense / rates.dequantise_bytes,
         "kernels": FAST_KERNELS_A_LAYER * widths.layers * (1 + again / 3) * rates.kernel_seconds,
+        "documents": documents * widths.layers * (1 + again / 3) * DOCUMENT_SECONDS,
     }
 
 

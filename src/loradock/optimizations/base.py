@@ -153,19 +153,33 @@ class Question:
     def fast_choice(self) -> Choice | None:
         """The shape of the fast engine's passes that is fastest of those that fit; None where none does."""
         asked = self.config.train.micro_batch
-        card = cards.known_as(self.facts.gpu.name) or cards.named(UNKNOWN_CARD) if self.on_gpu else None
-        data = self.data
         return shapes.choose(
             self.fast_memory,
             rows=range(1, self.useful_rows + 1) if asked == "auto" else (asked,),
             row_tokens=self.row_tokens,
-            step_tokens=self.samples_per_rank * data.mean_tokens,
+            step_tokens=self.step_tokens,
             limits=self.limits,
-            data=speed.Rows(
-                mean_tokens=data.mean_tokens, supervised_share=data.supervised_tokens / max(1, data.tokens)
-            ),
-            rates=speed.rates_of(card) if card else speed.CPU,
+            data=self.rows,
+            rates=self.rates,
         )
+
+    @property
+    def step_tokens(self) -> float:
+        """Tokens of an optimiser step that fall to one process, in the mean."""
+        return self.samples_per_rank * self.data.mean_tokens
+
+    @property
+    def rows(self) -> speed.Rows:
+        """What the time of a pass hangs on, of the data."""
+        data = self.data
+        return speed.Rows(mean_tokens=data.mean_tokens, supervised_share=data.supervised_tokens / max(1, data.tokens))
+
+    @property
+    def rates(self) -> speed.Rates:
+        """What the device is assumed to sustain."""
+        if not self.on_gpu:
+            return speed.CPU
+        return speed.rates_of(cards.known_as(self.facts.gpu.name) or cards.named(UNKNOWN_CARD))
 
 
 Decide = Callable[[Question], Decision]
