@@ -1,0 +1,46 @@
+"""The table of named cards: complete, found by short names and by NVML's, and the same figures for all who ask."""
+
+from __future__ import annotations
+
+import pytest
+
+from loradock import cards
+from loradock.checks.known import peak
+from loradock.errors import UsageError
+
+NAMED = "t4 v100 2080ti 3090 4090 a10 l4 l40s a100-40 a100-80 h100 h200 b200".split()
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_card_has_all_that_a_plan_needs_with_its_source(name: str) -> None:
+    card = cards.named(name)
+    gpu = card.as_gpu()
+    assert 10 < gpu.memory_bytes / 2**30 < 200
+    assert (7, 0) <= gpu.capability <= (10, 0)
+    assert 50 < card.tflops < 2500
+    assert 250 < card.memory < 8000
+    assert 0.3 < card.sustained < 0.8
+    assert card.source.startswith("NVIDIA ")
+
+
+def test_a_card_is_the_same_by_its_short_name_and_by_what_nvml_calls_it() -> None:
+    for name in NAMED:
+        card = cards.named(name)
+        assert cards.known_as(card.name) is card
+        assert peak(card.name) is card
+
+
+def test_upper_case_is_a_name_too() -> None:
+    assert cards.named("A10") is cards.named("a10")
+
+
+@pytest.mark.parametrize(("name", "hint"), [("a100-4", "did you mean a100-40?"), ("voodoo2", "one of ")])
+def test_an_unknown_card_is_refused_with_what_is_near(name: str, hint: str) -> None:
+    with pytest.raises(UsageError, match="no card called") as refused:
+        cards.named(name)
+    assert (refused.value.hint or "").startswith(hint)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA A100 MIG 1g.5gb", "NVIDIA GeForce RTX 4090 Laptop GPU", "Radeon VII"])
+def test_a_slice_a_variant_and_an_unknown_card_have_no_figures(name: str) -> None:
+    assert cards.known_as(name) is None
