@@ -18,9 +18,6 @@ from dataclasses import dataclass, replace
 from loradock.memory.fast import FastMemory, Shape
 from loradock.speed import Rates, Rows, fast_seconds
 
-PACKED_SHARE = 0.95
-"""How full packs are that samples fill in order: 97 % at 4 096 tokens was measured on rows of 166."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -67,8 +64,11 @@ def choose(
 
 
 def step_seconds(memory: FastMemory, shape: Shape, *, step_tokens: float, data: Rows, rates: Rates) -> float:
-    """Seconds that one process is expected to take for an optimiser step of so many tokens, in passes of this shape."""
-    passes = max(1, math.ceil(step_tokens / (shape.tokens * PACKED_SHARE)))
+    """Seconds that one process is expected to take for a mean optimiser step of so many tokens in passes of this shape.
+
+    The passes are those of a full step, which is why a budget has to have some room to spare one.
+    """
+    passes = max(1, math.ceil(step_tokens * data.fullest / shape.tokens))
     parts = fast_seconds(memory.widths, shape, memory.setting, tokens=step_tokens / passes, rows=data, rates=rates)
     return passes * sum(parts.values())
 

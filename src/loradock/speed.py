@@ -52,10 +52,14 @@ CPU = Rates(flops=20e9, bytes=5e9, dequantise_bytes=0.3e9, kernel_seconds=2e-5)
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """What is trained on: `mean_tokens` of a document, and the share of tokens that is learned."""
+    """What is trained on: `mean_tokens` of a document, and the share of tokens that is learned.
+
+    `fullest`: tokens of a step that is to be reckoned with, over those of the mean step.
+    """
 
     mean_tokens: float
     supervised_share: float
+    fullest: float = 1.0
 
 
 def rates_of(card: Card) -> Rates:
