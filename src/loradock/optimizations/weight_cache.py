@@ -11,7 +11,7 @@ from loradock.shapes import fitted
 
 
 def decide(question: Question) -> Decision:
-    """As many as memory allows once activations are kept, which is worth about ten times more a byte."""
+    """As many as memory allows once activations are kept, which is worth several times more a byte."""
     wanted, layers = question.config.model.cache_weights, question.model.layers
     obstacle = cache_obstacle(question)
     if wanted != "auto" and wanted > (0 if obstacle else layers):
