@@ -88,6 +88,16 @@ class Layer:
         z, mlp = self._mlp_forward(y, seed=seed)
         return z, (attention, mlp)
 
+    def recompute(self, x: torch.Tensor, batch: FlatBatch, *, seed: int | None) -> LayerKept:
+        """What backward needs, from x [T, hidden] again; the last product, which it does not read, is left out."""
+        y, attention = self._attention_forward(x, batch, seed=seed)
+        if self.parts.mlp_out_norm is not None:
+            _, mlp = self._mlp_forward(y, seed=seed)
+            return attention, mlp
+        rstd, h, gate_up, product = self._mlp_inner(y, seed=seed)
+        h_down = self.down.down(product, seed=self._seed(seed, 3, self.down))
+        return attention, MlpKept(x=y, rstd=rstd, h=h, gate_up=gate_up, h_down=h_down, unnormed=None, out_rstd=None)
+
     def backward(self, dz: torch.Tensor, kept: LayerKept, batch: FlatBatch, *, seed: int | None) -> torch.Tensor:
         """The gradient to the layer's input, in the storage of `dz` [T, hidden]; its adapters' into the flat buffer."""
         attention, mlp = kept
@@ -102,14 +112,17 @@ class Layer:
     ) -> tuple[torch.Tensor, AttentionKept]:
         parts = self.parts
         normed, rstd = self._norm(x, parts.attention_norm)
-        outputs, h = self.qkv.forward(normed, seed=self._seed(seed, 0, self.qkv))
-        q, k, v = self._split(outputs)
+        joined, h = self.qkv.forward_joined(normed, seed=self._seed(seed, 0, self.qkv))
+        both, q, k, v = self._split(joined)
         raw_q, q_rstd = q, None
         raw_k, k_rstd = k, None
         if parts.query_norm is not None and parts.key_norm is not None:
             q, q_rstd = self._head_norm(raw_q, parts.query_norm)
             k, k_rstd = self._head_norm(raw_k, parts.key_norm)
-        self._rotate(q, k, batch, sign=1)
+            self._rotate(q, batch, sign=1)
+            self._rotate(k, batch, sign=1)
+        else:
+            self._rotate(both, batch, sign=1)
         out, saved = self.attention.forward(q, k, v, batch.documents, parts.rule)
         (y,), h_output = self.output.forward(out.flatten(1), seed=self._seed(seed, 1, self.output))
         unnormed, out_rstd = None, None
@@ -146,11 +159,13 @@ class Layer:
         if parts.query_norm is not None and parts.key_norm is not None:
             q, _ = self._head_norm(kept.q, parts.query_norm)
             k, _ = self._head_norm(kept.k, parts.key_norm)
-            self._rotate(q, k, batch, sign=1)
+            self._rotate(q, batch, sign=1)
+            self._rotate(k, batch, sign=1)
         dq, dk, dv = self.attention.backward(
             dout.view_as(kept.out), q, k, kept.v, kept.out, kept.attention, batch.documents, parts.rule
         )
-        self._rotate(dq, dk, batch, sign=-1)
+        self._rotate(dq, batch, sign=-1)
+        self._rotate(dk, batch, sign=-1)
         if parts.query_norm is not None and parts.key_norm is not None:
             dq = self._head_norm_backward(dq, kept.q, kept.q_rstd, parts.query_norm)
             dk = self._head_norm_backward(dk, kept.k, kept.k_rstd, parts.key_norm)
@@ -167,10 +182,7 @@ class Layer:
 
     def _mlp_forward(self, x: torch.Tensor, *, seed: int | None) -> tuple[torch.Tensor, MlpKept]:
         parts = self.parts
-        normed, rstd = self._norm(x, parts.mlp_norm)
-        gate_up, h = self.gate_up.forward(normed, seed=self._seed(seed, 2, self.gate_up))
-        gate, up = halves(gate_up)
-        product = self.kernels.gate(gate, up, parts.activation)
+        rstd, h, gate_up, product = self._mlp_inner(x, seed=seed)
         (y,), h_down = self.down.forward(product, seed=self._seed(seed, 3, self.down))
         unnormed, out_rstd = None, None
         if parts.mlp_out_norm is not None:
@@ -178,6 +190,15 @@ class Layer:
             y, out_rstd = self._norm(y, parts.mlp_out_norm)
         kept = MlpKept(x=x, rstd=rstd, h=h, gate_up=gate_up, h_down=h_down, unnormed=unnormed, out_rstd=out_rstd)
         return y.add_(x), kept
+
+    def _mlp_inner(
+        self, x: torch.Tensor, *, seed: int | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None, list[torch.Tensor], torch.Tensor]:
+        """The norm's rstd, the adapters' h, gate and up, and what the last product of the half reads."""
+        normed, rstd = self._norm(x, self.parts.mlp_norm)
+        gate_up, h = self.gate_up.forward(normed, seed=self._seed(seed, 2, self.gate_up))
+        gate, up = halves(gate_up)
+        return rstd, h, gate_up, self.kernels.gate(gate, up, self.parts.activation)
 
     def _mlp_backward(self, dz: torch.Tensor, kept: MlpKept, *, seed: int | None) -> torch.Tensor:
         parts = self.parts
@@ -219,17 +240,15 @@ class Layer:
             return dy
         return self.kernels.rms_norm_backward(dy, x, rstd, norm.weight, offset=norm.offset)
 
-    def _rotate(self, q: torch.Tensor, k: torch.Tensor, batch: FlatBatch, *, sign: int) -> None:
-        self.kernels.rope_(q, self.cos, self.sin, batch.positions, sign=sign)
-        self.kernels.rope_(k, self.cos, self.sin, batch.positions, sign=sign)
+    def _rotate(self, heads: torch.Tensor, batch: FlatBatch, *, sign: int) -> None:
+        self.kernels.rope_(heads, self.cos, self.sin, batch.positions, sign=sign)
 
-    def _split(self, outputs: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q [T, H, D], k and v [T, K, D]; views of one matrix where the model has one for all three."""
+    def _split(self, joined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Views of the projections' joined output: q and k together [T, H + K, D], q [T, H, D], k and v [T, K, D]."""
         queries, keys, size = self.parts.heads
-        if len(outputs) == 1:
-            outputs = list(outputs[0].split([queries * size, keys * size, keys * size], dim=1))
-        q, k, v = outputs
-        return q.unflatten(1, (queries, size)), k.unflatten(1, (keys, size)), v.unflatten(1, (keys, size))
+        heads = joined.view(joined.shape[0], queries + 2 * keys, size)
+        q, k, v = heads.split([queries, keys, keys], dim=1)
+        return heads[:, : queries + keys], q, k, v
 
     def _joined(self, dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor) -> list[torch.Tensor]:
         """The gradients of the projections' outputs, as the projections lie."""

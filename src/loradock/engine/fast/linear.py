@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.nn.functional import linear
 
 from loradock.engine.fast.adapters import FlatAdapters
 from loradock.engine.fast.weights import FrozenWeight
@@ -46,11 +47,15 @@ def adapter_parameters(modules: Sequence[Any]) -> list[torch.nn.Parameter]:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Projection:
-    """One frozen layer. `b`, `fresh_b` [out, r]: None without adapter; `columns`: its part of the stacked h."""
+    """One frozen layer. `b`, `fresh_b` [out, r]: None without adapter; `columns`: its part of the stacked h.
+
+    `b_transposed` [r, out] is b seen the other way round, made once: a view costs the host as much as a small kernel.
+    """
 
     weight: FrozenWeight
     bias: torch.Tensor | None
     b: torch.Tensor | None = None
+    b_transposed: torch.Tensor | None = None
     fresh_b: torch.Tensor | None = None
     columns: slice = field(default_factory=lambda: slice(0, 0))
     scale: float = 0.0
@@ -78,39 +83,54 @@ class LinearGroup:
             }
             if is_adapted(module):
                 b = module.lora_B[ADAPTER].weight
+                working = adapters.view(adapters.working, [b], b.shape)
                 common |= {
-                    "b": adapters.view(adapters.working, [b], b.shape),
+                    "b": working,
+                    "b_transposed": working.t(),
                     "fresh_b": adapters.view(adapters.fresh, [b], b.shape),
                     "columns": slice(column, column + b.shape[1]),
                     "scale": float(module.scaling[ADAPTER]),
                 }
                 column += b.shape[1]
             self.projections.append(Projection(**common))
+        self.widths = [each.weight.shape[0] for each in self.projections]
+        self.ranks = [each.b.shape[1] for each in self.projections if each.b is not None]
 
     def forward(self, x: torch.Tensor, *, seed: int | None) -> tuple[list[torch.Tensor], torch.Tensor | None]:
         """x [T, in] -> each layer's [T, out_i], and h [T, sum of r] for backward. `seed`: None without dropout."""
-        h = self._down(x, seed)
-        outputs = []
-        for each in self.projections:
-            weight = each.weight.dense().t()
-            y = torch.addmm(each.bias, x, weight) if each.bias is not None else torch.mm(x, weight)
-            if h is not None and each.b is not None:
-                y.addmm_(h[:, each.columns], each.b.t(), alpha=each.scale)
-            outputs.append(y)
+        h = self.down(x, seed=seed)
+        outputs = [linear(x, each.weight.dense(), each.bias) for each in self.projections]
+        self._add_adapters(outputs, h)
         return outputs, h
+
+    def forward_joined(self, x: torch.Tensor, *, seed: int | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The same with the outputs side by side: [T, sum of out_i]."""
+        if len(self.projections) == 1:
+            (joined,), h = self.forward(x, seed=seed)
+            return joined, h
+        h = self.down(x, seed=seed)
+        joined = x.new_empty(x.shape[0], sum(self.widths))
+        outputs = joined.split(self.widths, dim=1)
+        for each, y in zip(self.projections, outputs, strict=True):
+            weight = each.weight.dense().t()
+            if each.bias is None:
+                torch.mm(x, weight, out=y)
+            else:
+                torch.addmm(each.bias, x, weight, out=y)
+        self._add_adapters(outputs, h)
+        return joined, h
 
     def backward_b(self, gradients: Sequence[torch.Tensor], h: torch.Tensor | None) -> torch.Tensor | None:
         """The gradients of B from those of the outputs, [T, out_i] each; returns dh [T, sum of r]."""
         if h is None:
             return None
         dh = torch.empty_like(h)
+        parts = zip(self._by_adapter(h), self._by_adapter(dh), strict=True)
         for each, dy in zip(self.projections, gradients, strict=True):
-            if each.b is None or each.fresh_b is None:
-                continue
-            part = dh[:, each.columns]
-            scaled = {"beta": 0, "alpha": each.scale}
-            torch.addmm(each.fresh_b, dy.t(), h[:, each.columns], **scaled, out=each.fresh_b)
-            torch.addmm(part, dy, each.b, **scaled, out=part)
+            if each.b is not None and each.fresh_b is not None:
+                h_part, dh_part = next(parts)
+                each.fresh_b.addmm_(dy.t(), h_part, beta=0, alpha=each.scale)
+                dh_part.addmm_(dy, each.b, beta=0, alpha=each.scale)
         return dh
 
     def backward_input(
@@ -135,16 +155,30 @@ class LinearGroup:
         for index, columns in enumerate(self._columns()):
             torch.mm(dh[:, columns].t(), self._dropped(x, seed, index), out=self.fresh_a[columns])
 
-    def _columns(self) -> list[slice]:
-        return [each.columns for each in self.projections if each.b is not None]
-
-    def _down(self, x: torch.Tensor, seed: int | None) -> torch.Tensor | None:
+    def down(self, x: torch.Tensor, *, seed: int | None) -> torch.Tensor | None:
+        """h alone, [T, sum of r]; None where no layer has an adapter."""
         if self.a is None:
             return None
         if seed is None:
-            return torch.mm(x, self.a.t())
-        parts = [torch.mm(self._dropped(x, seed, i), self.a[c].t()) for i, c in enumerate(self._columns())]
+            return linear(x, self.a)
+        parts = [linear(self._dropped(x, seed, i), self.a[c]) for i, c in enumerate(self._columns())]
         return torch.cat(parts, dim=1)
+
+    def _add_adapters(self, outputs: Sequence[torch.Tensor], h: torch.Tensor | None) -> None:
+        """Add s h_i B_i^T to each layer's output."""
+        if h is None:
+            return
+        parts = iter(self._by_adapter(h))
+        for each, y in zip(self.projections, outputs, strict=True):
+            if each.b_transposed is not None:
+                y.addmm_(next(parts), each.b_transposed, alpha=each.scale)
+
+    def _by_adapter(self, h: torch.Tensor) -> Sequence[torch.Tensor]:
+        """The columns of h (or dh) of each adapter."""
+        return h.split(self.ranks, dim=1) if len(self.ranks) > 1 else (h,)
+
+    def _columns(self) -> list[slice]:
+        return [each.columns for each in self.projections if each.b is not None]
 
     def _add_input_gradient(self, dx: torch.Tensor, dh: torch.Tensor, seed: int | None) -> None:
         a = self.a

@@ -77,7 +77,7 @@ class FastModel:
         for layer in reversed(self.layers):
             held = kept.pop()
             if isinstance(held, torch.Tensor):
-                _, held = layer.forward(held, batch, seed=seed)
+                held = layer.recompute(held, batch, seed=seed)
             gradient = layer.backward(gradient, held, batch, seed=seed)
             del held
         self.adapters.accumulate()
