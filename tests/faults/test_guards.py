@@ -79,7 +79,7 @@ MANY = [
     Fault("exp_avg", NAN, 2, 2, "the optimiser's state is not finite"),
     Fault("exp_avg", NAN, 1, 2, "a weight is not finite"),
     Fault("gradient", INF, 2, 2, "the gradient norm is", ("model.compute_dtype=bfloat16",)),
-    Fault("weight", NAN, 6, 6, "the evaluation loss is nan", ("model.compute_dtype=bfloat16",)),
+    Fault("weight", -INF, 2, 2, "a weight is not finite", ("model.compute_dtype=bfloat16",)),
     Fault("exp_avg_sq", INF, 3, 4, "the optimiser's state is not finite"),
     Fault("exp_avg_sq", NAN, 6, 6, "the optimiser's state is not finite", DORA),
     Fault("evaluation", INF, 6, 6, "the evaluation loss is inf"),

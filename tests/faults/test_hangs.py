@@ -16,14 +16,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import torch
 from faults.conftest import Trial
 from faults.forking import Command, Forking
 from faults.seams import SEAMS
+from jobs import NO_LIMITS, job_of
 
+from loradock.engine import engine_named
+from loradock.engine.watchdog import Phase, Watchdog
 from loradock.errors import Hung
 
 LIMIT_SECONDS, SLACK_SECONDS = 2.0, 6.0
@@ -37,6 +43,7 @@ import time
 from pathlib import Path
 from loradock import durable
 from faults.seams import SEAMS
+from jobs import NO_LIMITS, job_of
 from loradock.engine import feed
 def hang():
     Path("hangs").write_text(str(time.time()))
@@ -137,6 +144,37 @@ def test_what_hangs_ends_with_82_within_its_limit(
         again = forking.start(tmp_path, *arguments, *limits("none"))
         assert again.finish() == 0, again.text()
         assert "continuing from checkpoint-2" in again.text()
+
+
+class Noted(Watchdog):
+    """Notes every sign of life, and waits for none."""
+
+    def __init__(self) -> None:
+        super().__init__(NO_LIMITS, heartbeat=None, on_hang=print)
+        self.seen: list[str] = []
+
+    def beat(self, phase: Phase | None = None) -> None:
+        self.seen.append("beat")
+
+
+@pytest.mark.parametrize("engine", ["fast", pytest.param("trl", marks=pytest.mark.full)])
+def test_every_pass_of_a_step_and_of_an_evaluation_is_a_sign_of_life(
+    engine: str, tmp_path: Path, llama: Path, rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of many passes may take longer than the limit."""
+    settings = (f"engine={engine}", "train.max_steps=2", "train.micro_batch=1", "data.validation=8")
+    job, noted = job_of(tmp_path, *settings, model=llama, data=rows), Noted()
+
+    def passed(loss: torch.Tensor, step: int, is_training: bool) -> torch.Tensor:
+        noted.seen.append("trained" if is_training else "evaluated")
+        return loss
+
+    SEAMS[engine].loss(passed, patch=monkeypatch.setattr)
+    engine_named(engine).run(replace(job, watchdog=noted), lambda _: None)
+    passes = [before for before, each in pairwise(noted.seen) if each != "beat"]
+    assert {"trained", "evaluated"} < set(noted.seen)
+    assert len(passes) > 10
+    assert set(passes) == {"beat"}
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Two processes of one run (gloo on the CPU): a signal, a continuation and the death of one of them.
+"""Two processes of one run (gloo on the CPU): what they train, a signal, a continuation, the death of one of them.
 
 In CI both are forked from a process that has everything imported, with the environment that a launcher gives; with
 --full the launcher is the real one (torchrun).
@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 import torch
 from faults.forking import Command, Forking
+from safetensors.torch import load
 
 from loradock.engine.checkpoints import visible
 from loradock.errors import EnvironmentUnfit
@@ -77,14 +78,15 @@ def free_port() -> int:
 
 @pytest.fixture
 def start(llama: Path, rows: Path, forking: Forking) -> Start:
-    def begin(folder: Path, *, engine: str, code: str = "") -> Pair:
+    def begin(folder: Path, *settings: str, engine: str, code: str = "", count: int = 2) -> Pair:
         folder.mkdir(exist_ok=True)
-        sets = [word for setting in (*RUN, f"engine={engine}") for word in ("--set", setting)]
+        sets = [word for setting in (*RUN, f"engine={engine}", *settings) for word in ("--set", setting)]
         inputs = ("--model", str(llama), "--data", str(rows), "--output", "out", "--skip-env-check")
-        each = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        sizes = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+        each = {**sizes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         pair = [
-            forking.start(folder, "train", *inputs, *sets, code=code, RANK=rank, LOCAL_RANK=rank, **each)
-            for rank in ("0", "1")
+            forking.start(folder, "train", *inputs, *sets, code=code, RANK=str(rank), LOCAL_RANK=str(rank), **each)
+            for rank in range(count)
         ]
         return Pair(folder, launcher=pair, ranks=pair)
 
@@ -137,6 +139,23 @@ def reference(whole: Path, start: Start, engine: str) -> bytes:
         pair = start(folder, engine=engine)
         assert pair.finish() == [0, 0], pair.text()
     return adapter(folder)
+
+
+@pytest.mark.parametrize("engine", ["fast", pytest.param("trl", marks=pytest.mark.full)])
+def test_two_processes_train_what_one_does(engine: str, tmp_path: Path, start: Start) -> None:
+    """But for the order of additions, and for dropout, of which each process draws its own."""
+    losses: dict[int, list[float]] = {}
+    weights: dict[int, dict[str, torch.Tensor]] = {}
+    for count in (1, 2):
+        folder = tmp_path / str(count)
+        pair = start(folder, "lora.dropout=0", engine=engine, count=count)
+        assert pair.finish() == [0] * count, pair.text()
+        lines = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text("utf-8").splitlines()]
+        losses[count] = [line["loss"] for line in lines if line["kind"] == "train"]
+        weights[count] = load(adapter(folder))
+    assert len(losses[1]) == STEPS
+    assert losses[2] == pytest.approx(losses[1], rel=1e-5)
+    assert all(torch.allclose(weights[1][name], weights[2][name], atol=1e-5) for name in weights[1])
 
 
 @pytest.mark.parametrize("engine", ["fast", "trl"])
