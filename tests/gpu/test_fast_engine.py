@@ -1,0 +1,115 @@
+"""What only a card can tell of the fast engine: bits of cached weights, attention, kernels, graphs, the whole model.
+
+Never run yet: docs/gpu.md keeps the answers. On a card: scripts/test tests/gpu -rA -s
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from families import make_model
+from jobs import job_of
+
+from loradock.engine.base import Job
+from loradock.engine.fast import self_check
+from loradock.engine.fast.attention.base import Documents, Rule
+from loradock.engine.fast.attention.flash_torch import FlashTorch
+from loradock.engine.fast.attention.per_document import PerDocument
+from loradock.engine.fast.batch import FlatBatch, flatten
+from loradock.engine.fast.engine import build
+from loradock.engine.fast.graphs import Graphs, cuda_capture
+from loradock.engine.fast.kernels import kernels_for
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no card")
+
+SHAPES = [(4096, 4096), (1024, 4096), (14336, 4096), (4096, 14336), (2048, 2048), (256, 2048)]
+HEADS, KEYS, SIZE, BUDGET = 32, 8, 128, 4096
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory, rows: Path) -> Job:
+    shape = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "num_hidden_layers": 4}
+    folder = tmp_path_factory.mktemp("card")
+    settings = ("engine=fast", "train.micro_batch=8", "train.global_batch=16")
+    return job_of(folder / "run", *settings, model=make_model(folder / "model", "llama", **shape), data=rows)
+
+
+def batch_of(job: Job, *, multiple: int, documents_multiple: int = 1) -> FlatBatch:
+    shape = {"multiple": multiple, "documents_multiple": documents_multiple}
+    batch = flatten(job.steps[0].micro_batches[0], pad_token_id=0, longest=job.plan.data.limit_tokens, **shape)
+    return batch.to(torch.device("cuda"))
+
+
+@pytest.mark.parametrize("tokens", [512, 2048, 4096, 16384])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_cached_weights_give_the_bits_of_bitsandbytes(shape: tuple[int, int], tokens: int) -> None:
+    from bitsandbytes import functional, matmul_4bit
+
+    quantised, state = functional.quantize_4bit(
+        torch.randn(shape, device="cuda", dtype=torch.bfloat16) * 0.02, quant_type="nf4", compress_statistics=True
+    )
+    x = torch.randn(tokens, shape[1], device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    y: torch.Tensor = matmul_4bit(x, quantised.t(), quant_state=state)  # pyright: ignore[reportAssignmentType]
+    y.backward(torch.ones_like(y))
+    dense = functional.dequantize_4bit(quantised, state)
+    assert x.grad is not None
+    assert torch.equal(y, torch.mm(x.detach(), dense.t()))
+    assert torch.equal(x.grad, torch.mm(torch.ones_like(y), dense))
+
+
+@pytest.mark.parametrize("window", [None, 64])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_attention_over_documents_is_that_of_each_alone(window: int | None, deterministic: bool) -> None:
+    bounds = (0, 166, 170, 900, 1924, BUDGET)
+    repeated = torch.tensor([*bounds, *[BUDGET] * 26], dtype=torch.int32, device="cuda")
+    documents = Documents(bounds=bounds, cu_seqlens=repeated, longest=BUDGET)
+    rule = Rule(scale=SIZE**-0.5, window=window, softcap=None)
+    q, k, v = (torch.randn(BUDGET, n, SIZE, device="cuda", dtype=torch.bfloat16) for n in (HEADS, KEYS, KEYS))
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        out, saved = FlashTorch().forward(q, k, v, documents, rule)
+        found = FlashTorch().backward(torch.ones_like(out), q, k, v, out, saved, documents, rule)
+        again = FlashTorch().backward(torch.ones_like(out), q, k, v, out, saved, documents, rule)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    expected_out, kept = PerDocument().forward(q, k, v, documents, rule)
+    expected = PerDocument().backward(torch.ones_like(out), q, k, v, expected_out, kept, documents, rule)
+    torch.testing.assert_close(out, expected_out, rtol=2e-2, atol=2e-2)
+    for one, other in zip(found, expected, strict=True):
+        assert (one - other).norm() <= 2e-2 * other.norm()
+    if deterministic:
+        assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
+
+
+def test_the_engine_computes_what_peft_computes_with_either_kernels(job: Job) -> None:
+    model, _ = build(job)
+    assert self_check.check(model, job).gradient < self_check.GRADIENT_TOLERANCE[model.dtype]
+    gradients = []
+    for asked in ("triton", "torch"):
+        kernels = kernels_for(torch.device("cuda"), asked)
+        model.head.kernels = kernels
+        for layer in model.layers:
+            layer.kernels = kernels
+        model.adapters.gradient.zero_()
+        model.loss_and_gradients(batch_of(job, multiple=64), scale=1.0)
+        gradients.append(model.adapters.gradient.clone())
+    assert (gradients[0] - gradients[1]).norm() <= 3e-2 * gradients[1].norm()
+
+
+def test_a_captured_micro_step_gives_what_the_ordinary_one_gives(job: Job) -> None:
+    model, _ = build(job)
+    failures: list[str] = []
+    graphs = Graphs(model, capture=cuda_capture(), on_failure=failures.append)
+    batch = batch_of(job, multiple=512, documents_multiple=32)
+    for _ in range(3):
+        model.adapters.gradient.zero_()
+        loss = graphs.loss_and_gradients(batch, scale=0.5)
+    found = model.adapters.gradient.clone()
+    model.adapters.gradient.zero_()
+    expected = model.loss_and_gradients(batch, scale=0.5)
+    assert not failures
+    assert len(graphs.graphs) == 1
+    assert float(loss) == pytest.approx(float(expected), rel=1e-3)
+    assert (found - model.adapters.gradient).norm() <= 1e-2 * found.norm()
