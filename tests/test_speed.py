@@ -38,7 +38,8 @@ def fast(card: str, shape: Shape, **changed: Any) -> dict[str, float]:
 def test_products_are_two_passes_and_a_third_for_what_is_computed_again() -> None:
     plain, half, full = (fast("h200", Shape(tokens=4096, checkpointed=n))["products"] for n in (0, 16, LAYERS))
     assert plain == pytest.approx(2 * 2 * 4096 * 218_103_808 * LAYERS / (989e12 * 0.7))
-    assert (half / plain, full / plain) == (pytest.approx(1.25), pytest.approx(1.5))
+    second = 1 - 4096 * 14336 / 218_103_808  # the last product is not made again
+    assert (half / plain, full / plain) == (pytest.approx(1 + second / 4), pytest.approx(1 + second / 2))
 
 
 def test_cached_layers_spare_their_dequantisation_and_nothing_else() -> None:
@@ -47,7 +48,8 @@ def test_cached_layers_spare_their_dequantisation_and_nothing_else() -> None:
     assert {**none, "dequantise": 0} == all_of_them
     some = fast("h200", Shape(tokens=2048, checkpointed=8, cached=30))["dequantise"]
     whole = fast("h200", Shape(tokens=2048, checkpointed=8))["dequantise"]
-    assert some / whole == pytest.approx(2 * 3 / (24 * 2 + 8 * 3))
+    checkpointed = 3 - 4096 * 14336 / 218_103_808
+    assert some / whole == pytest.approx(2 * checkpointed / (24 * 2 + 8 * checkpointed))
 
 
 def test_the_cache_is_worth_less_the_larger_a_pass_is() -> None:
@@ -61,7 +63,7 @@ def test_the_cache_is_worth_less_the_larger_a_pass_is() -> None:
 
 
 @pytest.mark.parametrize("name", ["tinyllama-1.1b", "phi-3-mini", "mistral-7b", "llama-3-8b"])
-def test_a_byte_of_activations_is_worth_3_to_30_times_a_byte_of_dense_weights_on_every_card(name: str) -> None:
+def test_a_byte_of_activations_is_worth_2_to_22_times_a_byte_of_dense_weights_on_every_card(name: str) -> None:
     wide = widths(models()[name], rank=16)
     plain, one = Shape(tokens=4096, checkpointed=0), Shape(tokens=4096, checkpointed=1)
     for card in cards.table():
@@ -72,7 +74,7 @@ def test_a_byte_of_activations_is_worth_3_to_30_times_a_byte_of_dense_weights_on
         kept_bytes = 4096 * 2 * (wide.projected + wide.attended + 2 * wide.inner + wide.hidden)
         by_activations = (again["products"] - parts["products"]) / kept_bytes
         by_cache = parts["dequantise"] / wide.layers / (wide.weights * 2)
-        assert 3 < by_activations / by_cache < 35, card.key
+        assert 2 < by_activations / by_cache < 22, card.key
 
 
 def test_documents_cost_the_host_time_where_no_flash_kernel_takes_them_together() -> None:

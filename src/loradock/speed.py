@@ -1,9 +1,10 @@
 """Seconds that a micro-batch is expected to take on a card, by what takes them. Pure arithmetic; nothing is promised.
 
 Products count LoRA's two passes (forward, gradient of the input; the base has no gradient of its own) and a third for
-layers computed again. Reading the dense weights is taken not to overlap with them, which is what makes small passes
-slow. Traffic of what is not a product was read from the engine's code for the fast engine, and counted by dispatch
-trace for PEFT. A card's rates are its published ones (`cards.json`) times what is assumed to be sustained.
+layers computed again, in the fast engine without its last product. Reading the dense weights is taken not to overlap
+with them, which is what makes small passes slow. Traffic of what is not a product was read from the engine's code for
+the fast engine, and counted by dispatch trace for PEFT. A card's rates are its published ones (`cards.json`) times what
+is assumed to be sustained.
 """
 
 from __future__ import annotations
@@ -81,12 +82,13 @@ def fast_seconds(
     again = shape.checkpointed / widths.layers
     forward, backward = _fast_copies(widths)
     copies = widths.layers * (forward * (1 + again) + backward)
-    passes = 2 * widths.layers + shape.checkpointed
-    dequantised = passes - _cached_passes(widths, shape)
+    second = again * (1 - widths.hidden * widths.inner / widths.weights)  # without the last product, which none reads
+    passes = widths.layers * (2 + second)
+    dequantised = passes - _cached_passes(widths, shape, second=second / again if again else 0.0)
     dense = widths.weights * (NF4_BYTES + size) if setting.quantization == "nf4" else 0.0
     documents = 0.0 if setting.has_flash or not setting.on_gpu else tokens / max(1.0, rows.mean_tokens)
     return {
-        "products": 2 * widths.layers * widths.weights * (2 + again) * tokens / rates.flops,
+        "products": 2 * passes * widths.weights * tokens / rates.flops,
         "traffic": copies * size * tokens / rates.bytes,
         "attention": _attention_flops(widths, rows) * (1 + 2.5 + again) * tokens / (rates.flops * ATTENTION_SHARE),
         "head": _head_seconds(widths, rows, rates=rates, size=size, products=2) * tokens,
@@ -135,10 +137,13 @@ def _fast_copies(widths: Widths) -> tuple[float, float]:
     return forward, backward
 
 
-def _cached_passes(widths: Widths, shape: Shape) -> int:
-    """Passes over a layer's weights that need no dequantisation, the last `cached` layers being dense."""
+def _cached_passes(widths: Widths, shape: Shape, *, second: float) -> float:
+    """Passes over a layer's weights that need no dequantisation, the last `cached` layers being dense.
+
+    `second`: the part of its weights that a checkpointed layer's second forward reads.
+    """
     plain = widths.layers - shape.checkpointed
-    return 2 * min(shape.cached, plain) + 3 * max(0, shape.cached - plain)
+    return 2 * min(shape.cached, plain) + (2 + second) * max(0, shape.cached - plain)
 
 
 def _attention_flops(widths: Widths, rows: Rows) -> float:

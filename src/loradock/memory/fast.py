@@ -150,21 +150,19 @@ class FastMemory:
     def _in_layer(self, shape: Shape, *, has_dense: bool) -> int:
         """The widest moment of one layer's forward or backward."""
         tokens = shape.tokens
-        moment = max(
-            self._forward(tokens, has_dense=has_dense),
-            self._mlp_backward(tokens, has_dense=has_dense),
-            self._attention_backward(tokens, has_dense=has_dense),
+        forward = self._forward(tokens, has_dense=has_dense)
+        backward = max(
+            self._mlp_backward(tokens, has_dense=has_dense), self._attention_backward(tokens, has_dense=has_dense)
         )
-        if shape.checkpointed == self.widths.layers:  # the layer is whole while it is computed again, beside its output
-            moment += self.kept_by_layer(tokens) + self._hidden(tokens)
-        return moment
+        if shape.checkpointed == self.widths.layers:  # a layer is whole in its forward, and when it is computed again
+            return self.kept_by_layer(tokens) + max(forward - self._hidden(tokens), backward)
+        return max(forward, backward)
 
     def _forward(self, tokens: int, *, has_dense: bool) -> int:
-        """The MLP half, with its normed input; up's matrix is made while gate's is there; then the last product."""
+        """The MLP half, with its normed input: a projection, or the last product beside what it reads and gives."""
         wide = self.widths
-        projections = wide.widest * self.bytes * (1 if wide.has_fused_projections else 2) * has_dense
         last = (tokens * (wide.hidden + wide.inner) + wide.hidden * wide.inner * has_dense) * self.bytes
-        return self._hidden(tokens) + max(projections, last)
+        return self._hidden(tokens) + max(wide.widest * self.bytes * has_dense, last)
 
     def _mlp_backward(self, tokens: int, *, has_dense: bool) -> int:
         """The layer's gradient, and that of the gate's product; then that of the half's input."""
