@@ -13,15 +13,18 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
 from faults.forking import Command, Forking
+from jobs import job_of
 from safetensors.torch import load
 
 from loradock.engine.checkpoints import visible
+from loradock.engine.fast import self_check
+from loradock.engine.fast.engine import build
 from loradock.errors import EnvironmentUnfit
 
 STEPS, SAVE_EVERY = 12, 4
@@ -156,6 +159,17 @@ def test_two_processes_train_what_one_does(engine: str, tmp_path: Path, start: S
     assert len(losses[1]) == STEPS
     assert losses[2] == pytest.approx(losses[1], rel=1e-5)
     assert all(torch.allclose(weights[1][name], weights[2][name], atol=1e-5) for name in weights[1])
+
+
+def test_a_process_without_a_share_of_the_first_step_checks_itself_on_rows_all_the_same(
+    tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    """Its idle micro-batch has no supervised token, which PEFT's loss does not know."""
+    job = job_of(tmp_path, "engine=fast", model=llama, data=rows)
+    step = job.steps[0]
+    idle = replace(step, micro_batches=(replace(step.micro_batches[0], is_idle=True),))
+    found = self_check.check(build(job)[0], replace(job, steps=[idle]))
+    assert max(found.packed, found.loss, found.gradient) < 1e-4
 
 
 @pytest.mark.parametrize("engine", ["fast", "trl"])
