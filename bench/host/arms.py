@@ -25,7 +25,7 @@ METRICS = ("log_probs", "entropy", "is_top1")
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is computed: a config's values, tokens of a micro-batch and of each document in it, device, compute dtype."""
+    """What is computed: a config's values, tokens of a micro-batch and of each document, device, compute dtype."""
 
     values: dict[str, Any]
     tokens: int
@@ -72,6 +72,8 @@ def fast(
         checkpointed=layers if is_checkpointed else 0,
         cached=layers if is_cached else 0,
     )
+    for projection in (each for layer in model.layers for group in layer.groups() for each in group.projections):
+        projection.weight.is_on_card = True  # also on a CPU, where launches are silent
     batch = flat_batch(
         setting.tokens, document=setting.document, device=setting.device, vocabulary=setting.values["vocab_size"]
     )

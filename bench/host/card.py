@@ -27,6 +27,7 @@ def fake_card() -> Iterator[None]:
             "torch.cuda.is_bf16_supported": lambda *_: True,
             "torch.cuda.amp.common.amp_definitely_not_available": lambda: False,
             "torch.Tensor.backward": backward,
+            "loradock.engine.fast.kernels.launch.launch": lambda *_, **__: None,
             "torch.nn.functional.scaled_dot_product_attention": flash,
             "transformers.masking_utils.find_packed_sequence_indices": lambda _: None,
         }.items():
@@ -36,7 +37,7 @@ def fake_card() -> Iterator[None]:
 
 
 def flash(q: Any, k: Any, v: Any, *, scale: float, is_causal: bool, attn_mask: Any, **_: Any) -> torch.Tensor:
-    """Attention of q [B, H, T, D] to k and v [B, K, T, D] by torch's flash kernel; causal, without a mask or dropout."""
+    """Attention of q [B, H, T, D] to k and v [B, K, T, D] by torch's flash kernel; causal, without a mask."""
     if attn_mask is not None or not is_causal:
         raise ValueError("the flash kernel is chosen for causal attention without a mask")
     return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, scale=scale)[0]

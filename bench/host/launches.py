@@ -3,22 +3,26 @@
 Made for fake tensors (torch._subclasses.FakeTensorMode, device cuda), which go through the same operators as real ones
 and need no card. The rules are the same for everything that is counted:
 
-- an aten operator that reaches the backend counts as one, whatever it launches inside (a product may split itself, flash
-  attention's backward is three kernels, a `_foreach` over 448 tensors several);
+- an aten operator that reaches the backend counts as one, whatever it launches inside (a product may split itself,
+  flash attention's backward is three kernels, a `_foreach` over 448 tensors several);
 - a view, an allocation and what only reads metadata count as none: see `FREE` and `is_view`;
 - an operator of bitsandbytes counts as the launches of its CUDA backend: see `BITSANDBYTES`;
-- a launch of a Triton kernel counts as one;
+- a launch of a Triton kernel counts as one, and so does what the fast engine launches by the same door;
 - a copy to the host that waits for the card counts as one, and as a wait: see `WAITS`.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
+
+from loradock.engine.fast.kernels import launch
 
 FREE = frozenset(
     {
@@ -60,13 +64,20 @@ class Launches(TorchDispatchMode):
         return self.by_name.total()
 
     def __enter__(self) -> Any:
-        self.run = JITFunction.run
-        JITFunction.run = lambda kernel, *_args, **_kwargs: self.by_name.update([f"triton::{kernel.fn.__name__}"])
+        self.stand_ins = contextlib.ExitStack()
+        for place, name in ((JITFunction, "run"), (launch, "launch")):
+            stand_in = mock.patch.object(place, name, lambda kernel, *_, **__: self.launch(kernel))
+            self.stand_ins.enter_context(stand_in)
         return super().__enter__()
 
-    def __exit__(self, *error: Any) -> None:
-        JITFunction.run = self.run
+    def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
+        self.stand_ins.close()
+
+    def launch(self, kernel: Any) -> None:
+        """Count a launch in the place of making it."""
+        is_triton = isinstance(kernel, JITFunction)
+        self.by_name[f"triton::{kernel.fn.__name__}" if is_triton else "bitsandbytes::dequantize_4bit"] += 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.name().split(".")[0]

@@ -6,7 +6,21 @@ from typing import Any
 
 import torch
 from bitsandbytes import functional
+from bitsandbytes.backends.cuda import ops as on_cuda
 from bitsandbytes.nn import Linear4bit
+
+from loradock.engine.fast.kernels import launch
+
+
+class Dequantise:
+    """bitsandbytes' kernel for cards, launched as a Triton kernel is: its operator costs the host thrice as much."""
+
+    def __getitem__(self, _: tuple[int, ...]) -> Any:
+        """Ready to be called with its arguments; it finds its grid itself."""
+        return on_cuda._dequantize_4bit_impl
+
+
+DEQUANTISE = Dequantise()
 
 
 class FrozenWeight:
@@ -26,6 +40,7 @@ class FrozenWeight:
             return
         state = module.weight.quant_state
         self.packed = module.weight.data.view(-1, 1)
+        self.is_on_card = self.packed.is_cuda
         self.state = state
         self.shape = state.shape
         self.scales = state.absmax
@@ -37,9 +52,15 @@ class FrozenWeight:
         if self.kept is not None:
             return self.kept
         state = self.state
-        dense = torch.ops.bitsandbytes.dequantize_4bit(
-            self.packed, self.scales, state.blocksize, state.quant_type, state.shape, state.dtype
-        )
+        if self.is_on_card:
+            dense = self.packed.new_empty(self.shape, dtype=state.dtype)
+            launch.launch(
+                DEQUANTISE, (), self.packed, self.scales, state.blocksize, state.quant_type, state.dtype, dense
+            )
+        else:
+            dense = torch.ops.bitsandbytes.dequantize_4bit(
+                self.packed, self.scales, state.blocksize, state.quant_type, self.shape, state.dtype
+            )
         return dense if state.dtype == self.dtype else dense.to(self.dtype)
 
     def keep(self) -> None:
