@@ -104,7 +104,7 @@ def test_what_the_machine_cannot_do_is_refused_with_a_setting_to_type(
         ({"train": {"optimizer": "adamw_8bit"}}, "optimizer", "adamw_8bit"),
         ({"train": {"micro_batch": 5}}, "micro_batch", 5),
         ({"train": {"tf32": False}}, "tf32", False),
-        ({"train": {"compile": True}}, "compile", True),
+        ({"train": {"compile": "default"}}, "compile", "default"),
     ],
 )
 def test_what_the_user_asked_for_is_decided_and_said_to_be_asked_for(

@@ -145,7 +145,10 @@ class TrainConfig(Section):
         default=0.0, description="NEFTune embedding noise (Jain et al. 2023)."
     )
     tf32: bool | Auto = Field(default="auto", description="TF32 for float32 matrix products, where the card has it.")
-    compile: bool = Field(default=False, description="torch.compile the model (rarely pays with 4-bit weights).")
+    compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = Field(
+        default="off",
+        description="torch.compile each decoder layer (TRL engine); what cannot be compiled runs eagerly.",
+    )
     cuda_graphs: bool | Auto = Field(
         default="auto", description="Replay micro-steps of the fast engine from CUDA graphs; auto: off until measured."
     )

@@ -42,7 +42,7 @@ def fast_obstacle(question: Question) -> str | None:
         "it has no DoRA": config.lora.dora,
         "it trains adapters only, no modules_to_save": bool(config.lora.modules_to_save),
         "it has no NEFTune noise": config.train.neftune_alpha > 0,
-        "its own kernels leave nothing to compile": config.train.compile,
+        "its own kernels leave nothing to compile": config.train.compile != "off",
         f"its optimiser is adamw_fused, not {config.train.optimizer}": config.train.optimizer not in FAST_OPTIMIZERS,
     }
     return next((text for text, holds in obstacles.items() if holds), None)

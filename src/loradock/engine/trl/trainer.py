@@ -27,6 +27,7 @@ from loradock.engine.flow import Flow
 from loradock.engine.meter import Meter
 from loradock.engine.saving import Saver
 from loradock.engine.training_state import RandomState, Stateful
+from loradock.engine.trl.compilation import Backend, CompiledLayers
 from loradock.engine.trl.inputs import evaluation_inputs, model_inputs
 from loradock.model import dtypes
 from loradock.model.adapters import trainable
@@ -40,9 +41,9 @@ OPTIMIZERS = {
 
 
 class StepTrainer(SFTTrainer):
-    """An SFTTrainer whose batch is one of our optimiser steps."""
+    """An SFTTrainer whose batch is one of our optimiser steps. `backend` is the compiler's, where the plan compiles."""
 
-    def __init__(self, job: Job, emit: Emit, saver: Saver) -> None:
+    def __init__(self, job: Job, emit: Emit, saver: Saver, *, backend: Backend = "inductor") -> None:
         self.job = job
         self.emit = emit
         self.saver = saver
@@ -64,6 +65,7 @@ class StepTrainer(SFTTrainer):
         for parameter, data in adapters:  # TRL casts adapters to bfloat16, where small updates vanish
             parameter.data = data
         self.remove_callback(PrinterCallback)
+        self.compiled = CompiledLayers(job.model, mode=job.plan.value("compile"), emit=emit, backend=backend)
 
     @property
     def step(self) -> int:
@@ -148,7 +150,8 @@ class StepTrainer(SFTTrainer):
         return self.loader
 
     def close(self) -> None:
-        """End the data workers."""
+        """End the data workers, and leave the model as it was."""
+        self.compiled.release()
         if self.loader is not None:
             self.loader.close()
 
@@ -189,13 +192,14 @@ class StepTrainer(SFTTrainer):
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Loss over the validation part; the trainer's own would average batch means."""
         self.emit(Doing(what="evaluating", step=self.state.global_step))
-        result: EvalResult = evaluate(
-            self.model,
-            evaluation_inputs(self.job),
-            lambda tensors: self.loss_sum(self.model, tensors),
-            step=self.state.global_step,
-            poll=self.poll_together,
-        )
+        with torch.compiler.set_stance("force_eager"):  # else every layer is compiled once more, without gradients
+            result: EvalResult = evaluate(
+                self.model,
+                evaluation_inputs(self.job),
+                lambda tensors: self.loss_sum(self.model, tensors),
+                step=self.state.global_step,
+                poll=self.poll_together,
+            )
         self.meter.pause(result.seconds)
         if not math.isfinite(result.loss):
             raise guards.diverged(self.state.global_step, f"the evaluation loss is {result.loss}")
@@ -211,9 +215,11 @@ class StepTrainer(SFTTrainer):
         step, meter = self.state.global_step, self.meter
         if not self.reported_dtypes:
             self.reported_dtypes = True
-            found = dtypes.parts(self.model, self.optimizer)
+            with torch.compiler.set_stance("force_eager"):
+                found = dtypes.parts(self.model, self.optimizer)
             dtypes.check(found, self.job.plan)
             self.emit(Dtypes(found=found))
+        self.compiled.report()
         norm = logs.get("grad_norm", 0.0)
         self.emit(meter.line(self.job, step, loss=logs["loss"], learning_rate=logs["learning_rate"], grad_norm=norm))
         self.meter = Meter()
@@ -272,7 +278,6 @@ def settings(job: Job) -> SFTConfig:
         gradient_checkpointing=plan.value("checkpointing"),
         gradient_checkpointing_kwargs={"use_reentrant": False},
         neftune_noise_alpha=train.neftune_alpha or None,
-        torch_compile=plan.value("compile"),
         seed=train.seed,
         logging_strategy="no",
         logging_nan_inf_filter=False,
