@@ -31,6 +31,8 @@ BATCH_BYTES_A_TOKEN = 40
 """ids 8, positions 4, and for a supervised position rows 8, slots 8, targets 8, weights 4."""
 LOGIT_CHUNK_BYTES = 256 << 20
 LEAST_LOGIT_ROWS = 128
+HEAD_END_HIDDEN = 6
+"""Tensors of hidden states at the end of the head: two more gradients, through the norm and to all positions."""
 HEAD_SIZE = 64
 """The smallest attention head that is common: the log-sum-exp is counted by it, at most 0.3 % of what a layer keeps."""
 FLASH_ROWS_A_DOCUMENT = 128
@@ -128,9 +130,9 @@ class FastMemory:
             plain = min(shape.cached, layers - shape.checkpointed)
             given_back = plain * layer + (shape.cached - plain) * self._hidden(tokens)
             moments.append(self._in_layer(shape, has_dense=True) - given_back)
-        evaluation = layer + max(layer + self._forward(tokens, has_dense=has_dense), self._head(tokens, hidden=3))
+        evaluation = max(layer + self._forward(tokens, has_dense=has_dense), self._head(tokens, hidden=3))
         moments.append(evaluation - self.activations(shape))
-        return max(*moments, self._head(tokens, hidden=4), self._head_end(tokens))
+        return max(*moments, self._head(tokens, hidden=4), HEAD_END_HIDDEN * self._hidden(tokens))
 
     def _fixed(self) -> dict[str, int]:
         setting, model = self.setting, self.model
@@ -191,22 +193,18 @@ class FastMemory:
         return sums + tokens * self.bytes * 2 * wide.attended * wide.has_grouped_heads
 
     def _head(self, tokens: int, *, hidden: int) -> int:
-        """In the loop over chunks of logits, the last one still there: that, and so many tensors of hidden states.
+        """In the loop over chunks of logits: one of them, and so many tensors of hidden states.
 
         Every position is taken to be supervised. The tensors are the last hidden states, the chosen ones, normed, and
         in training their gradient.
         """
         copies = 0 if self.setting.on_gpu else 1 if self.bytes == FLOAT else 2
         own = min(tokens * self.widths.vocabulary, PLAIN_LOGITS) * FLOAT * copies
-        return hidden * self._hidden(tokens) + self._logits(tokens, chunks=2) + own
+        return hidden * self._hidden(tokens) + self._logits(tokens) + own
 
-    def _head_end(self, tokens: int) -> int:
-        """At the end of the head: two more gradients, through the norm and to all positions."""
-        return 6 * self._hidden(tokens) + self._logits(tokens, chunks=1)
-
-    def _logits(self, tokens: int, *, chunks: int) -> int:
+    def _logits(self, tokens: int) -> int:
         row = self.widths.vocabulary * self.bytes
-        return min(tokens, chunks * max(LEAST_LOGIT_ROWS, LOGIT_CHUNK_BYTES // row)) * row
+        return min(tokens, max(LEAST_LOGIT_ROWS, LOGIT_CHUNK_BYTES // row)) * row
 
     def _hidden(self, tokens: int) -> int:
         return tokens * self.widths.hidden * self.bytes

@@ -103,7 +103,7 @@ def judge(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int, on
 
 def expected(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int) -> tuple[int, int, dict[str, int]]:
     """(bytes needed, bytes to plan with, the needed by component), with all that saves memory and is not ruled out."""
-    from loradock.optimizations import attention, compute_dtype, device
+    from loradock.optimizations import attention, compute_dtype, device, engine
     from loradock.optimizations.base import Question
 
     rows = DataFacts(
@@ -117,12 +117,12 @@ def expected(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int)
     )
     decided: dict[str, object] = {"packing": config.train.packing is True}
     question = Question(config=config, facts=facts, model=model, data=rows, decided=decided)
-    for decide in (device.decide, compute_dtype.decide, attention.decide):
+    for decide in (device.decide, compute_dtype.decide, engine.decide, attention.decide):
         decision = decide(question)
         decided[decision.name] = decision.value
     optimizer = config.train.optimizer
     if optimizer == "auto":
-        optimizer = "paged_adamw_8bit" if question.on_gpu else "adamw_fused"
+        optimizer = "paged_adamw_8bit" if question.on_gpu and not question.is_fast else "adamw_fused"
     micro_batch = config.train.micro_batch
     parts = question.expected_bytes(
         micro_batch=micro_batch if isinstance(micro_batch, int) else 1,

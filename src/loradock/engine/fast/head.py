@@ -47,6 +47,7 @@ class Head:
             losses = self.kernels.cross_entropy_(logits, batch.targets[part], weights[part], softcap=self.softcap)
             torch.mm(logits, self.weight, out=gradient[part])
             loss += losses.sum()
+            del logits  # before the next chunk's are made
         norm = self.norm
         gradient = self.kernels.rms_norm_backward(gradient, chosen, rstd, norm.weight, offset=norm.offset)
         dx = torch.zeros(x.shape[0] + 1, x.shape[1], dtype=x.dtype, device=x.device)
@@ -62,6 +63,7 @@ class Head:
             total += self.kernels.cross_entropy_(
                 logits, batch.targets[part], batch.weights[part], softcap=self.softcap, with_gradient=False
             ).sum()
+            del logits
         return total
 
     def _normed(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

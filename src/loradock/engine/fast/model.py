@@ -87,7 +87,7 @@ class FastModel:
         """The summed negative log-likelihood of the supervised tokens, in nats, without dropout."""
         x = self._embed(batch)
         for layer in self.layers:
-            x, _ = layer.forward(x, batch, seed=None)
+            x = layer.forward(x, batch, seed=None)[0]  # what it keeps goes at once
         return self.head.loss(x, batch)
 
     def _embed(self, batch: FlatBatch) -> torch.Tensor:
