@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -17,7 +16,7 @@ WARPS = 4  # 8 elements a thread: one load of 16 bytes in 16-bit from each of th
 def gate(g: Tensor, u: Tensor, act: Activation) -> Tensor:
     """See `base.Kernels.gate`."""
     rows, width = g.shape
-    a = torch.empty((rows, width), dtype=g.dtype, device=g.device)
+    a = g.new_empty(rows, width)
     grid = (rows, (width + BLOCK - 1) // BLOCK)
     launch.launch(
         gate_kernel, grid, g, g.stride(0), u, u.stride(0), a, width=width, act=act, block=BLOCK, num_warps=WARPS

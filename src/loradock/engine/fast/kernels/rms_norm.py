@@ -15,8 +15,8 @@ ELEMENTS_AT_ONCE = 2048  # narrow rows (the heads of a query norm) share a progr
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, offset: bool) -> tuple[Tensor, Tensor]:
     """See `base.Kernels.rms_norm`."""
     rows, width = x.shape
-    y = torch.empty((rows, width), dtype=x.dtype, device=x.device)
-    rstd = torch.empty(rows, dtype=torch.float32, device=x.device)
+    y = x.new_empty(rows, width)
+    rstd = x.new_empty(rows, dtype=torch.float32)
     block, together, warps = _sizes(width)
     grid = ((rows + together - 1) // together,)
     launch.launch(
@@ -31,7 +31,7 @@ def rms_norm_backward(
 ) -> Tensor:
     """See `base.Kernels.rms_norm_backward`."""
     rows, width = x.shape
-    dx = torch.empty((rows, width), dtype=x.dtype, device=x.device) if into is None else into
+    dx = x.new_empty(rows, width) if into is None else into
     block, together, warps = _sizes(width)
     grid = ((rows + together - 1) // together,)
     launch.launch(
