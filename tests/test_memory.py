@@ -1,4 +1,4 @@
-"""The memory model of the TRL engine: against what autograd really keeps, against published figures, and its parts one by one."""
+"""The memory model of the TRL engine: against what autograd keeps, against published figures, and part by part."""
 
 from __future__ import annotations
 

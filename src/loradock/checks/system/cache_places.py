@@ -70,5 +70,5 @@ def is_needed(place: Place, host: Host, facts: Facts, plan: Intent) -> bool:
         is_local = config is not None and host.exists(str(Path(config.model.name).expanduser()))
         return not is_local and not host.exists(str(place.folder))
     if place.variable == "TORCHINDUCTOR_CACHE_DIR":
-        return (config is not None and config.train.compile) or not host.exists(f"{place.folder}/.")
+        return (config is not None and config.train.compile != "off") or not host.exists(f"{place.folder}/.")
     return plan.uses_card(facts)
