@@ -50,6 +50,7 @@ OTHER: dict[str, Any] = {
     "name": "other", "output": "elsewhere", "engine": "trl", "device": "cpu", "deterministic": True,
     "model.name": "/srv/other", "model.revision": "0" * 40, "model.quantization": "int8", "model.double_quant": False,
     "model.compute_dtype": "float16", "model.attention": "eager", "model.trust_remote_code": "/srv/base",
+    "model.kernels": "torch", "model.cache_weights": 1, "train.cuda_graphs": True,
     "data.sources.N.path": "/srv/moved.jsonl", "data.sources.N.format": "text", "data.sources.N.weight": 2.0,
     "data.sources.N.fields": {"text": "body"}, "data.sources.N.revision": "abc", "data.sources.N.split": "test",
     "data.template": "chatml", "data.loss": "all", "data.max_length": 512, "data.long_rows": "drop",
