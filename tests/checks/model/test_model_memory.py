@@ -121,7 +121,7 @@ def test_what_is_no_causal_language_model_is_refused_and_a_small_one_fits(tmp_pa
             "a10",
             "llama-3-8b",
             8192,
-            {"train": {"checkpointing": False}},
+            {"train": {"checkpointing": False, "packing": True}},
             "error",
             "loradock train --set train.checkpointing=true ...",
         ),
