@@ -30,7 +30,7 @@ def backward(loss: torch.Tensor) -> None:
                 if following is None:
                     continue
                 if gradient is not None:
-                    add(received.setdefault(following, {}), place, gradient)
+                    add(received.setdefault(following, {}), place, fitted(gradient, following._input_metadata[place]))
                 awaited[following] -= 1
                 if not awaited[following]:
                     ready.append(following)
@@ -68,6 +68,13 @@ def wanted(node: Any, results: Any) -> tuple[Any, ...]:
     every = results if isinstance(results, tuple) else (results,)
     gradients = iter([each for each, is_wanted in zip(every, node.needs_input_grad, strict=True) if is_wanted])
     return tuple(None if following is None else next(gradients) for following, _ in node.next_functions)
+
+
+def fitted(gradient: torch.Tensor, wanted: Any) -> torch.Tensor:
+    """A gradient as the engine hands it on: in the shape and dtype of what it is the gradient of."""
+    if list(gradient.shape) != list(wanted.shape):
+        gradient = gradient.sum_to_size(wanted.shape)
+    return gradient.to(wanted.dtype)
 
 
 def add(received: dict[int, torch.Tensor], place: int, gradient: torch.Tensor) -> None:

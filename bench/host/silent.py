@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import warnings
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -46,9 +47,9 @@ def silent_launches(*, capability: int = 90) -> Iterator[None]:
             mock.patch.object(flash_torch, "BACKWARD", flash_backward),
             torch.library._scoped_library("bitsandbytes", "IMPL") as library,
         ):
-            for name, kernel in (("dequantize_blockwise", blockwise), ("dequantize_4bit", four_bit)):
-                library.impl(name, kernel, "CPU", allow_override=True)
-            library.impl("gemm_4bit", on_cuda._dequant_linear_fallback, "CPU", allow_override=True)
+            with warnings.catch_warnings(action="ignore", category=UserWarning):  # "overriding a kernel"
+                for name, kernel in KERNELS.items():
+                    library.impl(name, kernel, "CPU", allow_override=True)
             yield
     finally:
         driver.set_active(before)
@@ -87,6 +88,13 @@ def flash_backward(
     """Its backward."""
     seen = (each.transpose(0, 1)[None] for each in (dout, q, k, v, out))
     return tuple(each[0].transpose(0, 1) for each in CPU_BACKWARD(*seen, logsumexp, 0.0, True, scale=scale))
+
+
+KERNELS = {
+    "dequantize_blockwise": blockwise,
+    "dequantize_4bit": four_bit,
+    "gemm_4bit": on_cuda._dequant_linear_fallback,
+}
 
 
 class SilentDriver:
