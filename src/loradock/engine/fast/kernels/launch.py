@@ -19,7 +19,8 @@ class Launcher:
     """Queues kernels; one that was queued with like arguments before is handed over without Triton's search for it.
 
     Triton compiles a kernel anew for other dtypes, other alignment, an integer that is 1, a multiple of 16 or wider
-    than 32 bits, and other constants, and its search among what it compiled costs the host more than the launch.
+    than 32 bits, and other constants, and its search among what it compiled costs the host more than the launch. Hooks
+    of Triton's own profiler are not called.
     """
 
     def __init__(self) -> None:
