@@ -39,6 +39,7 @@ FREE = {
     "limits.setup_seconds": "how long a hang may last",
     "limits.step_seconds": "how long a hang may last",
     "limits.save_seconds": "how long a hang may last",
+    "model.cache_weights": "the same bits: tests/engine/fast/test_equality.py",
     "evaluation.every": JUDGED,
     "checkpoints.every": JUDGED,
     "model.name": MOVED,

@@ -39,6 +39,7 @@ FREE_KEYS = {
     "checkpoints.keep": "how many old checkpoints stay",
     "data.cache": "where prepared data are kept; their content is a field",
     "data.workers": "any number of processes prepares the same rows",
+    "model.cache_weights": "dense or packed, the products are the same bit for bit",
     "train.workers": "any number of processes loads the same steps",
 }
 """Keys that change neither the adapter nor what is decided, each with the reason; "logging." is the whole section."""
