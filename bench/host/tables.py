@@ -16,7 +16,7 @@ def table(record: dict[str, Any]) -> str:
     stack = ", ".join(f"{name} {machine[name]}" for name in machine if name != "cpu")
     lines = [
         f"{machine['cpu']}; {stack}; one thread.",
-        f"Launches are those of {record['tokens']} tokens; milliseconds the least (median) of {record['rounds']} turns.",
+        f"Launches are those of {record['tokens']} tokens; milliseconds least (median) of {record['rounds']} turns.",
         "Shares are of TRL's with the same checkpointing;",
         f"with driver: {DRIVER_MICROSECONDS:g} us a launch added to both, an assumption.",
         "",
