@@ -1,6 +1,6 @@
 """The host's cost of a micro-step, TRL against the fast engine: `python -m bench.host`, in the repository's root.
 
-    .venv/bin/python -m bench.host                  six minutes; writes bench/results/host/host.{json,md}
+    .venv/bin/python -m bench.host                  five minutes; writes bench/results/host/host.{json,md}
     .venv/bin/python -m bench.host --models llama-3-8b --layers 2 --rounds 2 --results DIRECTORY
 
 Kernels are counted over tensors without content on a card that need not be there (`card`, `launches`). Milliseconds are
