@@ -27,8 +27,11 @@ def obstacles(question: Question) -> Iterator[tuple[str, str]]:
     config, mode = question.config, question.config.train.compile
     if config.lora.dora:
         yield "DoRA unpacks 4-bit weights in ways that cut a layer into dozens of graphs", "train.compile=off"
-    if config.model.quantization == "int8":
-        yield "int8 layers keep a state that has them compiled anew at each step", "train.compile=off"
+    if config.model.quantization == "int8" and question.on_gpu:
+        yield (
+            "int8 layers take columns apart by what is in them, which no compiled run has been held to",
+            "train.compile=off",
+        )
     if config.deterministic and question.on_gpu:
         yield "the compiler picks kernels by their time, so a rerun may round otherwise", "train.compile=off"
     if mode == "max-autotune" and not question.on_gpu:

@@ -17,6 +17,7 @@ import torch
 from peft import PeftModel
 from safetensors.torch import load
 from tiny import make_llama
+from torch._dynamo.backends.common import aot_autograd
 from transformers import AutoModelForCausalLM
 
 from loradock.engine import attempts
@@ -30,7 +31,7 @@ STEPS = 4
 pytestmark = pytest.mark.filterwarnings(  # torch 2.10, of its own tracing of an autograd.Function
     "ignore:<class 'torch.autograd.function.Function'> should not be instantiated:DeprecationWarning"
 )
-ONE_GRAPH = ("train.checkpointing=true", "lora.targets=[q_proj, down_proj]")
+ONE_GRAPH = ("train.checkpointing=true", "lora.targets=[q_proj]")
 SETTINGS = (
     "engine=trl",
     f"train.max_steps={STEPS}",
@@ -147,29 +148,46 @@ def assert_same_adapter(first: Job, second: Job) -> None:
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_a_compiler_that_fails_leaves_an_eager_run_with_its_reason_and_the_same_numbers(
-    eager: tuple[Job, list[Event]], base: Path, rows: Path, tmp_path: Path
-) -> None:
-    def broken(graph: Any, inputs: Any) -> Any:
-        raise OSError("no space for the cache")
+def broken(graph: Any, inputs: Any) -> Any:
+    """A compiler that cannot work at all."""
+    raise OSError("no space for the cache")
 
-    job = job_of(tmp_path, "train.compile=default", base=base, rows=rows)
-    events = trained(job, backend=broken)
+
+BROKEN_BACKWARD = aot_autograd(fw_compiler=lambda graph, _: graph.forward, bw_compiler=broken)
+
+
+@pytest.mark.parametrize("backend", [broken, BROKEN_BACKWARD], ids=["forward", "backward"])
+def test_a_compiler_that_fails_leaves_an_eager_run_with_its_reason_and_the_same_numbers(
+    eager: tuple[Job, list[Event]], base: Path, rows: Path, tmp_path: Path, backend: Callable[..., Any]
+) -> None:
+    job = job_of(tmp_path, "train.compile=default", "train.checkpointing=false", base=base, rows=rows)
+    events = trained(job, backend=backend)
     (told,) = decisions(events)
     assert (told.name, told.value) == ("compile", "off")
-    assert "no space for the cache" in told.why
+    assert told.why == "compiling failed, so the layers run eagerly: OSError: no space for the cache"
     assert losses(events) == losses(eager[1])
     assert_same_adapter(job, eager[0])
 
 
 def test_without_a_c_compiler_the_run_is_eager_and_says_so(
-    eager: tuple[Job, list[Event]], base: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    whole = ("model.quantization=none", "train.checkpointing=false", "train.max_steps=2")
+    plain = trained(job_of(tmp_path / "eager", *whole, base=base, rows=rows))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    job = job_of(tmp_path / "run", "train.compile=default", base=base, rows=rows)
+    job = job_of(tmp_path / "compiled", *whole, "train.compile=default", base=base, rows=rows)
     events = trained(job, backend="inductor")
     (told,) = decisions(events)
     assert (told.name, told.value) == ("compile", "off")
-    assert "compiler" in told.why.lower()
-    assert losses(events) == losses(eager[1])
+    assert "No working C++ compiler" in told.why
+    assert losses(events) == losses(plain)
+
+
+@pytest.mark.full
+def test_inductors_own_kernels_give_the_loss_of_the_eager_run(
+    eager: tuple[Job, list[Event]], base: Path, rows: Path, tmp_path: Path
+) -> None:
+    events = trained(job_of(tmp_path, "train.compile=default", base=base, rows=rows), backend="inductor")
+    assert [told.name for told in decisions(events)] == ["compiled graphs"]
+    assert losses(events) == pytest.approx(losses(eager[1]), rel=1e-6)

@@ -135,6 +135,8 @@ class Count:
             why += f"; a break: {first_line(list(breaks)[-1])}"
         if reasons:
             why += f"; the last recompile: {first_line(reasons[-1])}"
+        if len(reasons) >= torch._dynamo.config.recompile_limit:
+            why += "; what comes beyond the compiler's limit runs eagerly"
         return Decision(name="compiled graphs", value=value, why=why)
 
 
