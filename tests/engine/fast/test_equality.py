@@ -26,9 +26,9 @@ from loradock.engine.fast.adapters import FlatAdapters
 from loradock.engine.fast.attention.base import Documents, Rule
 from loradock.engine.fast.batch import FlatBatch
 from loradock.engine.fast.engine import build
+from loradock.engine.fast.inputs import flat_inputs
 from loradock.engine.fast.kernels import plain
 from loradock.engine.fast.model import FastModel
-from loradock.engine.fast.trainer import flat_inputs
 from loradock.optimizations.engine import FAST_ARCHITECTURES
 
 Models = Callable[[str], Path]

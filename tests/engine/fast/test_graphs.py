@@ -17,7 +17,7 @@ from jobs import job_of
 from tiny import Silent
 
 from loradock.engine.base import Decided
-from loradock.engine.fast import graphs, trainer
+from loradock.engine.fast import graphs
 from loradock.engine.fast.batch import FlatBatch, flatten
 from loradock.engine.fast.engine import build
 from loradock.engine.fast.graphs import Graphs, Step
@@ -127,7 +127,7 @@ def test_where_launches_follow_the_documents_there_are_no_graphs_and_the_run_say
     model_and_batches: tuple[FastModel, list[FlatBatch]],
 ) -> None:
     view = Silent()
-    assert trainer.graphs_of(model_and_batches[0], view.event) is None
+    assert graphs.graphs_of(model_and_batches[0], view.event) is None
     (event,) = view.events
     assert isinstance(event, Decided)
     assert "follow the documents" in event.decisions[0].why

@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from loradock.engine.base import Decided, Emit
 from loradock.engine.fast.batch import FlatBatch
 from loradock.engine.fast.model import FastModel
+from loradock.optimizations.base import Decision
 
 MOST_SHAPES = 16
 """Shapes beyond these go the ordinary way: each graph keeps buffers of its own."""
@@ -114,3 +116,15 @@ def cuda_capture() -> Capture:
         return graph.replay, loss
 
     return capture
+
+
+def graphs_of(model: FastModel, emit: Emit) -> Graphs | None:
+    """Graphs of the model's micro-steps, or None; why there are none, or no longer any, is told."""
+
+    def told(why: str) -> None:
+        emit(Decided(decisions=(Decision(name="cuda_graphs", value=False, why=why),)))
+
+    if not model.attention.is_static:
+        told(f"the launches of {model.attention.name} attention follow the documents")
+        return None
+    return Graphs(model, capture=cuda_capture(), on_failure=lambda why: told(f"a capture failed: {why}"))

@@ -13,13 +13,13 @@ import torch
 import torch.distributed
 
 from loradock import signals
-from loradock.data.collate import MicroBatch
 from loradock.engine import guards, ranks, schedule, training_state
 from loradock.engine.attempts import StopNow
-from loradock.engine.base import Decided, Doing, Dtypes, Emit, Job, StepDone
+from loradock.engine.base import Doing, Dtypes, Emit, Job, StepDone
 from loradock.engine.evaluation import evaluate
-from loradock.engine.fast.batch import FlatBatch, flatten, rounded_up
-from loradock.engine.fast.graphs import Graphs, cuda_capture
+from loradock.engine.fast.batch import FlatBatch
+from loradock.engine.fast.graphs import graphs_of
+from loradock.engine.fast.inputs import filled_up, flat_inputs
 from loradock.engine.fast.model import FastModel
 from loradock.engine.fast.optimizer import FlatAdamW
 from loradock.engine.feed import StepLoader, step_loader
@@ -29,14 +29,8 @@ from loradock.engine.saving import Saver
 from loradock.engine.training_state import RandomState, Stateful
 from loradock.model import dtypes
 from loradock.model.adapters import trainable
-from loradock.optimizations.base import Decision
 
 CLIP_EPSILON = 1e-6
-CUDA_MULTIPLE = 64
-"""On a card tokens and supervised positions are filled up to a multiple of this."""
-BUCKETS = 8
-"""With graphs to a multiple of the budget over this, so that few shapes come up; documents by DOCUMENTS_MULTIPLE."""
-DOCUMENTS_MULTIPLE = 32
 
 
 class FastTrainer:
@@ -248,36 +242,3 @@ class FastTrainer:
             return None
         words = np.random.SeedSequence([self.dropout_seed, self.step, self.job.rank, micro_batch])
         return int(words.generate_state(1, np.uint64)[0] >> np.uint64(2))
-
-
-def flat_inputs(micro_batch: MicroBatch, **shape: int) -> tuple[FlatBatch, int]:
-    """The flat tensors of a micro-batch, and their slots."""
-    batch = flatten(micro_batch, **shape)
-    return batch, batch.tokens
-
-
-def filled_up(job: Job) -> dict[str, int]:
-    """How micro-batches are filled up: not at all on a CPU; on a card to even shapes, with graphs to few of them."""
-    plan = job.plan
-    shape = {"pad_token_id": job.tokenizer.pad_token_id, "longest": plan.data.limit_tokens}
-    if plan.value("device") == "cpu":
-        return shape
-    if not plan.value("cuda_graphs"):
-        return shape | {"multiple": CUDA_MULTIPLE}
-    budget = plan.value("micro_batch") * plan.data.limit_tokens
-    return shape | {
-        "multiple": rounded_up(-(-budget // BUCKETS), CUDA_MULTIPLE),
-        "documents_multiple": DOCUMENTS_MULTIPLE,
-    }
-
-
-def graphs_of(model: FastModel, emit: Emit) -> Graphs | None:
-    """Graphs of the model's micro-steps, or None; why there are none, or no longer any, is told."""
-
-    def told(why: str) -> None:
-        emit(Decided(decisions=(Decision(name="cuda_graphs", value=False, why=why),)))
-
-    if not model.attention.is_static:
-        told(f"the launches of {model.attention.name} attention follow the documents")
-        return None
-    return Graphs(model, capture=cuda_capture(), on_failure=lambda why: told(f"a capture failed: {why}"))

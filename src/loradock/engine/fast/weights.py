@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import bitsandbytes
 import torch
 from bitsandbytes import functional
 from bitsandbytes.backends.cuda import ops as on_cuda
@@ -21,6 +22,8 @@ class Dequantise:
 
 
 DEQUANTISE = Dequantise()
+KNOWN_BITSANDBYTES = "0.50."
+"""Whose kernel is launched directly; another version's operator is called."""
 
 
 class FrozenWeight:
@@ -40,7 +43,7 @@ class FrozenWeight:
             return
         state = module.weight.quant_state
         self.packed = module.weight.data.view(-1, 1)
-        self.is_on_card = self.packed.is_cuda
+        self.is_launched = self.packed.is_cuda and bitsandbytes.__version__.startswith(KNOWN_BITSANDBYTES)
         self.state = state
         self.shape = state.shape
         self.scales = state.absmax
@@ -52,7 +55,7 @@ class FrozenWeight:
         if self.kept is not None:
             return self.kept
         state = self.state
-        if self.is_on_card:
+        if self.is_launched:
             dense = self.packed.new_empty(self.shape, dtype=state.dtype)
             launch.launch(
                 DEQUANTISE, (), self.packed, self.scales, state.blocksize, state.quant_type, state.dtype, dense

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import triton
 from torch import Tensor
 from triton.runtime import JITFunction, driver
 
 ELEMENTS_PER_WARP = 512  # 16 a thread: two loads of 16 bytes in 16-bit, and a row of 8192 in float32 needs no spills
 MAX_WARPS = 16
+KNOWN_TRITON = "3.6."
+"""Whose compiled kernels are handed over directly; every launch goes through another version's own door."""
 
 
 class Launcher:
@@ -32,10 +35,10 @@ class Launcher:
         """Queue `kernel` over `grid` (of one or two numbers) on the current stream; outputs are among `args`.
 
         The kernel is made by `triton.jit` and takes `args`, then `constexprs`, in this order; or it is any object that
-        is called likewise, which is left to its own.
+        is called likewise, which is left to its own, as all are under a Triton that is not known.
         """
         options = {} if num_warps is None else {"num_warps": num_warps}
-        if not isinstance(kernel, JITFunction):
+        if not isinstance(kernel, JITFunction) or not triton.__version__.startswith(KNOWN_TRITON):
             kernel[grid](*args, **constexprs, **options)
             return
         active: Any = driver.active
