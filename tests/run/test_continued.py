@@ -93,7 +93,7 @@ def test_the_best_step_is_saved_where_no_save_was_due_and_a_fallback_keeps_its_o
     settings = (
         *RUN,
         "train.max_steps=12",
-        "train.learning_rate=2e-2",
+        "train.learning_rate=5e-2",
         f"data.validation={other}",
         "evaluation.every=3",
         "checkpoints.every=4",

@@ -112,7 +112,7 @@ class Check:
     look: Look
     level: Level = "quick"
     needs: Literal["nothing", "gpu", "config"] = "nothing"
-    limit_seconds: float = 5.0
+    limit_seconds: float = 15.0
     is_beside: bool = False
 
     def applies(self, facts: Facts, plan: Intent) -> bool:

@@ -15,7 +15,7 @@ def decide(question: Question) -> Decision:
     """Only what was asked for: no card has shown yet that it pays. Raises ConfigError where it cannot be."""
     wanted = question.config.train.compile
     if wanted == OFF:
-        why = "not asked for: compiling takes a minute or more, and bitsandbytes' products stay as they are"
+        why = "not asked for: compiling takes a minute or more, and products with 4-bit weights stay as they are"
         return Decision(name=NAME, value=OFF, why=why)
     for obstacle, remedy in obstacles(question):
         raise ConfigError(f"train.compile {wanted} cannot be used: {obstacle}", hint=f"--set {remedy}")

@@ -28,7 +28,7 @@ PyMODINIT_FUNC PyInit_loradock_probe(void) { return PyModule_Create(&module); }
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Compile afresh in a folder of its own within Triton's cache; then run where there is a card."""
-    say = error if plan.config and plan.config.train.compile else warning
+    say = error if is_used(facts, plan) else warning
     try:
         import triton
         from triton import knobs
@@ -49,6 +49,14 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         if plan.uses_card(facts):
             return at_each(host, facts, plan, lambda place: _run_at(place, anew(host, "triton")))
     return [ok(f"triton {triton.__version__} compiles for {', '.join(f'sm{each}' for each in ARCHITECTURES)}")]
+
+
+def is_used(facts: Facts, plan: Intent) -> bool:
+    """True where the run cannot do without: the fast engine's kernels on a card, or torch.compile."""
+    if plan.config is None:
+        return False
+    has_kernels = plan.config.engine != "trl" and plan.config.model.kernels != "torch"
+    return plan.config.train.compile != "off" or (plan.uses_card(facts) and has_kernels)
 
 
 def nearest(folder: Path) -> Path:

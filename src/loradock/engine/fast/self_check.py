@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from loradock.data.collate import MicroBatch
+from loradock.engine import guards
 from loradock.engine.base import Job
 from loradock.engine.fast.batch import flatten
 from loradock.engine.fast.model import FastModel
@@ -38,7 +40,8 @@ class Differences:
 def check(model: FastModel, job: Job) -> Differences:
     """Compare on the first rows of the run, cut to 256 tokens, without dropout; draws no random number.
 
-    Raises ModelError where a difference is larger than the compute dtype explains, or a gradient is not finite.
+    Raises ModelError where a difference is larger than the compute dtype explains, or a gradient is not finite;
+    Diverged where PEFT's own loss is not finite.
     """
     first = job.steps[0].micro_batches[0]
     rows, lengths = first.rows[:ROWS], first.lengths[:ROWS].clip(max=LONGEST)
@@ -51,6 +54,8 @@ def check(model: FastModel, job: Job) -> Differences:
     learned = next((each for each, loss in zip(alone, losses, strict=True) if loss), alone[0])
     fast_loss, fast_gradient = by_fast_engine(model, job, learned)
     loss, gradient = by_reference(model, job, learned)
+    if not math.isfinite(loss):
+        raise guards.diverged((job.resume.step if job.resume else 0) + 1, f"the loss of its first rows is {loss}")
     found = Differences(
         packed=relative(together - sum(losses), sum(losses)),
         loss=relative(fast_loss - loss, loss),
