@@ -37,7 +37,7 @@ def job_of(directory: Path, *settings: str, model: Path, data: Path, max_length:
     with torch.no_grad():
         generator = torch.Generator().manual_seed(7)
         for parameter in adapters.trainable(adapted):
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.02)
+            parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter.device) * 0.02)
     return Job(
         config=config,
         plan=plan,

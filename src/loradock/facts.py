@@ -72,7 +72,8 @@ class ModelFacts:
     """A causal LM as its config describes it; nothing here needs the weights.
 
     `linears` are the layers that quantisation and LoRA can reach (the output head is not among them); `parameters`
-    counts every weight, tied ones once. `targets` are the names of the layers that get an adapter.
+    counts every weight, tied ones once. `targets` are the names of the layers that get an adapter. `has_sdpa`: its code
+    can use torch's attention. `peculiarity`: what sets its computation apart from its family's, in words, or None.
     """
 
     name: str
@@ -86,6 +87,8 @@ class ModelFacts:
     unreachable_parameters: int
     context_length: int | None = None
     weights_bytes: int = 0
+    has_sdpa: bool = True
+    peculiarity: str | None = None
 
     @property
     def linear_parameters(self) -> int:

@@ -42,7 +42,7 @@ def batch_of(job: Job, *, multiple: int, documents_multiple: int = 1) -> FlatBat
     return batch.to(torch.device("cuda"))
 
 
-@pytest.mark.parametrize("tokens", [512, 2048, 4096, 16384])
+@pytest.mark.parametrize("tokens", [2048, 4096, 16384])  # below 1536 bitsandbytes has a kernel of its own
 @pytest.mark.parametrize("shape", SHAPES)
 def test_cached_weights_give_the_bits_of_bitsandbytes(shape: tuple[int, int], tokens: int) -> None:
     from bitsandbytes import functional, matmul_4bit

@@ -23,7 +23,7 @@ def asked(mode: str, **sections: Any) -> Any:
 def test_nothing_is_compiled_unless_asked_for() -> None:
     found = decision(planned(), "compile")
     assert found.value == "off"
-    assert "bitsandbytes" in found.why
+    assert "4-bit" in found.why
 
 
 @pytest.mark.parametrize("mode", ["default", "max-autotune"])

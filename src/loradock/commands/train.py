@@ -7,12 +7,10 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Collection
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -212,18 +210,10 @@ def looked_first(loaded: Loaded, *, host: Host, facts: Facts, screen: Any, skips
     if facts.local_rank:
         return {"skipped": "the first process of this machine looks"}
     screen.stage("environment")
-    Thread(target=import_ahead, name="imports").start()  # the checks run in processes of their own
     examination = examine(host=host, facts=facts, plan=intent(host, loaded.config), progress=screen.looked)
     screen.examined(examination)
     examination.refuse()
     return examination.summary()
-
-
-def import_ahead() -> None:
-    """Import what a run needs: seconds of it while the machine is looked at. What fails here fails again where used."""
-    for name in ("torch", "transformers", "peft", "bitsandbytes", "loradock.engine.fast.engine"):
-        with suppress(Exception):
-            import_module(name)
 
 
 def demo_run(ask: Ask, *, resume: bool) -> tuple[Loaded, Callable[..., Any]]:

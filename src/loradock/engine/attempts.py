@@ -68,6 +68,7 @@ def run(job: Job, emit: Emit, make_trainer: MakeTrainer) -> Outcome:
     """Train to the end of the plan; see `engine.base.Engine`. Where the card is full, again with smaller passes."""
     began = time.monotonic()
     torch.use_deterministic_algorithms(job.config.deterministic and job.plan.value("device") == "cuda")
+    torch.backends.cuda.matmul.allow_tf32 = bool(job.plan.value("tf32"))
     beginning = Beginning(job.model) if job.resume is None else None
     saver = Saver(job, emit)
     while True:

@@ -37,10 +37,27 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         unreachable_parameters=unreachable(model),
         context_length=getattr(text, "max_position_embeddings", None),
         weights_bytes=sum(file.stat().st_size for file in base.weight_files),
+        has_sdpa=bool(getattr(model, "_supports_sdpa", True)),
+        peculiarity=peculiarity(text),
     )
     check_coverage(facts, quantization=config.model.quantization)
     check_modules_to_save(config.lora.modules_to_save, model)
     return facts
+
+
+def peculiarity(config: Any) -> str | None:
+    """What a text model's config asks for that few do: random drops, a look ahead, angles that depend on the input."""
+    for name in ("attention_dropout", "resid_pdrop", "embd_pdrop"):
+        if share := getattr(config, name, None):
+            return f"the model has {name} {share}"
+    if getattr(config, "use_bidirectional_attention", False):
+        return "the model's attention looks ahead"
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [each for each in rope.values() if isinstance(each, dict)] or [rope]
+    types = {str(each.get("rope_type")) for each in kinds}
+    if any("dynamic" in each for each in types):
+        return "the model's rotary embedding depends on the length of the input"
+    return None
 
 
 def linear_shapes(model: Any) -> tuple[LinearShape, ...]:

@@ -16,6 +16,9 @@ def decide(question: Question) -> Decision:
         )
     if wanted != "auto":
         return asked("attention", wanted)
+    if obstacle and not question.model.has_sdpa:
+        why = f"{obstacle}; {question.model.architecture} has no other"
+        return Decision(name="attention", value="eager", why=why)
     if obstacle:
         return Decision(name="attention", value="sdpa", why=obstacle)
     why = f"flash-attn {question.facts.packages['flash-attn']} is installed: packed rows need no mask"

@@ -38,6 +38,8 @@ def fast_obstacle(question: Question) -> str | None:
     config, model = question.config, question.model
     obstacles = {
         f"no family of it serves {model.architecture}": model.architecture not in FAST_ARCHITECTURES,
+        "the model runs code of its own": config.model.trust_remote_code is not None,
+        model.peculiarity or "": model.peculiarity is not None,
         "its matrices are NF4 or whole, not int8": config.model.quantization == "int8",
         "it has no DoRA": config.lora.dora,
         "it trains adapters only, no modules_to_save": bool(config.lora.modules_to_save),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,35 @@ def test_a_gradient_that_is_not_pefts_is_refused(job: Job, monkeypatch: pytest.M
     assert refused.value.hint == "--set engine=trl"
 
 
+@pytest.mark.parametrize("left_out", ["backward_a", "_add_adapters", "_add_input_gradient"])
+def test_an_adapter_that_is_left_out_is_refused_though_b_begins_at_zero(
+    left_out: str, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, parameter in job.model.named_parameters():
+        if "lora_B" in name:
+            parameter.data.zero_()
+    model, _ = build(job)
+    values = model.adapters.values.clone()
+    assert self_check.check(model, job).gradient < 1e-4
+    assert torch.equal(model.adapters.values, values)
+    monkeypatch.setattr(linear.LinearGroup, left_out, lambda *_, **__: None)
+    with pytest.raises(ModelError, match="does not compute what PEFT computes"):
+        self_check.check(model, job)
+
+
+def test_rows_of_which_only_the_end_is_learned_are_compared_too(
+    tmp_path: Path, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"instruction": "river apple stone cloud " * 80, "output": "window"}
+    data = tmp_path / "long.jsonl"
+    data.write_text(f"{json.dumps(row)}\n" * 8, encoding="utf-8")
+    job = job_of(tmp_path, "engine=fast", model=llama, data=data, max_length=500)
+    model, _ = build(job)
+    monkeypatch.setattr(linear.LinearGroup, "backward_a", lambda *_, **__: None)
+    with pytest.raises(ModelError, match="does not compute what PEFT computes"):
+        self_check.check(model, job)
+
+
 def test_a_gradient_that_is_not_a_number_is_refused(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = build(job)
     real = model.loss_and_gradients
@@ -88,10 +118,24 @@ def test_what_the_engine_decided_is_shown_and_recorded_with_its_reason(tmp_path:
     assert all(each["why"] for each in run.record["engine"])
 
 
-def test_a_model_of_no_family_goes_to_trl_with_the_reason(tmp_path: Path, rows: Path) -> None:
-    model = make_model(tmp_path / "model", "llama")
+@pytest.mark.parametrize(
+    ("setting", "shape", "why"),
+    [
+        ("lora.dora=true", {}, "it has no DoRA"),
+        ("lora.rank=4", {"attention_dropout": 0.1}, "the model has attention_dropout 0.1"),
+        (
+            "lora.rank=4",
+            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+            "the model's rotary embedding depends on the length of the input",
+        ),
+    ],
+)
+def test_what_the_fast_engine_does_not_serve_goes_to_trl_with_the_reason(
+    setting: str, shape: dict[str, Any], why: str, tmp_path: Path, rows: Path
+) -> None:
+    model = make_model(tmp_path / "model", "llama", **shape)
     view = Silent()
-    train(tmp_path / "run", "train.max_steps=1", "lora.dora=true", model=model, data=rows, view=view)
+    train(tmp_path / "run", "train.max_steps=1", setting, model=model, data=rows, view=view)
     (plan,) = view.plans
     decision = next(each for each in plan.decisions if each.name == "engine")
-    assert (decision.value, decision.why) == ("trl", "the fast engine cannot be used: it has no DoRA")
+    assert (decision.value, decision.why) == ("trl", f"the fast engine cannot be used: {why}")

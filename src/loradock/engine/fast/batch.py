@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +39,12 @@ class FlatBatch:
         """Its own tensors by name, without those of the documents."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "documents"}
 
+    def __reduce__(self) -> Any:
+        """By value: each tensor that another process sends takes a file descriptor, and a step has hundreds."""
+        arrays = {name: tensor.numpy() for name, tensor in self.tensors().items()}
+        documents = self.documents
+        return _from_arrays, (arrays, documents.bounds, documents.cu_seqlens.numpy(), documents.longest)
+
     def to(self, device: torch.device) -> FlatBatch:
         """The batch on a device, copied without waiting where it lies in pinned memory."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
@@ -49,6 +56,11 @@ class FlatBatch:
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> FlatBatch:
         changed = {name: change(tensor) for name, tensor in self.tensors().items()}
         return FlatBatch(**changed, documents=replace(self.documents, cu_seqlens=change(self.documents.cu_seqlens)))
+
+
+def _from_arrays(arrays: dict[str, Any], bounds: tuple[int, ...], cu_seqlens: Any, longest: int) -> FlatBatch:
+    documents = Documents(bounds=bounds, cu_seqlens=torch.from_numpy(cu_seqlens), longest=longest)
+    return FlatBatch(**{name: torch.from_numpy(array) for name, array in arrays.items()}, documents=documents)
 
 
 def flatten(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed
 
 from loradock.engine import attempts
 from loradock.engine.base import Decided, Emit, Job, Outcome
@@ -34,6 +36,10 @@ class FastEngine:
         except Unfit as error:
             raise ModelError(f"the fast engine cannot train this model: {error}", hint="--set engine=trl") from error
         found = self_check.check(model, job)
+        if torch.cuda.is_available():  # what the comparison took counts neither as the run's peak nor as its own
+            gc.collect()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
         passed = Decision(name="self-check", value="passed", why=str(found))
         emit(Decided(decisions=(*decisions, passed)))
         return attempts.run(job, emit, partial(trainer_of, model=model))
@@ -41,6 +47,8 @@ class FastEngine:
 
 def trainer_of(job: Job, emit: Emit, saver: Saver, *, model: FastModel) -> FastTrainer:
     """A trainer over the model, whose weights may have been put back since the last one."""
+    if job.world_size > 1:
+        torch.distributed.broadcast(model.adapters.values, src=0)
     model.adapters.refresh()
     return FastTrainer(job, emit, saver, model=model)
 
@@ -57,7 +65,7 @@ def build(job: Job) -> tuple[FastModel, tuple[Decision, ...]]:
         head_dim=head_size(job.model.config),
         softcap=getattr(job.model.config, "attn_logit_softcapping", None),
         has_flash_attn=plan.value("attention") == "flash_attention_2",
-        asked="sdpa" if asked.attention == "eager" else asked.attention,
+        asked="auto" if asked.attention == "eager" else asked.attention,  # eager is for the reference alone
     )
     kernels = kernels_for(device, asked.kernels)
     model = FastModel(

@@ -111,7 +111,7 @@ def cuda_capture() -> Capture:
 
     def capture(step: Step) -> tuple[Callable[[], None], torch.Tensor]:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # a loader pins memory meanwhile
             loss = step()
         return graph.replay, loss
 

@@ -189,16 +189,15 @@ class LinearGroup:
             return
         for index, columns in enumerate(self._columns()):
             part = torch.mm(dh[:, columns], a[columns])
-            dx.add_(part.mul_(self._mask(part, seed, index)))
+            dx.add_(part.mul_(self._mask(part, seed, index)), alpha=1 / (1 - self.dropout))
 
     def _dropped(self, x: torch.Tensor, seed: int, index: int) -> torch.Tensor:
-        return x * self._mask(x, seed, index)
+        return (x * self._mask(x, seed, index)).mul_(1 / (1 - self.dropout))
 
     def _mask(self, like: torch.Tensor, seed: int, index: int) -> torch.Tensor:
-        """0 or 1 / (1 - p), of the shape of `like`; the same for the same seed and index."""
+        """0 or 1, of the shape of `like`; the same for the same seed and index."""
         generator = torch.Generator(like.device).manual_seed(seed + index)
-        keep = 1 - self.dropout
-        return torch.empty_like(like).bernoulli_(keep, generator=generator).div_(keep)
+        return torch.empty_like(like).bernoulli_(1 - self.dropout, generator=generator)
 
 
 def drop_share(module: Any) -> float:

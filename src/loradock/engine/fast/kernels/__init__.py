@@ -30,5 +30,5 @@ def kernels_for(device: torch.device, asked: Literal["auto", "triton", "torch"])
     from loradock.engine.fast.kernels import fused
 
     if device.type != "cuda" and not knobs.runtime.interpret:
-        raise ConfigError(f"Triton kernels cannot run on {device.type}", hint="leave the kernels to choose themselves")
+        raise ConfigError(f"Triton kernels cannot run on {device.type}", hint="--set model.kernels=auto")
     return fused
