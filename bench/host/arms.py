@@ -72,8 +72,8 @@ def fast(
         checkpointed=layers if is_checkpointed else 0,
         cached=layers if is_cached else 0,
     )
-    for projection in (each for layer in model.layers for group in layer.groups() for each in group.projections):
-        projection.weight.is_launched = True  # also on a CPU, where launches are silent
+    for group in (each for layer in model.layers for each in layer.groups()):
+        group.weight.is_launched = True  # also on a CPU, where launches are silent
     batch = flat_batch(
         setting.tokens, document=setting.document, device=setting.device, vocabulary=setting.values["vocab_size"]
     )

@@ -179,9 +179,8 @@ class FastMemory:
         """The layer's gradient, attention's, those of queries, keys and values; the kernel's own or the input's."""
         wide = self.widths
         held = tokens * (wide.hidden + wide.attended + wide.projected) * self.bytes
-        joined = wide.projected if wide.has_fused_projections else 0
-        matrix = wide.hidden * (joined or wide.attended) * has_dense
-        after = (tokens * (2 * wide.hidden + joined) + matrix) * self.bytes
+        matrix = wide.hidden * wide.projected * has_dense
+        after = (tokens * (2 * wide.hidden + wide.projected) + matrix) * self.bytes
         return int(held + max(after, self._attention_workspace(tokens)))
 
     def _attention_workspace(self, tokens: int) -> float:

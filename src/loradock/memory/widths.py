@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loradock.facts import LinearShape, ModelFacts
-from loradock.memory.base import widest_input, widest_matrix
+from loradock.memory.base import widest_input
 
 OUT_NORM_ARCHITECTURES = ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
 """Their layers have a norm after each half, too, and keep what goes into it."""
@@ -16,7 +16,8 @@ class Widths:
     """One decoder layer, as the mean over all: elements of a token, and weights.
 
     `attended`: all query heads together; `projected`: queries, keys and values; `inner`: the MLP's product; `outputs`:
-    of all linears; `ranks`: of all adapters of the layer; `weights`: of its linears; `widest`: of the largest one.
+    of all linears; `ranks`: of all adapters of the layer; `weights`: of its linears; `widest`: of the largest
+    group of them with a common input, which is made dense at once: gate and up, as a rule.
     """
 
     layers: int
@@ -29,7 +30,6 @@ class Widths:
     weights: float
     widest: int
     vocabulary: int
-    has_fused_projections: bool
     has_out_norms: bool
 
     @property
@@ -50,18 +50,18 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
     attended = sum(layer.columns for layer in _ending(model, "o_proj")) * each or float(model.hidden)
     outputs = sum(layer.rows for layer in model.linears) * each
     inner = widest_input(model)
+    projected = max(attended, outputs - 2 * model.hidden - 2 * inner)
     return Widths(
         layers=model.layers,
         hidden=model.hidden,
         attended=attended,
-        projected=max(attended, outputs - 2 * model.hidden - 2 * inner),
+        projected=projected,
         inner=inner,
         outputs=outputs,
         ranks=rank * sum(layer.name in targets for layer in model.linears) * each,
         weights=model.linear_parameters * each,
-        widest=widest_matrix(model),
+        widest=int(model.hidden * max(2 * inner, projected)),
         vocabulary=model.vocabulary,
-        has_fused_projections=bool(_ending(model, "qkv_proj")),
         has_out_norms=model.architecture in OUT_NORM_ARCHITECTURES,
     )
 

@@ -276,7 +276,7 @@ REAL_GROUP = linear.LinearGroup.__init__
 def wrong_scale(self: Any, *arguments: Any, **more: Any) -> None:
     """A planted error: LoRA's scale is left out."""
     REAL_GROUP(self, *arguments, **more)
-    self.projections = [replace(each, scale=1.0) for each in self.projections]
+    self.adapters = [replace(each, scale=1.0) for each in self.adapters]
 
 
 PLANTED: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {

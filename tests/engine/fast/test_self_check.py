@@ -65,7 +65,7 @@ def test_a_gradient_that_is_not_pefts_is_refused(job: Job, monkeypatch: pytest.M
     assert refused.value.hint == "--set engine=trl"
 
 
-@pytest.mark.parametrize("left_out", ["backward_a", "_add_adapters", "_add_input_gradient"])
+@pytest.mark.parametrize("left_out", ["backward_a", "backward_b", "_add_input_gradient"])
 def test_an_adapter_that_is_left_out_is_refused_though_b_begins_at_zero(
     left_out: str, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ class MlpKept:
     x: torch.Tensor
     rstd: torch.Tensor
     h: torch.Tensor | None
-    gate_up: list[torch.Tensor]
+    gate_up: torch.Tensor
     h_down: torch.Tensor | None
     unnormed: torch.Tensor | None
     out_rstd: torch.Tensor | None
@@ -112,7 +112,7 @@ class Layer:
     ) -> tuple[torch.Tensor, AttentionKept]:
         parts = self.parts
         normed, rstd = self._norm(x, parts.attention_norm)
-        joined, h = self.qkv.forward_joined(normed, seed=self._seed(seed, 0, self.qkv))
+        joined, h = self.qkv.forward(normed, seed=self._seed(seed, 0, self.qkv))
         both, q, k, v = self._split(joined)
         raw_q, q_rstd = q, None
         raw_k, k_rstd = k, None
@@ -124,7 +124,7 @@ class Layer:
         else:
             self._rotate(both, batch, sign=1)
         out, saved = self.attention.forward(q, k, v, batch.documents, parts.rule)
-        (y,), h_output = self.output.forward(out.flatten(1), seed=self._seed(seed, 1, self.output))
+        y, h_output = self.output.forward(out.flatten(1), seed=self._seed(seed, 1, self.output))
         unnormed, out_rstd = None, None
         if parts.attention_out_norm is not None:
             unnormed = y
@@ -152,8 +152,8 @@ class Layer:
         parts = self.parts
         inner = self._out_norm_backward(dy, kept.unnormed, kept.out_rstd, parts.attention_out_norm)
         output_seed, qkv_seed = self._seed(seed, 1, self.output), self._seed(seed, 0, self.qkv)
-        dh = self.output.backward_b([inner], kept.h_output)
-        dout = self.output.backward_input([inner], dh, seed=output_seed)
+        dh = self.output.backward_b(inner, kept.h_output)
+        dout = self.output.backward_input(inner, dh, seed=output_seed)
         self.output.backward_a(dh, kept.out.flatten(1), seed=output_seed)
         q, k = kept.q, kept.k
         if parts.query_norm is not None and parts.key_norm is not None:
@@ -164,26 +164,29 @@ class Layer:
         dq, dk, dv = self.attention.backward(
             dout.view_as(kept.out), q, k, kept.v, kept.out, kept.attention, batch.documents, parts.rule
         )
-        self._rotate(dq, batch, sign=-1)
-        self._rotate(dk, batch, sign=-1)
         if parts.query_norm is not None and parts.key_norm is not None:
+            self._rotate(dq, batch, sign=-1)
+            self._rotate(dk, batch, sign=-1)
             dq = self._head_norm_backward(dq, kept.q, kept.q_rstd, parts.query_norm)
             dk = self._head_norm_backward(dk, kept.k, kept.k_rstd, parts.key_norm)
-        gradients = self._joined(dq, dk, dv)
-        dh = self.qkv.backward_b(gradients, kept.h)
+        joined = torch.cat([dq, dk, dv], dim=1)
+        if parts.query_norm is None:
+            self._rotate(joined[:, : -kept.v.shape[1]], batch, sign=-1)
+        joined = joined.flatten(1)
+        dh = self.qkv.backward_b(joined, kept.h)
         if dh is not None:
             normed, _ = self._norm(kept.x, parts.attention_norm)
             self.qkv.backward_a(dh, normed, seed=qkv_seed)
         if self.index == 0:
             return dy  # below the first layer nothing is trained
-        dn = self.qkv.backward_input(gradients, dh, seed=qkv_seed)
+        dn = self.qkv.backward_input(joined, dh, seed=qkv_seed)
         norm = parts.attention_norm
         return self.kernels.rms_norm_backward(dn, kept.x, kept.rstd, norm.weight, offset=norm.offset, into=dy)
 
     def _mlp_forward(self, x: torch.Tensor, *, seed: int | None) -> tuple[torch.Tensor, MlpKept]:
         parts = self.parts
         rstd, h, gate_up, product = self._mlp_inner(x, seed=seed)
-        (y,), h_down = self.down.forward(product, seed=self._seed(seed, 3, self.down))
+        y, h_down = self.down.forward(product, seed=self._seed(seed, 3, self.down))
         unnormed, out_rstd = None, None
         if parts.mlp_out_norm is not None:
             unnormed = y
@@ -193,20 +196,20 @@ class Layer:
 
     def _mlp_inner(
         self, x: torch.Tensor, *, seed: int | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None, list[torch.Tensor], torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]:
         """The norm's rstd, the adapters' h, gate and up, and what the last product of the half reads."""
         normed, rstd = self._norm(x, self.parts.mlp_norm)
         gate_up, h = self.gate_up.forward(normed, seed=self._seed(seed, 2, self.gate_up))
-        gate, up = halves(gate_up)
+        gate, up = gate_up.chunk(2, dim=1)
         return rstd, h, gate_up, self.kernels.gate(gate, up, self.parts.activation)
 
     def _mlp_backward(self, dz: torch.Tensor, kept: MlpKept, *, seed: int | None) -> torch.Tensor:
         parts = self.parts
         inner = self._out_norm_backward(dz, kept.unnormed, kept.out_rstd, parts.mlp_out_norm)
         down_seed, gate_seed = self._seed(seed, 3, self.down), self._seed(seed, 2, self.gate_up)
-        dh = self.down.backward_b([inner], kept.h_down)
-        dproduct = self.down.backward_input([inner], dh, seed=down_seed)
-        gate, up = halves(kept.gate_up)
+        dh = self.down.backward_b(inner, kept.h_down)
+        dproduct = self.down.backward_input(inner, dh, seed=down_seed)
+        gate, up = kept.gate_up.chunk(2, dim=1)
         product = self.kernels.gate_backward_(dproduct, gate, up, parts.activation)
         self.down.backward_a(dh, product, seed=down_seed)
         del dproduct, product
@@ -250,20 +253,7 @@ class Layer:
         q, k, v = heads.split([queries, keys, keys], dim=1)
         return heads[:, : queries + keys], q, k, v
 
-    def _joined(self, dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor) -> list[torch.Tensor]:
-        """The gradients of the projections' outputs, as the projections lie."""
-        gradients = [dq.flatten(1), dk.flatten(1), dv.flatten(1)]
-        return gradients if len(self.qkv.projections) > 1 else [torch.cat(gradients, dim=1)]
-
     def _seed(self, seed: int | None, group: int, layers: LinearGroup) -> int | None:
         if seed is None or not layers.dropout:
             return None
         return seed + SEEDS_A_LAYER * self.index + SEEDS_A_GROUP * group
-
-
-def halves(gate_up: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gate and up [T, I]: two tensors, or the column halves of one."""
-    if len(gate_up) == 2:
-        return gate_up[0], gate_up[1]
-    gate, up = gate_up[0].chunk(2, dim=1)
-    return gate, up

@@ -3,9 +3,9 @@
 For layer i with frozen weight W_i [out_i, in], A_i [r, in], B_i [out_i, r] and scale s (LoRA, Hu et al. 2021):
 
     h_i = x A_i^T                          all A_i at once, stacked
-    y_i = x W_i^T + bias_i + s h_i B_i^T
+    y_i = x W_i^T + bias_i + s h_i B_i^T   all W_i at once, stacked; the y_i lie side by side
 
-    dB_i = s dy_i^T h_i,   dh_i = s dy_i B_i,   dA_i = dh_i^T x,   dx = sum of dy_i W_i + dh_i A_i
+    dB_i = s dy_i^T h_i,   dh_i = s dy_i B_i,   dA_i = dh_i^T x,   dx = dy W + dh A, both stacked
 
 With dropout each adapter reads x under a mask of its own (as PEFT has it), which follows from a seed and is drawn again
 in backward rather than kept.
@@ -14,7 +14,7 @@ in backward rather than kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -46,25 +46,24 @@ def adapter_parameters(modules: Sequence[Any]) -> list[torch.nn.Parameter]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Projection:
-    """One frozen layer. `b`, `fresh_b` [out, r]: None without adapter; `columns`: its part of the stacked h.
+class Adapter:
+    """The upper half of one layer's adapter: B [out, r], and its columns of the joined y and of the joined h."""
 
-    `b_transposed` [r, out] is b seen the other way round, made once: a view costs the host as much as a small kernel.
-    """
-
-    weight: FrozenWeight
-    bias: torch.Tensor | None
-    b: torch.Tensor | None = None
-    b_transposed: torch.Tensor | None = None
-    fresh_b: torch.Tensor | None = None
-    columns: slice = field(default_factory=lambda: slice(0, 0))
-    scale: float = 0.0
+    b: torch.Tensor
+    b_transposed: torch.Tensor
+    fresh_b: torch.Tensor
+    outputs: slice
+    ranks: slice
+    scale: float
 
 
 class LinearGroup:
     """Layers with a common input. `a` and `fresh_a` are [sum of r, in]; None where no layer has an adapter."""
 
     def __init__(self, modules: Sequence[Any], adapters: FlatAdapters, *, dtype: torch.dtype) -> None:
+        bases = [base_of(module) for module in modules]
+        self.weight = FrozenWeight(bases, dtype=dtype)
+        self.bias = joined_bias(bases, dtype=dtype)
         adapted = [module for module in modules if is_adapted(module)]
         self.dropout = max((drop_share(module) for module in adapted), default=0.0)
         self.a = self.fresh_a = None
@@ -73,74 +72,48 @@ class LinearGroup:
             shape = (sum(a.shape[0] for a in stack), stack[0].shape[1])
             self.a = adapters.view(adapters.working, stack, shape)
             self.fresh_a = adapters.view(adapters.fresh, stack, shape)
-        self.projections: list[Projection] = []
-        column = 0
-        for module in modules:
-            base = base_of(module)
-            common: dict[str, Any] = {
-                "weight": FrozenWeight(base, dtype=dtype),
-                "bias": base.bias.detach().to(dtype) if base.bias is not None else None,
-            }
+        self.adapters: list[Adapter] = []
+        output = rank = 0
+        for module, base in zip(modules, bases, strict=True):
             if is_adapted(module):
                 b = module.lora_B[ADAPTER].weight
                 working = adapters.view(adapters.working, [b], b.shape)
-                common |= {
-                    "b": working,
-                    "b_transposed": working.t(),
-                    "fresh_b": adapters.view(adapters.fresh, [b], b.shape),
-                    "columns": slice(column, column + b.shape[1]),
-                    "scale": float(module.scaling[ADAPTER]),
-                }
-                column += b.shape[1]
-            self.projections.append(Projection(**common))
-        self.widths = [each.weight.shape[0] for each in self.projections]
-        self.ranks = [each.b.shape[1] for each in self.projections if each.b is not None]
+                self.adapters.append(
+                    Adapter(
+                        b=working,
+                        b_transposed=working.t(),
+                        fresh_b=adapters.view(adapters.fresh, [b], b.shape),
+                        outputs=slice(output, output + base.out_features),
+                        ranks=slice(rank, rank + b.shape[1]),
+                        scale=float(module.scaling[ADAPTER]),
+                    )
+                )
+                rank += b.shape[1]
+            output += base.out_features
 
-    def forward(self, x: torch.Tensor, *, seed: int | None) -> tuple[list[torch.Tensor], torch.Tensor | None]:
-        """x [T, in] -> each layer's [T, out_i], and h [T, sum of r] for backward. `seed`: None without dropout."""
+    def forward(self, x: torch.Tensor, *, seed: int | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """x [T, in] -> y [T, sum of out], and h [T, sum of r] for backward. `seed`: None without dropout."""
         h = self.down(x, seed=seed)
-        outputs = [linear(x, each.weight.dense(), each.bias) for each in self.projections]
-        self._add_adapters(outputs, h)
-        return outputs, h
+        y = linear(x, self.weight.dense(), self.bias)
+        if h is not None:
+            for each in self.adapters:
+                y[:, each.outputs].addmm_(h[:, each.ranks], each.b_transposed, alpha=each.scale)
+        return y, h
 
-    def forward_joined(self, x: torch.Tensor, *, seed: int | None) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The same with the outputs side by side: [T, sum of out_i]."""
-        if len(self.projections) == 1:
-            (joined,), h = self.forward(x, seed=seed)
-            return joined, h
-        h = self.down(x, seed=seed)
-        joined = x.new_empty(x.shape[0], sum(self.widths))
-        outputs = joined.split(self.widths, dim=1)
-        for each, y in zip(self.projections, outputs, strict=True):
-            weight = each.weight.dense().t()
-            if each.bias is None:
-                torch.mm(x, weight, out=y)
-            else:
-                torch.addmm(each.bias, x, weight, out=y)
-        self._add_adapters(outputs, h)
-        return joined, h
-
-    def backward_b(self, gradients: Sequence[torch.Tensor], h: torch.Tensor | None) -> torch.Tensor | None:
-        """The gradients of B from those of the outputs, [T, out_i] each; returns dh [T, sum of r]."""
+    def backward_b(self, dy: torch.Tensor, h: torch.Tensor | None) -> torch.Tensor | None:
+        """The gradients of B from that of the output, [T, sum of out]; returns dh [T, sum of r]."""
         if h is None:
             return None
         dh = torch.empty_like(h)
-        parts = zip(self._by_adapter(h), self._by_adapter(dh), strict=True)
-        for each, dy in zip(self.projections, gradients, strict=True):
-            if each.b is not None and each.fresh_b is not None:
-                h_part, dh_part = next(parts)
-                each.fresh_b.addmm_(dy.t(), h_part, beta=0, alpha=each.scale)
-                dh_part.addmm_(dy, each.b, beta=0, alpha=each.scale)
+        for each in self.adapters:
+            part = dy[:, each.outputs]
+            each.fresh_b.addmm_(part.t(), h[:, each.ranks], beta=0, alpha=each.scale)
+            dh[:, each.ranks].addmm_(part, each.b, beta=0, alpha=each.scale)
         return dh
 
-    def backward_input(
-        self, gradients: Sequence[torch.Tensor], dh: torch.Tensor | None, *, seed: int | None
-    ) -> torch.Tensor:
+    def backward_input(self, dy: torch.Tensor, dh: torch.Tensor | None, *, seed: int | None) -> torch.Tensor:
         """dx [T, in], of all layers together."""
-        first, *others = zip(self.projections, gradients, strict=True)
-        dx = torch.mm(first[1], first[0].weight.dense())
-        for each, dy in others:
-            dx.addmm_(dy, each.weight.dense())
+        dx = torch.mm(dy, self.weight.dense())
         if dh is not None:
             self._add_input_gradient(dx, dh, seed)
         return dx
@@ -152,8 +125,8 @@ class LinearGroup:
         if seed is None:
             torch.mm(dh.t(), x, out=self.fresh_a)
             return
-        for index, columns in enumerate(self._columns()):
-            torch.mm(dh[:, columns].t(), self._dropped(x, seed, index), out=self.fresh_a[columns])
+        for index, each in enumerate(self.adapters):
+            torch.mm(dh[:, each.ranks].t(), self._dropped(x, seed, index), out=self.fresh_a[each.ranks])
 
     def down(self, x: torch.Tensor, *, seed: int | None) -> torch.Tensor | None:
         """h alone, [T, sum of r]; None where no layer has an adapter."""
@@ -161,24 +134,8 @@ class LinearGroup:
             return None
         if seed is None:
             return linear(x, self.a)
-        parts = [linear(self._dropped(x, seed, i), self.a[c]) for i, c in enumerate(self._columns())]
+        parts = [linear(self._dropped(x, seed, i), self.a[each.ranks]) for i, each in enumerate(self.adapters)]
         return torch.cat(parts, dim=1)
-
-    def _add_adapters(self, outputs: Sequence[torch.Tensor], h: torch.Tensor | None) -> None:
-        """Add s h_i B_i^T to each layer's output."""
-        if h is None:
-            return
-        parts = iter(self._by_adapter(h))
-        for each, y in zip(self.projections, outputs, strict=True):
-            if each.b_transposed is not None:
-                y.addmm_(next(parts), each.b_transposed, alpha=each.scale)
-
-    def _by_adapter(self, h: torch.Tensor) -> Sequence[torch.Tensor]:
-        """The columns of h (or dh) of each adapter."""
-        return h.split(self.ranks, dim=1) if len(self.ranks) > 1 else (h,)
-
-    def _columns(self) -> list[slice]:
-        return [each.columns for each in self.projections if each.b is not None]
 
     def _add_input_gradient(self, dx: torch.Tensor, dh: torch.Tensor, seed: int | None) -> None:
         a = self.a
@@ -187,8 +144,8 @@ class LinearGroup:
         if seed is None:
             dx.addmm_(dh, a)
             return
-        for index, columns in enumerate(self._columns()):
-            part = torch.mm(dh[:, columns], a[columns])
+        for index, each in enumerate(self.adapters):
+            part = torch.mm(dh[:, each.ranks], a[each.ranks])
             dx.add_(part.mul_(self._mask(part, seed, index)), alpha=1 / (1 - self.dropout))
 
     def _dropped(self, x: torch.Tensor, seed: int, index: int) -> torch.Tensor:
@@ -198,6 +155,16 @@ class LinearGroup:
         """0 or 1, of the shape of `like`; the same for the same seed and index."""
         generator = torch.Generator(like.device).manual_seed(seed + index)
         return torch.empty_like(like).bernoulli_(1 - self.dropout, generator=generator)
+
+
+def joined_bias(bases: Sequence[Any], *, dtype: torch.dtype) -> torch.Tensor | None:
+    """The layers' biases one after the other, zero where one has none; None where none has one."""
+    if all(base.bias is None for base in bases):
+        return None
+    like = next(base.bias for base in bases if base.bias is not None)
+    return torch.cat(
+        [base.bias.detach() if base.bias is not None else like.new_zeros(base.out_features) for base in bases]
+    ).to(dtype)
 
 
 def drop_share(module: Any) -> float:

@@ -56,8 +56,7 @@ class FastModel:
         self.attention = attention
         for layer in self.layers[len(self.layers) - cached :]:
             for group in layer.groups():
-                for projection in group.projections:
-                    projection.weight.keep()
+                group.weight.keep()
         self.adapters.refresh()
 
     def loss_and_gradients(self, batch: FlatBatch, *, scale: float, seed: int | None = None) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import bitsandbytes
@@ -10,6 +11,7 @@ from bitsandbytes import functional
 from bitsandbytes.backends.cuda import ops as on_cuda
 from bitsandbytes.nn import Linear4bit
 
+from loradock.engine.fast.families.base import Unfit
 from loradock.engine.fast.kernels import launch
 
 
@@ -27,45 +29,69 @@ KNOWN_BITSANDBYTES = "0.50."
 
 
 class FrozenWeight:
-    """The weight of one frozen linear layer, [out, in].
+    """The weights of frozen linear layers that read the same input, one below the other: [sum of out, in].
 
-    The scales of NF4 blocks are themselves quantised (double quantisation); they are expanded once, which takes half a
-    bit a weight and saves two kernels at every use. The values are those that bitsandbytes computes, bit for bit.
+    So all of them are made dense at once, and one product serves them all. The layers' own weights become views of the
+    stack. The scales of NF4 blocks are themselves quantised (double quantisation); they are expanded once, which takes
+    half a bit a weight and saves two kernels at every use. The values are bitsandbytes' own, bit for bit. Raises Unfit
+    where some of the layers are quantised, or quantised otherwise.
     """
 
-    def __init__(self, module: Any, *, dtype: torch.dtype) -> None:
+    def __init__(self, modules: Sequence[Any], *, dtype: torch.dtype) -> None:
         self.dtype = dtype
         self.kept: torch.Tensor | None = None
-        self.is_quantised = isinstance(module, Linear4bit)
+        self.is_quantised = all(isinstance(module, Linear4bit) for module in modules)
         if not self.is_quantised:
-            self.kept = module.weight.detach().to(dtype)
-            self.shape = module.weight.shape
+            if any(isinstance(module, Linear4bit) for module in modules):
+                raise Unfit("some layers with a common input are NF4 and others are not")
+            self.kept = stacked(modules).to(dtype)
+            self.shape = self.kept.shape
             return
-        state = module.weight.quant_state
-        self.packed = module.weight.data.view(-1, 1)
+        states = [module.weight.quant_state for module in modules]
+        kinds = {(state.blocksize, state.quant_type, state.dtype, state.shape[1]) for state in states}
+        if len(kinds) > 1 or (len(states) > 1 and any(state.shape.numel() % state.blocksize for state in states)):
+            raise Unfit("layers with a common input are not quantised in blocks of one kind")
+        self.blocksize, self.quant_type, self.dense_dtype, width = kinds.pop()
+        self.packed = stacked(modules)
         self.is_launched = self.packed.is_cuda and bitsandbytes.__version__.startswith(KNOWN_BITSANDBYTES)
-        self.state = state
-        self.shape = state.shape
-        self.scales = state.absmax
-        if state.nested:
-            self.scales = functional.dequantize_blockwise(state.absmax, state.state2) + state.offset
+        self.scales = torch.cat([expanded(state) for state in states])
+        self.shape = torch.Size((sum(state.shape[0] for state in states), width))
 
     def dense(self) -> torch.Tensor:
         """The matrix in the compute dtype; to be used at once, not kept."""
         if self.kept is not None:
             return self.kept
-        state = self.state
         if self.is_launched:
-            dense = self.packed.new_empty(self.shape, dtype=state.dtype)
+            dense = self.packed.new_empty(self.shape, dtype=self.dense_dtype)
             launch.launch(
-                DEQUANTISE, (), self.packed, self.scales, state.blocksize, state.quant_type, state.dtype, dense
+                DEQUANTISE, (), self.packed, self.scales, self.blocksize, self.quant_type, self.dense_dtype, dense
             )
         else:
             dense = torch.ops.bitsandbytes.dequantize_4bit(
-                self.packed, self.scales, state.blocksize, state.quant_type, self.shape, state.dtype
+                self.packed, self.scales, self.blocksize, self.quant_type, self.shape, self.dense_dtype
             )
-        return dense if state.dtype == self.dtype else dense.to(self.dtype)
+        return dense if self.dense_dtype == self.dtype else dense.to(self.dtype)
 
     def keep(self) -> None:
         """Keep the dense matrix from now on; the packed one stays where it is."""
         self.kept = self.dense()
+
+
+def stacked(modules: Sequence[Any]) -> torch.Tensor:
+    """The storage of the layers' weights, one after the other along the first axis; theirs become views of it."""
+    if len(modules) == 1:
+        return modules[0].weight.data
+    whole = torch.cat([module.weight.data for module in modules])
+    first = 0
+    for module in modules:
+        stop = first + module.weight.shape[0]
+        module.weight.data = whole[first:stop]
+        first = stop
+    return whole
+
+
+def expanded(state: Any) -> torch.Tensor:
+    """The float32 scale of each block."""
+    if not state.nested:
+        return state.absmax
+    return functional.dequantize_blockwise(state.absmax, state.state2) + state.offset
