@@ -153,6 +153,23 @@ def test_a_signal_ends_it_and_all_that_it_started(sent: signal.Signals, only: st
     assert [pid for pid in started if is_alive(pid)] == []
 
 
+def test_a_signal_while_a_process_is_started_is_not_lost() -> None:
+    """What a handler of a fork raises, Python prints and forgets."""
+    script = """
+import os, signal
+from loradock import signals
+from loradock.checks.child import answered
+signals.install()
+os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGTERM))
+try:
+    answered(lambda: 1, limit_seconds=10, what="this")
+except KeyboardInterrupt:
+    print("heard")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "heard\n", "")
+
+
 def descendants(pid: int) -> list[int]:
     """Processes that this one started, directly or not."""
     try:

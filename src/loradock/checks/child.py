@@ -17,11 +17,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, TypeVar
 
+from loradock import signals
 from loradock.checks.base import Check, Finding, Intent, error, warning
 from loradock.errors import EnvironmentUnfit
 from loradock.facts import Facts
 from loradock.host import Host
-from loradock.signals import die_with_parent
 
 QUIET = {
     "BITSANDBYTES_NOWELCOME": "1",
@@ -53,7 +53,11 @@ class Child:
         self._output = os.memfd_create("loradock-env-check")  # on no disk: that one may be what is sick
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, machine), daemon=False)
-        _start(lambda: self._redirected(self._process.start))
+        try:
+            _start(lambda: self._redirected(self._process.start))
+        except BaseException:
+            self.close()
+            raise
         theirs.close()
 
     def ask(self, check: Check) -> None:
@@ -122,11 +126,12 @@ def _unanswered(check: Check, what: str) -> Finding:
 def _serve(pipe: Connection, machine: Machine) -> None:
     """The child: look at what is asked for until nobody asks any more."""
     os.setsid()
-    die_with_parent()
+    signals.die_with_parent()
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
     faulthandler.enable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.SIGNALS)  # held while this process was started
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     while True:
@@ -153,9 +158,9 @@ def answered(work: Callable[[], T], *, limit_seconds: float, what: str) -> T:
     context: Any = multiprocessing.get_context("fork")
     pipe, theirs = context.Pipe()
     process = context.Process(target=lambda: theirs.send(work()), daemon=False)
-    _start(process.start)
-    theirs.close()
     try:
+        _start(process.start)
+        theirs.close()
         if pipe.poll(limit_seconds):
             return pipe.recv()
     except (EOFError, OSError):
@@ -167,8 +172,10 @@ def answered(work: Callable[[], T], *, limit_seconds: float, what: str) -> T:
 
 
 def _start(start: Callable[[], None]) -> None:
+    """Start a process; a signal waits meanwhile, because what it raises in a handler of a fork is lost."""
     try:
-        start()
+        with signals.held():
+            start()
     except OSError as failure:
         what = f"no further process can be started: {failure.strerror}"
         hint = "raise ulimit -u and ulimit -n; in a container: docker run --pids-limit -1 ..."
@@ -177,8 +184,10 @@ def _start(start: Callable[[], None]) -> None:
 
 def _end(process: Any) -> None:
     """End a child and all that it started; one that the kernel holds on to is not waited for, at exit neither."""
+    if process.pid is None:  # it never started
+        return
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(int(process.pid or 0), signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     process.join(timeout=5)
     if process.is_alive():
