@@ -70,8 +70,8 @@ def fast(
         attention=attention,
         kernels=kernels,
         checkpointed=layers if is_checkpointed else 0,
-        cached=layers if is_cached else 0,
     )
+    model.keep_dense(layers if is_cached else 0)
     for group in (each for layer in model.layers for each in layer.groups()):
         group.weight.is_launched = True  # also on a CPU, where launches are silent
     batch = flat_batch(

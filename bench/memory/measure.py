@@ -68,8 +68,8 @@ class Measurement:
                 attention=self.attention,
                 kernels=self.kernels,
                 checkpointed=shape.checkpointed,
-                cached=shape.cached,
             )
+            engine.keep_dense(shape.cached)
         held = self.live.now
         with self.live:
             batch = flat_batch(shape.tokens, document=self.document, device=engine.adapters.values.device.type)

@@ -1,4 +1,4 @@
-"""P18: a card that is full halves the micro-batch and nothing else.
+"""P18: a card that is full takes the dense weights off it, then halves the micro-batch, and nothing else.
 
 There is no card here: torch.OutOfMemoryError is raised within the forward, the backward or the evaluation (see
 `seams`), where a pass has more tokens or rows than the pretended card holds. All else is the run itself.
@@ -23,6 +23,7 @@ from tiny import Silent, adapter_bytes, losses, train
 
 from loradock.engine import attempts
 from loradock.engine.base import Event, Shrunk, StepDone
+from loradock.engine.fast.weights import FrozenWeight
 from loradock.errors import OutOfMemory
 
 RUN = (
@@ -34,6 +35,7 @@ RUN = (
     "checkpoints.every=5",
     "checkpoints.keep=9",
     "data.max_length=64",
+    "model.cache_weights=0",
 )
 SAID = "CUDA out of memory. Tried to allocate 2.00 GiB"
 
@@ -171,13 +173,33 @@ def test_a_card_that_is_full_before_the_first_commit_gives_the_run_that_had_the_
     card.holds(fits, of=settings, within=within, since=since)
     result = runs("large", *settings, "train.micro_batch=4", view=card)
     same = adapter_bytes(result) == adapter_bytes(small) and losses(result) == losses(small)
-    halvings = [(each["before"], each["micro_batch"], each["step"]) for each in result.record["shrunk"]]
+    halvings = [(each["before"], each["value"], each["step"]) for each in result.record["shrunk"]]
     assert card.shrunk
     assert SAID in card.shrunk[0].why
     assert (card.kept, card.workers) == (0, 0), "nothing of a failed attempt stays in memory"
     wanted = [(4, 2, 0), (2, 1, 0)] if fits == 1 else [(4, 2, 0)]
     is_right = same and in_order(runs.folder / "large") and halvings == wanted
     trial("P18", is_right, engine=engine, case=case, halvings=halvings)
+
+
+@pytest.mark.parametrize("engine", ["fast"])
+def test_a_card_that_is_full_of_dense_weights_goes_on_without_them_and_with_the_same_bits(
+    engine: str, card: Card, runs: Runs, trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ("model.quantization=nf4", "train.micro_batch=4")
+    packed = runs("packed", *settings)
+    keep = FrozenWeight.keep
+
+    def full(weight: FrozenWeight, *, dense: bool) -> None:
+        if dense:
+            raise torch.OutOfMemoryError(SAID)
+        keep(weight, dense=dense)
+
+    monkeypatch.setattr(FrozenWeight, "keep", full)
+    result = runs("dense", *settings, "model.cache_weights=2", view=card)
+    given = [(each["decision"], each["before"], each["value"], each["step"]) for each in result.record["shrunk"]]
+    is_right = given == [("cached_layers", 2, 0, 0)] and adapter_bytes(result) == adapter_bytes(packed)
+    trial("P18", is_right, engine=engine, case="dense weights", given=given)
 
 
 LATER = [
@@ -201,7 +223,7 @@ def test_a_card_that_is_full_later_goes_back_to_the_last_commit_and_nothing_of_t
     for since in (7, 6):
         card.holds(2, of=settings, since=since, within=within)
         result = ended[since] = runs(f"at-{since}", *settings, "train.micro_batch=4", view=card)
-        assert [(each["step"], each["micro_batch"]) for each in result.record["shrunk"]] == [(5, 2)]
+        assert [(each["step"], each["value"]) for each in result.record["shrunk"]] == [(5, 2)]
         assert f"step {since}: {SAID}" in result.record["shrunk"][0]["why"]
         assert in_order(runs.folder / f"at-{since}")
     card.__init__()
@@ -257,6 +279,6 @@ def test_a_card_that_cannot_hold_one_row_ends_with_80_and_the_sizes(
     assert "--set" in ended.value.hint
     assert "at step 1 with a micro-batch of 1 row(s) of up to 64 tokens: CUDA out of memory" in ended.value.what
     assert not list((runs.folder / "run").glob("checkpoints/*"))
-    assert [each["micro_batch"] for each in record["shrunk"]] == [1]
+    assert [each["value"] for each in record["shrunk"]] == [1]
     is_right = (record["status"], record["exit_code"]) == ("failed", 80)
     trial("P18", is_right, engine=engine, case="one row", settings=settings)

@@ -1,4 +1,4 @@
-"""How an engine's trainer is run: to its end, to a signal, or to a full card, where it goes on in smaller passes."""
+"""How an engine's trainer is run: to its end, to a signal, or to a full card, where it goes on with less."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Full:
 
 
 def run(job: Job, emit: Emit, make_trainer: MakeTrainer) -> Outcome:
-    """Train to the end of the plan; see `engine.base.Engine`. Where the card is full, again with smaller passes."""
+    """Train to the end of the plan; see `engine.base.Engine`. Where the card is full, again with less on it."""
     began = time.monotonic()
     torch.use_deterministic_algorithms(job.config.deterministic and job.plan.value("device") == "cuda")
     torch.backends.cuda.matmul.allow_tf32 = bool(job.plan.value("tf32"))
@@ -117,14 +117,15 @@ def stopped(job: Job, saver: Saver, by: str) -> LoradockError:
 
 
 def smaller(job: Job, full: Full, saver: Saver, beginning: Beginning | None, emit: Emit) -> Job:
-    """The job from its last commit (or its beginning) with half the micro-batch. OutOfMemory where one row is too much.
+    """The job from its last commit (or its beginning) on less of the card. OutOfMemory where nothing is left to give.
 
-    Gradient accumulation grows as the micro-batch shrinks, so the global batch, the order of samples and the loss stay
-    as they were. Processes that train together cannot go back on their own; they give up at once.
+    First the dense weights go, which changes no bit; then the micro-batch is halved. Gradient accumulation grows as it
+    shrinks, so the global batch, the order of samples and the loss stay as they were. Processes that train together
+    cannot go back on their own; they give up at once.
     """
-    before = job.plan.value("micro_batch")
-    if before == 1 or job.world_size > 1:
-        rows = f"{before} row(s) of up to {job.plan.data.limit_tokens} tokens"
+    cached, micro_batch = job.plan.value("cached_layers"), job.plan.value("micro_batch")
+    if job.world_size > 1 or (micro_batch == 1 and not cached):
+        rows = f"{micro_batch} row(s) of up to {job.plan.data.limit_tokens} tokens"
         raise OutOfMemory(
             f"the card is full at step {full.step} with a micro-batch of {rows}: {full.what}", hint=remedy(job)
         )
@@ -135,13 +136,19 @@ def smaller(job: Job, full: Full, saver: Saver, beginning: Beginning | None, emi
     if checkpoint is None and beginning is not None:
         beginning.restore(job.model)
     step = saver.last_step = checkpoint.step if checkpoint else 0
-    emit(Shrunk(step=step, micro_batch=before // 2, before=before, why=f"step {full.step}: {full.what}"))
-    return replace(job.with_micro_batch(before // 2), resume=checkpoint)
+    why = f"step {full.step}: {full.what}"
+    if cached:
+        emit(Shrunk(step=step, decision="cached_layers", value=0, before=cached, why=why))
+        return replace(job.without_cache(), resume=checkpoint)
+    emit(Shrunk(step=step, decision="micro_batch", value=micro_batch // 2, before=micro_batch, why=why))
+    return replace(job.with_micro_batch(micro_batch // 2), resume=checkpoint)
 
 
 def remedy(job: Job) -> str:
     """What to type where the card is too small for the batch shape."""
     micro_batch = job.plan.value("micro_batch")
+    if job.plan.value("cached_layers"):
+        return "--set model.cache_weights=0"
     if micro_batch > 1:
         return f"--set train.micro_batch={micro_batch // 2} --allow-change train.micro_batch"
     if not job.plan.value("checkpointing"):

@@ -83,10 +83,14 @@ class Dtypes:
 
 @dataclass(frozen=True, kw_only=True)
 class Shrunk:
-    """The card was full: the run went back to `step` and goes on with a smaller micro-batch, the same global batch."""
+    """The card was full: the run went back to `step` and goes on with less of what a decision had given it.
+
+    `decision` is `cached_layers` or `micro_batch`. The global batch stays as it was.
+    """
 
     step: int
-    micro_batch: int
+    decision: str
+    value: int
     before: int
     why: str
 
@@ -130,6 +134,11 @@ class Job:
     watchdog: Watchdog
     world_size: int
     rank: int
+
+    def without_cache(self) -> Job:
+        """The same job, and the same bits, with no layer's weights kept dense."""
+        why = "the card was full with dense weights on it"
+        return replace(self, plan=self.plan.with_value("cached_layers", 0, why=why))
 
     def with_micro_batch(self, micro_batch: int) -> Job:
         """The same job in smaller passes."""

@@ -75,7 +75,6 @@ def build(job: Job) -> tuple[FastModel, tuple[Decision, ...]]:
         attention=backend,
         kernels=kernels,
         checkpointed=plan.value("checkpointed_layers"),
-        cached=plan.value("cached_layers"),
     )
     return model, (
         Decision(name="attention over documents", value=backend.name, why=why),

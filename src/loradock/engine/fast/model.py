@@ -20,8 +20,8 @@ from loradock.engine.fast.linear import adapter_parameters
 class FastModel:
     """Computes losses and adapter gradients of a PeftModel whose weights it shares.
 
-    `checkpointed` of the layers keep their input only and are computed again in backward; `cached` of them keep their
-    frozen matrices dense. `positions` is the longest document, in tokens. Raises Unfit for a model no family serves.
+    `checkpointed` of the layers keep their input only and are computed again in backward. `positions` is the longest
+    document, in tokens. Raises Unfit for a model no family serves.
     """
 
     def __init__(
@@ -33,7 +33,6 @@ class FastModel:
         attention: Attention,
         kernels: Kernels,
         checkpointed: int = 0,
-        cached: int = 0,
     ) -> None:
         parts = families.read(model, positions=positions)
         self.dtype = dtype
@@ -54,10 +53,14 @@ class FastModel:
         self.head = Head(parts.head.to(dtype), parts.norm, softcap=parts.softcap, kernels=kernels)
         self.checkpointed = checkpointed
         self.attention = attention
-        for layer in self.layers[len(self.layers) - cached :]:
-            for group in layer.groups():
-                group.weight.keep()
         self.adapters.refresh()
+
+    def keep_dense(self, layers: int) -> None:
+        """Keep the frozen matrices of the last so many layers dense, and those of no other."""
+        first = len(self.layers) - layers
+        for index, layer in enumerate(self.layers):
+            for group in layer.groups():
+                group.weight.keep(dense=index >= first)
 
     def loss_and_gradients(self, batch: FlatBatch, *, scale: float, seed: int | None = None) -> torch.Tensor:
         """scale x the summed negative log-likelihood of the supervised tokens, in nats; float32 scalar on the device.

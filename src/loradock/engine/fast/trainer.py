@@ -15,8 +15,9 @@ import torch.distributed
 from loradock import signals
 from loradock.engine import guards, ranks, schedule, training_state
 from loradock.engine.attempts import StopNow
-from loradock.engine.base import Doing, Dtypes, Emit, Job, StepDone
+from loradock.engine.base import Decided, Doing, Dtypes, Emit, Job, StepDone
 from loradock.engine.evaluation import evaluate
+from loradock.engine.fast import rehearsal
 from loradock.engine.fast.batch import FlatBatch
 from loradock.engine.fast.graphs import graphs_of
 from loradock.engine.fast.inputs import filled_up, flat_inputs
@@ -81,6 +82,9 @@ class FastTrainer:
 
     def train(self) -> None:
         """Make the steps that are left."""
+        self.model.keep_dense(self.job.plan.value("cached_layers"))
+        if self.device.type == "cuda":
+            self.emit(Decided(decisions=(rehearsal.found(self.model, self.job, seed=self.seed(0)),)))
         self.loader = step_loader(self.job, self.as_tensors)
         self.job.watchdog.beat("step")
         self.meter = Meter()

@@ -72,9 +72,10 @@ class FrozenWeight:
             )
         return dense if self.dense_dtype == self.dtype else dense.to(self.dtype)
 
-    def keep(self) -> None:
-        """Keep the dense matrix from now on; the packed one stays where it is."""
-        self.kept = self.dense()
+    def keep(self, *, dense: bool) -> None:
+        """Keep the dense matrix from now on, or no longer; the packed one stays where it is."""
+        if self.is_quantised:
+            self.kept = self.dense() if dense else None
 
 
 def stacked(modules: Sequence[Any]) -> torch.Tensor:

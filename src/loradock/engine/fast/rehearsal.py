@@ -1,0 +1,44 @@
+"""The largest pass that the plan allows, made once before the first step: a card that is too small says so at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from loradock.engine.base import Job
+from loradock.engine.fast.batch import FlatBatch
+from loradock.engine.fast.model import FastModel
+from loradock.engine.fast.self_check import learned
+from loradock.optimizations.base import Decision
+
+NOT_ALLOCATED = ("runtime", "fragmentation")
+"""Expected of the card, but by no tensor."""
+
+
+def found(model: FastModel, job: Job, *, seed: int | None) -> Decision:
+    """Make the pass on the card, and say what it took there, in GiB, and what was expected.
+
+    torch.OutOfMemoryError where it does not fit.
+    """
+    rehearse(model, job, seed=seed)
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    torch.cuda.reset_peak_memory_stats()
+    parts = job.plan.memory_bytes
+    expected = (parts["total"] - sum(parts.get(part, 0) for part in NOT_ALLOCATED)) / 2**30
+    why = f"{expected:.1f} GiB were expected ({peak / expected - 1:+.0%}), every token supervised"
+    return Decision(name="largest pass", value=f"{peak:.1f} GiB", why=why)
+
+
+def rehearse(model: FastModel, job: Job, *, seed: int | None) -> None:
+    """Forward and backward of the largest batch, dropout's masks by `seed`. The next step clears the gradients."""
+    model.loss_and_gradients(largest(model, job), scale=0.0, seed=seed)
+
+
+def largest(model: FastModel, job: Job) -> FlatBatch:
+    """As many tokens as a micro-batch may hold, in the longest documents that the data has, all of them supervised."""
+    data, rows = job.plan.data, job.plan.value("micro_batch")
+    longest = max(2, data.longest_tokens)
+    budget = rows * (data.limit_tokens if job.plan.value("packing") else longest)
+    lengths = [longest] * (budget // longest) + [budget % longest] * (budget % longest > 0)
+    row = np.full(longest, job.tokenizer.pad_token_id, dtype=np.int64)
+    return learned(model, [row[:length] for length in lengths])
