@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,6 +83,23 @@ def test_documents_cost_the_host_time_where_no_flash_kernel_takes_them_together(
     assert fast("a10", shape)["documents"] == 0
     alone = fast("t4", shape, has_flash=False)["documents"]
     assert alone == pytest.approx(4096 / 166 * LAYERS * speed.DOCUMENT_SECONDS)
+
+
+def test_capped_scores_cost_traffic_with_the_square_of_a_documents_length_and_none_in_flash_attn() -> None:
+    wide, rates = replace(mistral(), capped_heads=32), speed.rates_of(cards.named("a10"))
+
+    def scores(mean: int, *, checkpointed: int = 0, **changed: Any) -> float:
+        shape, rows = Shape(tokens=4096, checkpointed=checkpointed), replace(ROWS, mean_tokens=mean)
+        setting = Setting(**{**SETTING, "has_flash": False, **changed})
+        return speed.fast_seconds(wide, shape, setting, tokens=4096, rows=rows, rates=rates)["scores"]
+
+    documents = 4096 / 512
+    forward, backward = 14 * 2 + 8, 17 * 2 + 12
+    assert scores(512) == pytest.approx(documents * 512**2 * 32 * LAYERS * (2 * forward + backward) / rates.bytes)
+    assert scores(1024) == pytest.approx(2 * scores(512))
+    again = scores(512, checkpointed=LAYERS) / scores(512)
+    assert again == pytest.approx((3 * forward + backward) / (2 * forward + backward))
+    assert scores(512, has_flash=True) == fast("t4", Shape(tokens=4096, checkpointed=0), has_flash=False)["scores"] == 0
 
 
 def test_peft_on_an_a10_is_within_a_third_of_what_was_published() -> None:

@@ -17,6 +17,7 @@ from loradock.engine.fast.attention.base import Documents
 from loradock.engine.fast.batch import FlatBatch
 from loradock.engine.fast.kernels import launch
 from loradock.facts import LinearShape, ModelFacts
+from loradock.model.shape import capped_heads
 
 CODES = 256
 """Entries of the table that quantises the scales of blocks."""
@@ -74,6 +75,7 @@ def facts(model: Any, *, name: str) -> ModelFacts:
         linears=linears,
         targets=tuple(each.name for each in linears),
         unreachable_parameters=0,
+        capped_heads=capped_heads(config),
     )
 
 

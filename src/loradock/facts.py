@@ -73,7 +73,8 @@ class ModelFacts:
 
     `linears` are the layers that quantisation and LoRA can reach (the output head is not among them); `parameters`
     counts every weight, tied ones once. `targets` are the names of the layers that get an adapter. `has_sdpa`: its code
-    can use torch's attention. `peculiarity`: what sets its computation apart from its family's, in words, or None.
+    can use torch's attention. `capped_heads`: query heads of a layer, where their scores are bounded before the softmax
+    (Gemma 2), else 0. `peculiarity`: what sets its computation apart from its family's, in words, or None.
     """
 
     name: str
@@ -88,6 +89,7 @@ class ModelFacts:
     context_length: int | None = None
     weights_bytes: int = 0
     has_sdpa: bool = True
+    capped_heads: int = 0
     peculiarity: str | None = None
 
     @property

@@ -33,6 +33,10 @@ PEFT_FORWARD_COPIES, PEFT_BACKWARD_COPIES = 16.1, 23.1
 tokens: 5.0 + 0.68 GB forward, 6.8 + 1.35 GB backward."""
 DOCUMENT_SECONDS = 2e-4
 """Assumed: the host's time for one document in one layer, where attention goes document by document."""
+CAPPED_FORWARD_COPIES, CAPPED_BACKWARD_COPIES = 14, 17
+CAPPED_FORWARD_BYTES, CAPPED_BACKWARD_BYTES = 8, 12
+"""What is read and written of a score in the compute dtype, in copies, and around the float32 softmax, in bytes, where
+scores are written out (softcap). Read from the engine's code; backward makes them a second time besides."""
 NF4_BYTES = 0.5 + 4 / 64
 """Read for a weight that is made dense: its 4 bits and the expanded scale of its block."""
 
@@ -91,6 +95,9 @@ def fast_seconds(
         "products": 2 * passes * widths.weights * tokens / rates.flops,
         "traffic": copies * size * tokens / rates.bytes,
         "attention": _attention_flops(widths, rows) * (1 + 2.5 + again) * tokens / (rates.flops * ATTENTION_SHARE),
+        "scores": 0.0
+        if setting.has_flash
+        else _score_bytes(widths, rows, size=size, again=again) * tokens / rates.bytes,
         "head": _head_seconds(widths, rows, rates=rates, size=size, products=2) * tokens,
         "weights": passes * widths.weights * size / rates.bytes,
         "dequantise": dequantised * dense / rates.dequantise_bytes,
@@ -149,6 +156,13 @@ def _cached_passes(widths: Widths, shape: Shape, *, second: float) -> float:
 def _attention_flops(widths: Widths, rows: Rows) -> float:
     """Of one token's forward in all layers: scores and their weighted sum over half of its document, 2 flops each."""
     return widths.layers * 2 * 2 * widths.attended * rows.mean_tokens / 2
+
+
+def _score_bytes(widths: Widths, rows: Rows, *, size: int, again: float) -> float:
+    """Traffic of one token's soft-capped scores in all layers, with its whole document, seen or not; 0 without them."""
+    forward = CAPPED_FORWARD_COPIES * size + CAPPED_FORWARD_BYTES
+    backward = CAPPED_BACKWARD_COPIES * size + CAPPED_BACKWARD_BYTES
+    return widths.layers * widths.capped_heads * rows.mean_tokens * ((2 + again) * forward + backward)
 
 
 def _head_seconds(widths: Widths, rows: Rows, *, rates: Rates, size: int, products: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from bench.memory.models import adapted, no_launches
 from bench.train.models import settings
 from loradock.engine.fast.attention.flash_cpu import FlashCpu
 from loradock.engine.fast.attention.flash_torch import FlashTorch
+from loradock.engine.fast.attention.per_document import PerDocument
 from loradock.engine.fast.kernels import fused, plain
-from loradock.memory.fast import Shape
+from loradock.memory.fast import FastMemory, Shape
 
 REAL = ("tinyllama-1.1b", "phi-3-mini", "mistral-7b", "llama-3-8b")
 LAYERS = 4
@@ -55,6 +57,22 @@ def test_dense_weights_take_their_bytes_and_nothing_is_made_dense_beside_them() 
     assert half.held[0] - none.held[0] == 2 * layer
     assert every.held[0] - none.held[0] == LAYERS * layer
     assert every.training[0] < none.training[0]
+
+
+@pytest.mark.parametrize(("document", "heads"), [(2048, 16), (512, 32)])
+def test_soft_capped_attention_needs_the_scores_of_one_document_too(document: int, heads: int) -> None:
+    values = {"model_type": "gemma2", "num_hidden_layers": LAYERS, "hidden_size": 2048, "intermediate_size": 4096}
+    values |= {"vocab_size": 2000, "num_attention_heads": heads, "num_key_value_heads": 8, "head_dim": 64}
+    live = LiveBytes()
+    with no_launches():
+        with live:
+            model: Any = adapted(values, dtype=torch.bfloat16, device="meta")
+        model.get_input_embeddings().embed_scale = torch.tensor(32.0)  # a number that the engine reads
+        card = Measurement(model, live, attention=PerDocument(), kernels=fused, document=document, name="capped")
+        setting = replace(card.expected.setting, longest_tokens=document)  # this backend's workspace is seen
+        card.expected = FastMemory(card.expected.model, setting)
+        for checkpointed in (0, LAYERS):
+            assert_expected(card.of(Shape(tokens=2048, checkpointed=checkpointed)))
 
 
 def test_a_real_nf4_model_on_a_cpu_needs_what_is_expected() -> None:

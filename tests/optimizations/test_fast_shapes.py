@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from facts.recorded import config, data, decision, machine, models, planned
 
 from loradock import plan as plans
 from loradock.errors import ConfigError, OutOfMemory
-from loradock.facts import DataFacts
+from loradock.facts import DataFacts, ModelFacts
 from loradock.plan import Plan
 
 SHORT = data(limit=512, longest=512)
@@ -147,6 +148,25 @@ def test_whole_weights_have_nothing_to_cache() -> None:
     plan = on("h200", model={"quantization": "none"})
     assert plan.value("cached_layers") == 0
     assert plan.memory_bytes["dense weights"] == plan.memory_bytes["expanded scales"] == 0
+
+
+def test_a_soft_capped_model_has_room_for_its_scores_unless_flash_attn_computes_them() -> None:
+    plain, capped = models()["mistral-7b"], replace(models()["mistral-7b"], capped_heads=32)
+    asked: dict[str, Any] = {"data": LONG, "config": config(train={"micro_batch": 1, "checkpointing": True})}
+
+    def needed(model: ModelFacts, *, flash: bool) -> int:
+        return planned(facts=machine("h200", flash=flash), model=model, **asked).memory_bytes["in flight"]
+
+    scores = 2048**2 * 32 * 14
+    assert needed(plain, flash=False) == needed(plain, flash=True) == needed(capped, flash=True)
+    assert needed(capped, flash=False) > scores > needed(capped, flash=True)
+    sdpa = planned(
+        facts=machine("h200", flash=True),
+        model=capped,
+        data=LONG,
+        config=config(model={"attention": "sdpa"}, train={"micro_batch": 1, "checkpointing": True}),
+    )
+    assert sdpa.memory_bytes["in flight"] == needed(capped, flash=False)
 
 
 def test_a_cpu_gives_a_quarter_of_its_memory_to_dense_weights_at_most() -> None:

@@ -43,6 +43,13 @@ PLAIN_LOGITS = 1 << 20
 """Logits of which plain torch's loss makes float32 copies at a time on a CPU."""
 PER_DOCUMENT_COPIES = 12
 """Copies of a document's queries where attention is recomputed document by document. An assumption."""
+CAPPED_COPIES = 5
+"""The same beside scores that are written out (softcap): measured, 2 to 5."""
+CAPPED_SCORE_BYTES = 12
+"""A score's own bytes and these are alive at once in backward, where they are written out: measured with torch's plain
+operators, 14 in half precision and 16 in float32; a card's softmax needs 2 less in half precision."""
+CAPPED_MASK_BYTES = 1
+"""Of one mask for all heads."""
 FRAGMENTATION = 0.08
 """Of what comes and goes with a micro-batch. An assumption, to be measured on a card."""
 
@@ -51,7 +58,8 @@ FRAGMENTATION = 0.08
 class Setting:
     """What is decided before the shape of a pass: how weights are held, what computes, and how long documents are.
 
-    `has_flash`: FlashAttention-2's kernels compute attention. `longest_tokens` and `mean_tokens` are of a document.
+    `has_flash`: FlashAttention-2's kernels compute attention, else each document is computed by itself.
+    `longest_tokens` and `mean_tokens` are of a document.
     """
 
     quantization: str
@@ -186,10 +194,18 @@ class FastMemory:
     def _attention_workspace(self, tokens: int) -> float:
         wide, setting = self.widths, self.setting
         if not setting.has_flash:
-            return min(tokens, setting.longest_tokens) * self.bytes * wide.attended * PER_DOCUMENT_COPIES
+            return self._document_workspace(min(tokens, setting.longest_tokens))
         documents = tokens / max(1.0, setting.mean_tokens)
         sums = (tokens + FLASH_ROWS_A_DOCUMENT * documents) * FLOAT * wide.attended * (1 + 1 / HEAD_SIZE)
         return sums + tokens * self.bytes * 2 * wide.attended * wide.has_grouped_heads
+
+    def _document_workspace(self, tokens: int) -> float:
+        """One document of so many tokens computed again: copies of it and, with softcap, the scores of all heads."""
+        copy = tokens * self.bytes * self.widths.attended
+        if not self.widths.capped_heads:
+            return copy * PER_DOCUMENT_COPIES
+        score = self.widths.capped_heads * (self.bytes + CAPPED_SCORE_BYTES) + CAPPED_MASK_BYTES
+        return copy * CAPPED_COPIES + tokens**2 * score
 
     def _head(self, tokens: int, *, hidden: int) -> int:
         """In the loop over chunks of logits: one of them, and so many tensors of hidden states.

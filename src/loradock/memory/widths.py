@@ -16,8 +16,9 @@ class Widths:
     """One decoder layer, as the mean over all: elements of a token, and weights.
 
     `attended`: all query heads together; `projected`: queries, keys and values; `inner`: the MLP's product; `outputs`:
-    of all linears; `ranks`: of all adapters of the layer; `weights`: of its linears; `widest`: of the largest
-    group of them with a common input, which is made dense at once: gate and up, as a rule.
+    of all linears; `capped_heads`: query heads whose scores are soft-capped; `ranks`: of all adapters of the layer;
+    `weights`: of its linears; `widest`: of the largest group of them with a common input, which is made dense at once:
+    gate and up, as a rule.
     """
 
     layers: int
@@ -26,6 +27,7 @@ class Widths:
     projected: float
     inner: int
     outputs: float
+    capped_heads: int
     ranks: float
     weights: float
     widest: int
@@ -58,6 +60,7 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
         projected=projected,
         inner=inner,
         outputs=outputs,
+        capped_heads=model.capped_heads,
         ranks=rank * sum(layer.name in targets for layer in model.linears) * each,
         weights=model.linear_parameters * each,
         widest=int(model.hidden * max(2 * inner, projected)),

@@ -38,11 +38,17 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         context_length=getattr(text, "max_position_embeddings", None),
         weights_bytes=sum(file.stat().st_size for file in base.weight_files),
         has_sdpa=bool(getattr(model, "_supports_sdpa", True)),
+        capped_heads=capped_heads(text),
         peculiarity=peculiarity(text),
     )
     check_coverage(facts, quantization=config.model.quantization)
     check_modules_to_save(config.lora.modules_to_save, model)
     return facts
+
+
+def capped_heads(config: Any) -> int:
+    """Query heads of a layer of a text model whose attention is soft-capped; 0 where it is not."""
+    return config.num_attention_heads if getattr(config, "attn_logit_softcapping", None) else 0
 
 
 def peculiarity(config: Any) -> str | None:

@@ -127,11 +127,18 @@ class Question:
             dtype=dtype,
             rank=self.config.lora.rank,
             on_gpu=self.on_gpu,
-            has_flash=self.on_gpu and self.facts.gpu.capability >= FIRST_FLASH and dtype != "float32",
+            has_flash=self.has_flash,
             longest_tokens=self.data.longest_tokens,
             mean_tokens=self.data.mean_tokens,
         )
         return FastMemory(self.model, setting)
+
+    @property
+    def has_flash(self) -> bool:
+        """Whether FlashAttention-2's kernels serve the fast engine: torch's own have no softcap, flash-attn's have."""
+        if not self.on_gpu or self.facts.gpu.capability < FIRST_FLASH or self.decided["compute_dtype"] == "float32":
+            return False
+        return not self.model.capped_heads or self.decided["attention"] == "flash_attention_2"
 
     @property
     def limits(self) -> Limits:
