@@ -9,36 +9,71 @@ from loradock.errors import EnvironmentUnfit
 from loradock.model.adapters import trainable
 from loradock.plan import Plan
 
+IN_PRODUCTS = "adapters in products"
+
 
 def parts(model: Any, optimizer: Any) -> dict[str, str]:
-    """Part -> dtype: base (storage of the inner weights), compute, adapters, optimiser state, logits.
+    """What the TRL engine computes with, part -> dtype, read off bitsandbytes' layers, the adapters and one forward.
 
-    A part of several dtypes lists them all, the most frequent first.
+    base (storage of the inner weights), other weights, compute, adapters, optimiser state, logits. A part of several
+    dtypes lists them all, the most frequent first.
     """
+    from bitsandbytes.nn import Linear4bit
+
+    compute = Counter(short(layer.compute_dtype) for layer in model.modules() if isinstance(layer, Linear4bit))
+    return {
+        **stored(model),
+        "compute": listed(compute or whole_weights(model)),
+        "adapters": listed(Counter(short(p.dtype) for p in trainable(model))),
+        "optimiser state": state_dtypes(optimizer),
+        "logits": short(head_dtype(model)),
+    }
+
+
+def fast_parts(fast: Any, model: Any, optimizer: Any) -> dict[str, str]:
+    """The same of the fast engine, whose FastModel `fast` computes with the weights of `model` without its code.
+
+    Its products write the adapters' fresh gradient, so they have its dtype; they read a working copy of the adapters,
+    which is one part more: "adapters in products". Nothing is computed to find out.
+    """
+    return {
+        **stored(model),
+        "compute": short(fast.adapters.fresh.dtype),
+        "adapters": listed(Counter(short(p.dtype) for p in trainable(model))),
+        IN_PRODUCTS: short(fast.adapters.working.dtype),
+        "optimiser state": state_dtypes(optimizer),
+        "logits": short(fast.head.weight.dtype),
+    }
+
+
+def stored(model: Any) -> dict[str, str]:
+    """How the frozen weights lie in memory: base (inner weights) and other weights."""
     from bitsandbytes.nn import Linear4bit, Linear8bitLt
 
-    layers = [module for module in model.modules() if isinstance(module, (Linear4bit, Linear8bitLt))]
-    weights: list[Any] = [layer.weight for layer in layers]
+    weights: list[Any] = [layer.weight for layer in model.modules() if isinstance(layer, (Linear4bit, Linear8bitLt))]
     quantised = Counter(
         f"{weight.quant_type} in {short(weight.dtype)}" if hasattr(weight, "quant_type") else "int8"
         for weight in weights
     )
-    whole = Counter(short(p.dtype) for p in model.parameters() if not p.requires_grad and p.is_floating_point())
-    compute = Counter(short(layer.compute_dtype) for layer in layers if isinstance(layer, Linear4bit))
-    state = Counter(
-        short(value.dtype)
-        for values in optimizer.state.values()
-        for key, value in values.items()
-        if hasattr(value, "dtype") and key != "step"
+    whole = whole_weights(model)
+    return {"base": listed(quantised or whole), "other weights": listed(whole)}
+
+
+def whole_weights(model: Any) -> Counter[str]:
+    """Dtypes of the frozen weights that are not quantised."""
+    return Counter(short(p.dtype) for p in model.parameters() if not p.requires_grad and p.is_floating_point())
+
+
+def state_dtypes(optimizer: Any) -> str:
+    """Of the optimiser's tensors, its count of steps left out."""
+    return listed(
+        Counter(
+            short(value.dtype)
+            for values in optimizer.state.values()
+            for key, value in values.items()
+            if hasattr(value, "dtype") and key != "step"
+        )
     )
-    return {
-        "base": listed(quantised or whole),
-        "other weights": listed(whole),
-        "compute": listed(compute or whole),
-        "adapters": listed(Counter(short(p.dtype) for p in trainable(model))),
-        "optimiser state": listed(state),
-        "logits": short(head_dtype(model)),
-    }
 
 
 def head_dtype(model: Any) -> Any:
@@ -73,6 +108,8 @@ def listed(counts: Counter[str]) -> str:
 def check(found: dict[str, str], plan: Plan) -> None:
     """EnvironmentUnfit where a part came out in another dtype than the plan says."""
     expected = {"compute": plan.value("compute_dtype"), "adapters": "float32"}
+    if IN_PRODUCTS in found:
+        expected[IN_PRODUCTS] = plan.value("compute_dtype")
     if not plan.value("optimizer").endswith("8bit"):
         expected["optimiser state"] = "float32"
     wrong = [f"{part} is {found[part]}, not {dtype}" for part, dtype in expected.items() if found[part] != dtype]
