@@ -62,7 +62,9 @@ def told(job: Job, *, record: RunRecord, status: Status, view: View) -> Iterator
         keep(event, record=record, status=status)
         if isinstance(event, (StepResult, EvalResult)):
             kind = "train" if isinstance(event, StepResult) else "eval"
-            values = {f"{kind}/{name}": value for name, value in asdict(event).items() if name != "step"}
+            values = {
+                f"{kind}/{name}": value for name, value in asdict(event).items() if name not in ("step", "phases")
+            }
             for tracker in opened:
                 tracker.log(values, step=event.step)
         view.event(event)
@@ -90,7 +92,8 @@ def keep(event: Event, *, record: RunRecord, status: Status) -> None:
             status.put(state=event.what, step=event.step, now=True)
         case Saved():
             record.has_committed = True
-            record.metric("checkpoint", {"step": event.step, "directory": str(event.directory)})
+            line = {"step": event.step, "directory": str(event.directory), "seconds": event.seconds}
+            record.metric("checkpoint", line)
             status.put(step=event.step, last_checkpoint=event.directory.name, now=True)
             termination.note(last_checkpoint=event.directory.name)
         case Dtypes():

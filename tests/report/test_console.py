@@ -26,6 +26,7 @@ STEP = StepResult(
     samples_per_second=3.2,
     seconds=0.3,
     memory_bytes=3 << 30,
+    phases={"data": 0.1, "passes": 0.2},
 )
 
 

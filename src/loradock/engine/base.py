@@ -30,7 +30,8 @@ class StepResult:
     """Metrics over the steps since the last such line.
 
     `loss` is the mean over supervised tokens, in nats; `tokens` are real ones (no padding), summed over all
-    processes; `memory_bytes` is the peak that the allocator reserved on this process's card (0 on a CPU).
+    processes; `memory_bytes` is the peak that the allocator reserved on this process's card (0 on a CPU). `phases`:
+    seconds of this process by what it did (see `engine.meter`); `logging` is that of the line before, not in `seconds`.
     """
 
     step: int
@@ -45,6 +46,7 @@ class StepResult:
     samples_per_second: float
     seconds: float
     memory_bytes: int
+    phases: dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +70,11 @@ class Doing:
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """A checkpoint was written."""
+    """A checkpoint was written, in so many seconds."""
 
     step: int
     directory: Path
+    seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,22 @@
-"""Counts what went through training since the last metric line; host numbers only, nothing is read from the device."""
+"""Counts what went through training since the last metric line, and where its time went.
+
+Host numbers only: nothing is read from the device. A step reads its loss back once, after its last pass, so the time of
+the passes is the device's; only the optimiser's kernels are waited for in the next step.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 
 from loradock.engine.base import Job, StepResult
+
+DATA, PASSES, OPTIMIZER, LOGGING = "data", "passes", "optimizer", "logging"
+"""Phases of a step: waiting for its data; forward and backward; the update; writing a metric line."""
 
 
 @dataclass
@@ -20,6 +29,25 @@ class Meter:
     slots: int = 0
     paused_seconds: float = 0.0
     since: float = field(default_factory=time.monotonic)
+    phases: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def after_line(cls, began: float) -> Meter:
+        """The next one, after a line that was begun to be written at `began`."""
+        return cls(phases={LOGGING: time.monotonic() - began})
+
+    @contextmanager
+    def spent(self, phase: str) -> Iterator[None]:
+        """Time inside belongs to this phase."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add_spent(phase, since=began)
+
+    def add_spent(self, phase: str, *, since: float) -> None:
+        """Time since then belongs to this phase."""
+        self.phases[phase] = self.phases.get(phase, 0.0) + time.monotonic() - since
 
     def add(self, *, tokens: int, supervised_tokens: int, samples: int, slots: int) -> None:
         """Count one optimiser step: over all processes, but `slots` (tokens with padding) of this one."""
@@ -57,4 +85,5 @@ class Meter:
             samples_per_second=self.samples / self.seconds,
             seconds=self.seconds,
             memory_bytes=torch.cuda.max_memory_reserved() if torch.cuda.is_available() else 0,
+            phases=dict(self.phases),
         )

@@ -66,8 +66,9 @@ class Saver:
                 self._commit(progress, parts, states)
         self.last_step, self.has_committed = step, True
         job.watchdog.beat("step")
-        self.emit(Saved(step=step, directory=job.checkpoints.folder / f"checkpoint-{step}"))
-        return time.monotonic() - began
+        seconds = time.monotonic() - began
+        self.emit(Saved(step=step, directory=job.checkpoints.folder / f"checkpoint-{step}", seconds=seconds))
+        return seconds
 
     def _commit(self, progress: Progress, parts: Stateful, states: list[RandomState]) -> None:
         files = training_state.as_files(self.job.model, parts, random_states=states)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -25,7 +26,7 @@ from loradock.engine.fast.model import FastModel
 from loradock.engine.fast.optimizer import FlatAdamW
 from loradock.engine.feed import StepLoader, step_loader
 from loradock.engine.flow import Flow
-from loradock.engine.meter import Meter
+from loradock.engine.meter import DATA, OPTIMIZER, PASSES, Meter
 from loradock.engine.saving import Saver
 from loradock.engine.training_state import RandomState, Stateful
 from loradock.model import dtypes
@@ -91,7 +92,8 @@ class FastTrainer:
         gc.collect()
         gc.freeze()  # the model's hundred thousand objects are not looked through again
         try:
-            for inputs in self.loader:
+            steps = iter(self.loader)
+            while (inputs := self.next_of(steps)) is not None:
                 self.make_step(inputs)
                 self.random_state = RandomState.now()
                 self.emit(StepDone(step=self.step))
@@ -101,17 +103,24 @@ class FastTrainer:
         finally:
             gc.unfreeze()
 
+    def next_of(self, steps: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+        """What the loader has for the next step, once it is there; None after the last."""
+        with self.meter.spent(DATA):
+            return next(steps, None)
+
     def make_step(self, inputs: dict[str, Any]) -> None:
         """One optimiser step: forward and backward of every micro-batch, then the update."""
         adapters = self.model.adapters
-        adapters.gradient.zero_()
-        loss = self.gradients(inputs)
-        if self.job.world_size > 1:
-            torch.distributed.all_reduce(adapters.gradient)
-        self.grad_norm = self.clip()
-        scale = self.scaler.get_scale() if self.scaler else None
-        guards.check_step(loss, self.grad_norm, step=self.step + 1, scale=scale)
-        self.update()
+        with self.meter.spent(PASSES):
+            adapters.gradient.zero_()
+            loss = self.gradients(inputs)
+            if self.job.world_size > 1:
+                torch.distributed.all_reduce(adapters.gradient)
+            self.grad_norm = self.clip()
+            scale = self.scaler.get_scale() if self.scaler else None
+            guards.check_step(loss, self.grad_norm, step=self.step + 1, scale=scale)
+        with self.meter.spent(OPTIMIZER):
+            self.update()
         self.meter.add(**inputs["counts"])
         self.losses += loss
         self.steps_since_line += 1
@@ -171,6 +180,7 @@ class FastTrainer:
 
     def log(self) -> None:
         """The metric line of the steps since the last one."""
+        began = time.monotonic()
         if not self.reported_dtypes:
             self.reported_dtypes = True
             found = dtypes.parts(self.job.model, self.optimizer)
@@ -187,7 +197,7 @@ class FastTrainer:
         )
         self.losses = torch.zeros_like(losses)
         self.steps_since_line = 0
-        self.meter = Meter()
+        self.meter = Meter.after_line(began)
 
     def evaluate(self) -> bool:
         """Loss over the validation part; returns True where this step is to be kept for it."""

@@ -9,13 +9,14 @@ and how a run continues from it, is ours too (`engine.saving`): the trainer is n
 from __future__ import annotations
 
 import math
+import time
 from contextlib import nullcontext
 from typing import Any
 
 import datasets
 import torch
 from transformers import PrinterCallback, TrainerCallback
-from trl import SFTConfig, SFTTrainer
+from trl import SFTTrainer
 
 from loradock import signals
 from loradock.engine import guards, ranks, schedule, training_state
@@ -24,20 +25,14 @@ from loradock.engine.base import Doing, Dtypes, Emit, EvalResult, Job, StepDone
 from loradock.engine.evaluation import evaluate
 from loradock.engine.feed import StepLoader, only_item, step_loader
 from loradock.engine.flow import Flow
-from loradock.engine.meter import Meter
+from loradock.engine.meter import DATA, OPTIMIZER, PASSES, Meter
 from loradock.engine.saving import Saver
 from loradock.engine.training_state import RandomState, Stateful
 from loradock.engine.trl.compilation import Backend, CompiledLayers
 from loradock.engine.trl.inputs import evaluation_inputs, model_inputs
+from loradock.engine.trl.settings import settings
 from loradock.model import dtypes
 from loradock.model.adapters import trainable
-
-OPTIMIZERS = {
-    "adamw_fused": "adamw_torch_fused",
-    "adamw": "adamw_torch",
-    "adamw_8bit": "adamw_bnb_8bit",
-    "paged_adamw_8bit": "paged_adamw_8bit",
-}
 
 
 class StepTrainer(SFTTrainer):
@@ -51,6 +46,7 @@ class StepTrainer(SFTTrainer):
         self.flow = Flow(job)
         self.loader: StepLoader | None = None
         self.step_loss: Any = 0.0
+        self.updating_since = 0.0
         self.random_state = RandomState.now()
         self.reported_dtypes = False
         adapters = [(parameter, parameter.data) for parameter in trainable(job.model)]
@@ -155,29 +151,37 @@ class StepTrainer(SFTTrainer):
         if self.loader is not None:
             self.loader.close()
 
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """What the loader has for the next step, once it is there."""
+        with self.meter.spent(DATA):
+            return super().get_batch_samples(*args, **kwargs)
+
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Forward and backward of every micro-batch; returns the step's loss a supervised token, in nats."""
         model.train()
         batches = inputs["micro_batches"]
         scale = self.job.world_size / max(1, inputs["supervised_tokens"])
         total = torch.zeros((), device=self.args.device)
-        for index, tensors in enumerate(batches):
-            self.poll()
-            is_last = index == len(batches) - 1
-            with nullcontext() if is_last else self.accelerator.no_sync(model):
-                loss = self.loss_sum(model, tensors, share=1 / len(batches)) * scale
-                self.accelerator.backward(loss)
-            total += loss.detach()
+        with self.meter.spent(PASSES):
+            for index, tensors in enumerate(batches):
+                self.poll()
+                is_last = index == len(batches) - 1
+                with nullcontext() if is_last else self.accelerator.no_sync(model):
+                    loss = self.loss_sum(model, tensors, share=1 / len(batches)) * scale
+                    self.accelerator.backward(loss)
+                total += loss.detach()
         self.meter.add(**inputs["counts"])
         self.step_loss = total
         return total
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """Also the last look before the optimiser step."""
-        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
-        scaler = self.accelerator.scaler
-        scale = scaler.get_scale() if scaler is not None else None
-        guards.check_step(self.step_loss, norm, step=self.state.global_step + 1, scale=scale)
+        with self.meter.spent(PASSES):
+            norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+            scaler = self.accelerator.scaler
+            scale = scaler.get_scale() if scaler is not None else None
+            guards.check_step(self.step_loss, norm, step=self.state.global_step + 1, scale=scale)
+        self.updating_since = time.monotonic()
         return norm
 
     def loss_sum(self, model: Any, tensors: dict[str, torch.Tensor], *, share: float = 0.0) -> torch.Tensor:
@@ -212,6 +216,7 @@ class StepTrainer(SFTTrainer):
         """Turn the trainer's metric line into a StepResult; its end-of-run summary is ours to make."""
         if "learning_rate" not in logs:
             return
+        began = time.monotonic()
         step, meter = self.state.global_step, self.meter
         if not self.reported_dtypes:
             self.reported_dtypes = True
@@ -222,7 +227,7 @@ class StepTrainer(SFTTrainer):
         self.compiled.report()
         norm = logs.get("grad_norm", 0.0)
         self.emit(meter.line(self.job, step, loss=logs["loss"], learning_rate=logs["learning_rate"], grad_norm=norm))
-        self.meter = Meter()
+        self.meter = Meter.after_line(began)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """Our own judgement: whether to keep this step, and whether to go on."""
@@ -233,6 +238,7 @@ class StepTrainer(SFTTrainer):
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         """After a step: what the next one would draw from is known."""
+        self.meter.add_spent(OPTIMIZER, since=self.updating_since)
         self.random_state = RandomState.now()
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
@@ -256,42 +262,3 @@ class Cadence(TrainerCallback):
         if self.flow.stopped_by:
             control.should_training_stop = True
         return control
-
-
-def settings(job: Job) -> SFTConfig:
-    """The trainer's arguments for this plan; data, logging and evaluation are ours, so most of it is switched off."""
-    plan, train = job.plan, job.config.train
-    dtype, steps = plan.value("compute_dtype"), len(job.steps)
-    return SFTConfig(
-        output_dir=str(job.directory / "checkpoints"),
-        max_steps=steps,
-        per_device_train_batch_size=1,
-        gradient_accumulation_steps=1,
-        learning_rate=train.learning_rate,
-        weight_decay=train.weight_decay,
-        max_grad_norm=train.max_grad_norm,
-        optim=OPTIMIZERS[plan.value("optimizer")],
-        bf16=dtype == "bfloat16",
-        fp16=dtype == "float16",
-        tf32=plan.value("tf32") or None,
-        use_cpu=plan.value("device") == "cpu",
-        gradient_checkpointing=plan.value("checkpointing"),
-        gradient_checkpointing_kwargs={"use_reentrant": False},
-        neftune_noise_alpha=train.neftune_alpha or None,
-        seed=train.seed,
-        logging_strategy="no",
-        logging_nan_inf_filter=False,
-        eval_strategy="no",
-        save_strategy="steps",
-        save_steps=steps,
-        metric_for_best_model="eval_loss",
-        greater_is_better=False,
-        ddp_find_unused_parameters=False,
-        ddp_backend=("gloo" if plan.value("device") == "cpu" else "nccl") if job.world_size > 1 else None,
-        dataset_kwargs={"skip_prepare_dataset": True},
-        remove_unused_columns=False,
-        max_length=None,
-        packing=False,
-        report_to="none",
-        disable_tqdm=True,
-    )
