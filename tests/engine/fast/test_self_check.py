@@ -113,7 +113,7 @@ def test_what_the_engine_decided_is_shown_and_recorded_with_its_reason(tmp_path:
     run = train(tmp_path / "run", "train.max_steps=2", "engine=fast", model=llama, data=rows, view=view)
     (decided,) = [event for event in view.events if isinstance(event, Decided)]
     names = [decision.name for decision in decided.decisions]
-    assert names == ["attention over documents", "kernels", "self-check"]
+    assert names == ["attention over documents", "self-check"]
     assert [each["name"] for each in run.record["engine"]] == names
     assert all(each["why"] for each in run.record["engine"])
 

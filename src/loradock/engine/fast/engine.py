@@ -67,7 +67,7 @@ def build(job: Job) -> tuple[FastModel, tuple[Decision, ...]]:
         has_flash_attn=plan.value("attention") == "flash_attention_2",
         asked="auto" if asked.attention == "eager" else asked.attention,  # eager is for the reference alone
     )
-    kernels = kernels_for(device, asked.kernels)
+    kernels = kernels_for(device, plan.value("kernels"))
     model = FastModel(
         job.model,
         positions=plan.data.limit_tokens,
@@ -76,17 +76,7 @@ def build(job: Job) -> tuple[FastModel, tuple[Decision, ...]]:
         kernels=kernels,
         checkpointed=plan.value("checkpointed_layers"),
     )
-    return model, (
-        Decision(name="attention over documents", value=backend.name, why=why),
-        Decision(name="kernels", value=kernels.NAME, why=kernels_why(device, asked.kernels)),
-    )
-
-
-def kernels_why(device: torch.device, asked: str) -> str:
-    """Why these elementwise kernels."""
-    if asked != "auto":
-        return "asked for"
-    return "fused for the card" if device.type == "cuda" else "Triton needs a card"
+    return model, (Decision(name="attention over documents", value=backend.name, why=why),)
 
 
 def head_size(config: Any) -> int:

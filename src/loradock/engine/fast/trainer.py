@@ -183,7 +183,7 @@ class FastTrainer:
         began = time.monotonic()
         if not self.reported_dtypes:
             self.reported_dtypes = True
-            found = dtypes.parts(self.job.model, self.optimizer)
+            found = dtypes.fast_parts(self.model, self.job.model, self.optimizer)
             dtypes.check(found, self.job.plan)
             self.emit(Dtypes(found=found))
         losses = self.losses
