@@ -1,0 +1,25 @@
+"""Checkpoints a tenth as often."""
+
+from __future__ import annotations
+
+from loradock.trials.base import Baseline, Trial
+
+TIMES = 10
+
+
+def propose(baseline: Baseline) -> tuple[Trial, ...]:
+    """Ten times the steps between checkpoints: a run that is cut off has more to do again, so the risk is the run's."""
+    now, steps = baseline.plan.value("cadence")["save"], baseline.plan.value("steps")
+    wanted = min(TIMES * now, steps)
+    if wanted <= now:
+        return ()
+    return (
+        Trial(
+            name="checkpoints-x10",
+            title=f"a checkpoint every {wanted} steps instead of every {now}",
+            settings=(f"checkpoints.every={wanted}",),
+            cause="saving checkpoints too often",
+            phase="saving",
+            stability_risk="low",
+        ),
+    )

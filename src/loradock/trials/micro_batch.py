@@ -1,0 +1,50 @@
+"""The micro-batch: twice and half as large, and what the plan would take where a person chose."""
+
+from __future__ import annotations
+
+from loradock import plan as plans
+from loradock.errors import OutOfMemory
+from loradock.trials.base import Baseline, Trial
+from loradock.trials.changed import changed_config
+
+TOO_SMALL = "the micro-batch is too small: what is paid for each pass is paid too often"
+TOO_LARGE = "the micro-batch is too large for what memory is left"
+
+
+def propose(baseline: Baseline) -> tuple[Trial, ...]:
+    """Larger only where a step takes several passes: else there is nothing left to put into one."""
+    config, plan = baseline.config, baseline.plan
+    now = plan.value("micro_batch")
+    larger = min(2 * now, config.train.global_batch)
+    trials: list[Trial] = []
+    if plan.value("accumulation") > 1 and larger > now:
+        trials.append(_trial("micro-batch-x2", now, larger))
+    if now > 1:
+        trials.append(_trial("micro-batch-x0.5", now, now // 2))
+    planned = _planned(baseline)
+    if planned is not None and planned not in (now, *(int(each.settings[0].split("=")[1]) for each in trials)):
+        trials.append(_trial("micro-batch-auto", now, planned, setting="auto"))
+    return tuple(trials)
+
+
+def _trial(name: str, now: int, wanted: int, *, setting: str | None = None) -> Trial:
+    return Trial(
+        name=name,
+        title=f"micro-batch {wanted} instead of {now}" + (", as planned" if setting else ""),
+        settings=(f"train.micro_batch={setting or wanted}",),
+        cause=TOO_SMALL if wanted > now else TOO_LARGE,
+        phase="passes",
+        stability_risk="low" if wanted > now and not setting else "none",
+    )
+
+
+def _planned(baseline: Baseline) -> int | None:
+    """What the plan would take; None where it did, or none fits."""
+    if baseline.config.train.micro_batch == "auto":
+        return None
+    free = changed_config(baseline.config, ["train.micro_batch=auto"])
+    try:
+        plan = plans.make(free, facts=baseline.facts, model=baseline.plan.model, data=baseline.plan.data)
+    except OutOfMemory:
+        return None
+    return plan.value("micro_batch")
