@@ -1,0 +1,83 @@
+"""`loradock report`: what one or several runs did, as one HTML file, or live in a browser."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+
+import click
+
+from loradock.errors import UsageError
+
+REPORT = "report.html"
+NAMED_RUNS = 3
+
+
+@click.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write here, not to RUN/report.html.")
+@click.option("--watch", is_flag=True, help="Serve it to this machine alone, up to date, until Ctrl-C; write no file.")
+@click.option("--port", type=click.IntRange(1, 65535), help="The port for --watch; a free one unless given.")
+@click.option("--open", "is_opened", is_flag=True, help="Show it in the browser of this machine.")
+def report(runs: tuple[Path, ...], *, output: Path | None, watch: bool, port: int | None, is_opened: bool) -> None:
+    """Make one HTML file of the run directories RUN: curves, plan, time, memory, machine; several are compared.
+
+    \b
+    loradock report runs/first
+    loradock report runs/first runs/second --output both.html
+    loradock report runs/first --watch
+
+    The file opens from disk and asks no network for anything. A run may still go on, or have failed.
+    """
+    if watch and output:
+        raise UsageError("--watch writes no file", hint="leave out --output, or --watch")
+    if port and not watch:
+        raise UsageError("--port is for --watch", hint="leave out --port, or add --watch")
+    if watch:
+        serve(runs, port=port or 0, is_opened=is_opened)
+        return
+    from loradock import durable
+    from loradock.directory import storage_error
+    from loradock.report.html import render
+    from loradock.report.html.runs import read
+
+    text = render.html(read(runs))
+    file = output or default_file(runs)
+    try:
+        durable.replace(file, text)
+    except OSError as error:
+        raise storage_error(error, file) from error
+    click.echo(file)
+    if is_opened:
+        show(file.resolve().as_uri())
+
+
+def serve(runs: tuple[Path, ...], *, port: int, is_opened: bool) -> None:
+    """Answer until a signal comes: that is how it ends, and no error."""
+    from loradock.report.html.server import Server
+
+    with Server(runs, port=port) as server:
+        server.page()  # what is wrong with a run is told now
+        click.echo(server.url)
+        click.echo("Ctrl-C ends it", err=True)
+        if is_opened:
+            show(server.url)
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            click.echo("ended", err=True)
+
+
+def default_file(runs: tuple[Path, ...]) -> Path:
+    """Inside the run; of several, in the current folder and named after them."""
+    if len(runs) == 1:
+        return runs[0] / REPORT
+    names = [run.resolve().name for run in runs]
+    rest = [f"{len(names) - NAMED_RUNS}-more"] if len(names) > NAMED_RUNS else []
+    return Path("report-" + "-vs-".join([*names[:NAMED_RUNS], *rest]) + ".html")
+
+
+def show(address: str) -> None:
+    """Ask for a browser; a machine may have none."""
+    if not webbrowser.open(address):
+        click.echo(f"no browser was found; open {address}", err=True)
