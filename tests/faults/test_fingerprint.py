@@ -36,6 +36,7 @@ FREE = {
     "logging.every": "nothing reads it back",
     "logging.trackers": "nothing reads them back",
     "logging.project": "nothing reads it back",
+    "logging.monitor_seconds": "nothing reads the samples back",
     "limits.setup_seconds": "how long a hang may last",
     "limits.step_seconds": "how long a hang may last",
     "limits.save_seconds": "how long a hang may last",
@@ -56,6 +57,7 @@ OTHER: dict[str, Any] = {
     "data.sources.N.fields": {"text": "body"}, "data.sources.N.revision": "abc", "data.sources.N.split": "test",
     "data.template": "chatml", "data.loss": "all", "data.max_length": 512, "data.long_rows": "drop",
     "data.validation": 0.1, "data.seed": 1, "data.workers": 2, "data.cache": "elsewhere",
+    "data.repeat_first": True,
     "lora.rank": 8, "lora.alpha": 16, "lora.dropout": 0.1, "lora.targets": ["q_proj"], "lora.rslora": True,
     "lora.dora": True, "lora.init": "gaussian", "lora.modules_to_save": ["lm_head"],
     "train.global_batch": 32, "train.micro_batch": 2, "train.packing": False, "train.epochs": 2.0,
@@ -64,6 +66,7 @@ OTHER: dict[str, Any] = {
     "train.neftune_alpha": 5.0, "train.tf32": False, "train.compile": "default", "train.workers": 2,
     "train.early_stopping": 3, "train.seed": 1, "evaluation.every": 7, "checkpoints.every": 7, "checkpoints.keep": 5,
     "checkpoints.keep_best": True, "logging.every": 3, "logging.trackers": ["tensorboard"], "logging.project": "other",
+    "logging.monitor_seconds": 0.5,
     "limits.setup_seconds": 5, "limits.step_seconds": 5, "limits.save_seconds": 5,
 }  # fmt: skip
 SCHEMA = [key.name for key in keys() if key.name != "data.sources"]

@@ -92,6 +92,10 @@ class DataConfig(Section):
     cache: str | None = Field(
         default=None, description="Where prepared data are kept; default $XDG_CACHE_HOME/loradock."
     )
+    repeat_first: bool = Field(
+        default=False,
+        description="Every step trains on the first step's rows, kept in memory: what loading costs. For diagnose.",
+    )
 
 
 class LoraConfig(Section):
@@ -181,6 +185,9 @@ class LoggingConfig(Section):
         default=(), description="Experiment trackers."
     )
     project: str = Field(default="loradock", description="Project or experiment name for the trackers.")
+    monitor_seconds: Annotated[float, Field(ge=0)] = Field(
+        default=2.0, description="Between samples of card and host in monitor.jsonl; 0: none are taken."
+    )
 
 
 class LimitsConfig(Section):

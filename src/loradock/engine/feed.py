@@ -23,8 +23,9 @@ def step_loader(job: Job, as_tensors: AsTensors) -> StepLoader:
     """
     loader = job.plan.value("dataloader")
     first = job.resume.step if job.resume else 0
+    items = StepItems(job.steps, as_tensors)
     return StepLoader(
-        StepItems(job.steps, as_tensors),
+        FirstAgain(items, first=first) if job.config.data.repeat_first else items,
         batch_size=1,
         sampler=range(first, len(job.steps)),
         worker_init_fn=begin_worker,
@@ -82,6 +83,23 @@ class StepItems(torch.utils.data.Dataset[dict[str, Any]]):
         }
         tensors = [tensors for tensors, _ in batches]
         return {"micro_batches": tensors, "supervised_tokens": step.supervised_tokens, "counts": counts}
+
+
+class FirstAgain(torch.utils.data.Dataset[dict[str, Any]]):
+    """Every step is the first one, which is loaded once (in each worker) and kept."""
+
+    def __init__(self, items: StepItems, *, first: int) -> None:
+        self.items = items
+        self.first = first
+        self.kept: dict[str, Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, _: int) -> dict[str, Any]:
+        if self.kept is None:
+            self.kept = self.items[self.first]
+        return self.kept
 
 
 def only_item(items: list[Any]) -> Any:

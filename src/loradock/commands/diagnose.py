@@ -1,0 +1,225 @@
+"""`loradock diagnose`: find what brakes a configuration. Options in, trials in children, a table and a remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+import warnings
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loradock import signals
+from loradock.commands.run_options import Ask, run_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from loradock.config.load import Loaded
+    from loradock.diagnosis.search import Search
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+DOCUMENT, PATCH = "diagnosis.json", "patch.yaml"
+
+
+class Duration(click.ParamType):
+    """90s, 10m, 1.5h; plain seconds too."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """In seconds."""
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value).strip())
+        if not match or not float(match[1]):
+            self.fail(f"{value!r} is no time: write 90s, 10m or 1h", param, ctx)
+        return float(match[1]) * UNITS[match[2] or "s"]
+
+
+@click.command()
+@run_options
+@click.option("--steps", type=click.IntRange(min=2), default=20, show_default=True, help="Steps of a run that count.")
+@click.option(
+    "--warmup-steps", type=click.IntRange(min=0), default=3, show_default=True, help="Steps before them that do not."
+)
+@click.option("--budget", type=Duration(), default="10m", show_default=True, help="Time to spend: 90s, 10m, 1h.")
+@click.option("--repeats", type=click.IntRange(min=3), default=3, show_default=True, help="Rounds at least.")
+@click.option("--trials", metavar="A,B", default="", help="Only these trials.")
+@click.option("--list", "is_listing", is_flag=True, help="Show the trials for this configuration, measure nothing.")
+@click.option("--price-per-hour", type=click.FloatRange(min=0), metavar="X", help="Of the machine, for cost saved.")
+@click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as JSON on stdout.")
+def diagnose(
+    ask: Ask,
+    *,
+    steps: int,
+    warmup_steps: int,
+    budget: float,
+    repeats: int,
+    trials: str,
+    is_listing: bool,
+    price_per_hour: float | None,
+    as_json: bool,
+) -> None:
+    """Find out what brakes CONFIG: change one thing after another, measure each, name the bottleneck.
+
+    \b
+    loradock diagnose run.yaml
+    loradock diagnose --model DIR --data rows.jsonl --budget 30m --output diagnosis
+    loradock diagnose --preset seed-003 --model DIR --data rows.jsonl
+
+    Each trial is a short real run in a process of its own, in rounds beside the run as it is, until the difference is
+    outside the noise or the budget is spent. Nothing that is trained is kept. With --output, results are kept in that
+    directory, and the same command goes on from them. One process on one card.
+    """
+    from loradock.commands.train import QUIET
+    from loradock.diagnosis import children
+
+    for name, value in (QUIET | children.BEFORE_IMPORT).items():
+        os.environ.setdefault(name, value)
+    warnings.simplefilter("ignore")
+    folder = Path(str(ask.shortcuts["--output"])) if "--output" in ask.shortcuts else None
+    asked = replace(ask, shortcuts={key: value for key, value in ask.shortcuts.items() if key != "--output"})
+    names = [name.strip() for name in trials.split(",") if name.strip()]
+    with redirect_stdout(sys.stderr):
+        search, by = searched(
+            asked,
+            folder=folder,
+            names=names,
+            is_listing=is_listing,
+            limits={"steps": steps, "warmup_steps": warmup_steps, "budget": budget, "repeats": repeats},
+        )
+    if is_listing:
+        for trial in search.trials:
+            click.echo(f"{trial.name:26}{trial.title}")
+        return
+    told(search, asked, folder=folder, price_per_hour=price_per_hour, as_json=as_json)
+    if by:
+        stopped(search, by, folder)
+
+
+def searched(
+    ask: Ask, *, folder: Path | None, names: Sequence[str], is_listing: bool, limits: dict[str, Any]
+) -> tuple[Search, str | None]:
+    """The search when it has ended, and the signal that ended it, if one did."""
+    import time
+
+    from loradock.checks.examination import gathered
+    from loradock.diagnosis import children, diagnose, seeds
+    from loradock.diagnosis.results import Results
+    from loradock.diagnosis.search import Search
+    from loradock.directory import created
+    from loradock.errors import UsageError
+    from loradock.host import Host
+
+    began = time.monotonic()
+    loaded = ask.load()
+    facts = gathered(Host())
+    if facts.world_size > 1:
+        raise UsageError("diagnose measures one process", hint="start it without torchrun")
+    measured = {"steps": limits["steps"], "warmup_steps": limits["warmup_steps"]}
+    results = Results(
+        created(folder, may_exist=True) if folder else None,
+        identity=diagnose.identity(loaded, facts=facts, **measured),
+    )
+    note(f"{len(results.known)} results of an earlier call are taken over" if results.known else "")
+    children.preload(has_card=facts.has_gpu and loaded.config.device != "cpu")
+    with diagnose.folder_beside(loaded.config.output) as place:
+        bench = diagnose.Bench(load=loader(ask), facts=facts, folder=place, **measured)
+        plan = bench.look(limit_seconds=diagnose.seconds_left(limits["budget"], began))
+        of_note = seeds.trials_of(ask.preset)
+        trials = diagnose.chosen(of_note or diagnose.trials_for(loaded, plan=plan, facts=facts), names)
+        search = Search(
+            trials=trials,
+            measure=bench.measure,
+            results=results,
+            tell=note,
+            budget_seconds=limits["budget"],
+            least_rounds=limits["repeats"],
+            is_table=of_note is not None,
+            began=began,
+        )
+        if is_listing:
+            return search, None
+        try:
+            search.go()
+        except KeyboardInterrupt:
+            return search, signals.requested() or "a signal"
+    if search.baseline.failure:
+        raise diagnose.failure(search.baseline.failure, "the run as it is cannot be measured")
+    return search, None
+
+
+def loader(ask: Ask) -> Any:
+    """What loads the configuration with further settings, so that each is checked as a person's would be."""
+
+    def load(settings: Sequence[str]) -> Loaded:
+        return replace(ask, overrides=(*ask.overrides, *settings)).load()
+
+    return load
+
+
+def told(search: Search, ask: Ask, *, folder: Path | None, price_per_hour: float | None, as_json: bool) -> None:
+    """Print and keep what was found."""
+    from rich.console import Console
+
+    from loradock import durable
+    from loradock.commands.train_screen import LOG_COLUMNS
+    from loradock.diagnosis import seeds
+    from loradock.diagnosis.document import document
+    from loradock.report import diagnosis as report
+
+    if not search.baseline.rounds:
+        note("nothing could be measured yet: --budget with more time")
+        return
+    content = document(search, price_per_hour=price_per_hour, published=seeds.published(ask.preset))
+    patch = content["patch"]
+    command = command_of(ask, patch["settings"]) if patch else None
+    content["command"] = command
+    if folder:
+        durable.replace(folder / DOCUMENT, json.dumps(content, indent=2) + "\n")
+        if patch:
+            durable.replace(folder / PATCH, patch["yaml"])
+    if as_json:
+        click.echo(json.dumps(content, indent=2))
+        return
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_COLUMNS)
+    console.print(report.trials_table(content))
+    click.echo(report.phases_line(content))
+    for line in report.verdict_lines(content, command=command):
+        click.echo(line)
+
+
+def command_of(ask: Ask, settings: Sequence[str]) -> str:
+    """The `train` command of the same run with these settings."""
+    words = ["loradock", "train", *([str(ask.config)] if ask.config else [])]
+    if ask.preset:
+        words += ["--preset", ask.preset]
+    for flag, value in ask.shortcuts.items():
+        for each in value if isinstance(value, list) else [value]:
+            words += [flag, str(each)]
+    for setting in (*ask.overrides, *settings):
+        words += ["--set", setting]
+    return shlex.join(words)
+
+
+def stopped(search: Search, by: str, folder: Path | None) -> None:
+    """End as a run does that a signal ended: 75 where something new is kept, else 76."""
+    from loradock.errors import Interrupted, Stopped
+
+    if folder and search.baseline.rounds:
+        raise Stopped(f"stopped by {by}; what was measured is kept in {folder}", hint="the same command goes on")
+    hint = "with --output DIRECTORY, results are kept and the same command goes on"
+    raise Interrupted(f"stopped by {by}", hint=hint)
+
+
+def note(text: str) -> None:
+    """A line of progress."""
+    if text:
+        click.echo(text, err=True)

@@ -1,0 +1,104 @@
+"""What `diagnose` shows a person: the table of the trials, the bottleneck, and the line that applies the remedy.
+
+Made from the document that `--json` prints, so that both say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from loradock.report.console import gib
+
+MINUTE_SECONDS, HOUR_SECONDS = 60.0, 3600.0
+NOTHING = "-"
+
+
+def trials_table(content: Mapping[str, Any]) -> Table:
+    """A line a configuration. Columns that nothing fills are left out."""
+    rows = content["rows"]
+    columns = {
+        "configuration": [each["title"] for each in rows],
+        "samples/s": [figure(each, "samples_per_second") for each in rows],
+        "tokens/s": [figure(each, "tokens_per_second", digits=0) for each in rows],
+        "speed-up (95 %)": [speed_up(each) for each in rows],
+        "rounds": [str(each.get("rounds", NOTHING)) for each in rows],
+        "memory": [gib(each["memory_bytes"]) if "memory_bytes" in each else NOTHING for each in rows],
+        "step": [f"{1000 * each['step_seconds']:.1f} ms" if "step_seconds" in each else NOTHING for each in rows],
+        "busy": [share(each.get("busy_share")) for each in rows],
+        "expected": [f"{each['expected']:.2f}x" if each.get("expected") else NOTHING for each in rows],
+        "there": [each.get("published") or NOTHING for each in rows],
+        "saves": [duration(each.get("seconds_saved")) for each in rows],
+        "cost saved": [figure(each, "cost_saved") for each in rows],
+        "conclusion": [each.get("conclusion", NOTHING) for each in rows],
+    }
+    table = Table(title="trials", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    shown = {name: cells for name, cells in columns.items() if any(cell != NOTHING for cell in cells)}
+    for name in shown:
+        is_text = name in ("configuration", "conclusion", "there")
+        table.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
+    for cells in zip(*shown.values(), strict=True):
+        table.add_row(*map(escape, cells))
+    return table
+
+
+def phases_line(content: Mapping[str, Any]) -> str:
+    """Where the time of the baseline's steps goes."""
+    shares = sorted(content["phases"].items(), key=lambda each: -each[1])
+    loud = [f"{phase} {100 * value:.0f} %" for phase, value in shares if value >= 0.005]
+    padding = content["padding_share"]
+    return f"a step: {', '.join(loud)}" + (f"; {100 * padding:.0f} % of the tokens are padding" if padding else "")
+
+
+def verdict_lines(content: Mapping[str, Any], *, command: str | None) -> Iterator[str]:
+    """The bottleneck with its evidence, what else there is, and how to apply the remedy: the `command` to type."""
+    others = [each["sentence"] for each in content["bottlenecks"][1:]]
+    yield f"{'bottleneck: ' if content['bottlenecks'] else ''}{content['summary']}"
+    for sentence in others:
+        yield f"also: {sentence}"
+    patch = content["patch"]
+    if patch:
+        saved = duration(patch["seconds_saved"])
+        whole = duration(content["run"]["seconds"])
+        yield f"remedy: {', '.join(patch['settings'])}: {speed_up(patch)} faster, {saved} of {whole} saved on this run"
+        if patch.get("cost_saved") is not None:
+            yield f"cost saved: {patch['cost_saved']:.2f} of {content['run']['cost']:.2f}"
+        if command:
+            yield f"  {command}"
+    elif content["bottlenecks"]:
+        yield "remedy: none of the trials that may be taken is one"
+    if not content["is_complete"]:
+        yield "not every trial is decided: the budget was spent, or a signal came"
+
+
+def speed_up(row: Mapping[str, Any]) -> str:
+    """With its interval, where there is one."""
+    if "speed_up" not in row:
+        return NOTHING
+    if row["low"] is None:
+        return f"{row['speed_up']:.2f}x"
+    return f"{row['speed_up']:.2f}x ({row['low']:.2f} .. {row['high']:.2f})"
+
+
+def figure(row: Mapping[str, Any], name: str, *, digits: int = 2) -> str:
+    """A number of a row, if it has it."""
+    value = row.get(name)
+    return NOTHING if value is None else f"{value:,.{digits}f}"
+
+
+def share(value: float | None) -> str:
+    """In percent."""
+    return NOTHING if value is None else f"{100 * value:.0f} %"
+
+
+def duration(seconds: float | None) -> str:
+    """As a person says it."""
+    if seconds is None:
+        return NOTHING
+    size = abs(seconds)
+    if size < 2 * MINUTE_SECONDS:
+        return f"{seconds:.1f} s"
+    return f"{seconds / MINUTE_SECONDS:.1f} min" if size < 2 * HOUR_SECONDS else f"{seconds / HOUR_SECONDS:.1f} h"
