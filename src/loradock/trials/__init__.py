@@ -48,17 +48,31 @@ TRIALS: tuple[Propose, ...] = (
 )
 
 
+UNDECIDED = ("lora.", "data.", "model.quantization")
+"""Keys that act although no decision is about them."""
+
+
 def proposed(baseline: Baseline) -> tuple[Trial, ...]:
-    """Every trial that makes sense for a baseline. One that memory is not expected to hold is among them."""
-    return tuple(trial for propose in TRIALS for trial in propose(baseline) if can_be(baseline, trial))
+    """Every trial that makes sense for a baseline, the first of those that come to the same plan.
+
+    One that memory is not expected to hold is among them.
+    """
+    seen = {_identity(baseline, ())}
+    trials: list[Trial] = []
+    for trial in (each for propose in TRIALS for each in propose(baseline)):
+        try:
+            result = _identity(changed(baseline, trial.settings), trial.settings)
+        except OutOfMemory:
+            result = trial.name
+        except (ConfigError, EnvironmentUnfit):
+            continue
+        if result not in seen:
+            seen.add(result)
+            trials.append(trial)
+    return tuple(trials)
 
 
-def can_be(baseline: Baseline, trial: Trial) -> bool:
-    """Whether the configuration and the plan accept the change; too little memory is a result, and no refusal."""
-    try:
-        changed(baseline, trial.settings)
-    except (ConfigError, EnvironmentUnfit):
-        return False
-    except OutOfMemory:
-        return True
-    return True
+def _identity(of: Baseline, settings: tuple[str, ...]) -> str:
+    """What a change comes to: every decision, and the settings that none is about."""
+    values = [each.value for each in of.plan.decisions]
+    return repr((values, [setting for setting in settings if setting.startswith(UNDECIDED)]))

@@ -1,4 +1,4 @@
-"""The micro-batch: twice and half as large, and what the plan would take where a person chose."""
+"""The micro-batch: what the plan would take where a person chose, twice and half as large."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def propose(baseline: Baseline) -> tuple[Trial, ...]:
     now = plan.value("micro_batch")
     larger = min(2 * now, config.train.global_batch)
     trials: list[Trial] = []
+    planned = _planned(baseline)
+    if planned is not None:
+        trials.append(_trial("micro-batch-auto", now, planned, setting="auto"))
     if plan.value("accumulation") > 1 and larger > now:
         trials.append(_trial("micro-batch-x2", now, larger))
     if now > 1:
         trials.append(_trial("micro-batch-x0.5", now, now // 2))
-    planned = _planned(baseline)
-    if planned is not None and planned not in (now, *(int(each.settings[0].split("=")[1]) for each in trials)):
-        trials.append(_trial("micro-batch-auto", now, planned, setting="auto"))
     return tuple(trials)
 
 
@@ -39,7 +39,7 @@ def _trial(name: str, now: int, wanted: int, *, setting: str | None = None) -> T
 
 
 def _planned(baseline: Baseline) -> int | None:
-    """What the plan would take; None where it did, or none fits."""
+    """What the plan would take; None where it did, or nothing fits."""
     if baseline.config.train.micro_batch == "auto":
         return None
     free = changed_config(baseline.config, ["train.micro_batch=auto"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from loradock.facts import DataFacts
 from loradock.trials.base import Baseline, Trial
+from loradock.trials.changed import lost_shares
 
 LEAST_TOKENS = 32
 HEAVY_SHARE = 0.1
@@ -28,17 +29,6 @@ def propose(baseline: Baseline) -> tuple[Trial, ...]:
             accuracy_risk="high" if least > HEAVY_SHARE or is_dropping else "moderate",
         ),
     )
-
-
-def lost_shares(data: DataFacts, length: int) -> tuple[float, float]:
-    """The least and the most of all tokens that a cut at `length` can take, by the mean and the longest row.
-
-    Least: all rows are as long as the mean. Most: all tokens lie in rows as long as the longest (what is cut off is a
-    convex function of a row's length, so these are its bounds).
-    """
-    least = max(0.0, 1 - length / data.mean_tokens)
-    most = max(0.0, 1 - length / data.longest_tokens)
-    return least, most
 
 
 def price(data: DataFacts, length: int, *, least: float, most: float, is_dropping: bool) -> str:

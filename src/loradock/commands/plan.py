@@ -1,0 +1,223 @@
+"""`loradock plan`: what a run would do and why, what is left on the table, and what it takes. Nothing is trained."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loradock.commands.run_options import Ask, run_options
+from loradock.config.load import Loaded
+from loradock.errors import UsageError
+
+if TYPE_CHECKING:
+    from loradock.audit import Audit
+    from loradock.config.schema import RunConfig
+    from loradock.facts import DataFacts, Facts
+    from loradock.model.source import BaseModel
+    from loradock.trials.changed import AtLength
+
+QUIET = {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
+LEARNED_SHARE = 0.5
+TIMES_MEAN = 4
+LOG_COLUMNS = 180
+
+
+@click.command()
+@run_options
+@click.option("--gpu", metavar="NAME", help="Plan for this card (a10, h200, ...), which need not be here.")
+@click.option("--price-per-hour", type=click.FloatRange(min=0), metavar="X", help="Price of one card, for the cost.")
+@click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Plan without the data: so many rows ...")
+@click.option("--mean-tokens", type=click.IntRange(min=1), metavar="M", help="... of so many tokens on average ...")
+@click.option("--longest-tokens", type=click.IntRange(min=1), metavar="L", help="... and the longest (default 4 x M).")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on stdout.")
+def plan(
+    ask: Ask,
+    *,
+    gpu: str | None,
+    price_per_hour: float | None,
+    rows: int | None,
+    mean_tokens: int | None,
+    longest_tokens: int | None,
+    as_json: bool,
+) -> None:
+    """Audit a run before it costs anything: every decision with its reason, and what would make it faster.
+
+    \b
+    loradock plan run.yaml --gpu a10 --price-per-hour 0.75
+    loradock plan --preset mistral-a10 --model DIR --rows 170000 --mean-tokens 155 --gpu a10
+
+    Of the model only config.json and the tokenizer are needed, no weights. Gains are predictions: `loradock diagnose`
+    measures them.
+    """
+    from loradock.audit import audit
+
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    warnings.simplefilter("ignore")
+    made_up = _made_up(rows, mean_tokens, longest_tokens)
+    loaded = ask.load(needs_inputs=made_up is None)
+    facts = _machine(gpu)
+    base, model, length = _model(loaded.config)
+    if made_up:
+        data, at_length = made_up_facts(*made_up, length=length, validation=loaded.config.data.validation), None
+    else:
+        data, at_length = _counted(loaded.config, base, length)
+    found = audit(loaded.config, facts, model, data, at_length=at_length, price_per_hour=price_per_hour)
+    if as_json:
+        from loradock.report.audit import as_dict
+
+        click.echo(json.dumps(as_dict(found, price_per_hour=price_per_hour), indent=2, default=str))
+    else:
+        _show(found, loaded, price_per_hour=price_per_hour)
+
+
+def made_up_facts(rows: int, mean: int, longest: int, *, length: int, validation: float | str) -> DataFacts:
+    """Facts of rows that are only described, cut at `length` tokens; half of their tokens are taken to be learned.
+
+    `validation` is `data.validation`; a file of its own is taken to hold no rows.
+    """
+    from loradock.facts import DataFacts
+    from loradock.trials.changed import estimated
+
+    share = 0.0 if isinstance(validation, str) else validation
+    held_out = min(rows - 1, round(share * rows if share < 1 else share))
+    rows -= held_out
+    tokens = rows * mean
+    whole = DataFacts(
+        train_rows=rows,
+        validation_rows=held_out,
+        tokens=tokens,
+        supervised_tokens=int(tokens * LEARNED_SHARE),
+        limit_tokens=longest,
+        longest_tokens=longest,
+        samples_per_epoch=rows,
+    )
+    return estimated(whole, length)
+
+
+def _made_up(rows: int | None, mean: int | None, longest: int | None) -> tuple[int, int, int] | None:
+    """The described rows, or None where none are; UsageError for half a description."""
+    if rows is None and mean is None and longest is None:
+        return None
+    if rows is None or mean is None:
+        raise UsageError("--rows and --mean-tokens describe the data together", hint="--rows 10000 --mean-tokens 166")
+    if longest is not None and longest < mean:
+        raise UsageError(f"--longest-tokens {longest} is less than the mean of {mean}", hint=f"--longest-tokens {mean}")
+    return rows, mean, longest or TIMES_MEAN * mean
+
+
+def _machine(gpu: str | None) -> Facts:
+    """The named card's machine, or this one."""
+    from loradock import plan as plans
+    from loradock import probe
+    from loradock.host import Host
+
+    return plans.machine_with(gpu) if gpu else probe.gather(Host())
+
+
+def _model(config: RunConfig) -> tuple[BaseModel, Any, int]:
+    """The base without its weights, its facts, and the longest row in tokens."""
+    from loradock.model import shape, source
+
+    asked = config.model
+    if not asked.name:
+        raise UsageError("there is no model to plan for", hint="--model DIR with config.json and a tokenizer")
+    trusted = asked.trust_remote_code == asked.name
+    directory = _directory(config)
+    read = source.read_config(directory, trusted=trusted)
+    source.check_architecture(read, directory=directory)
+    base = source.BaseModel(
+        name=asked.name,
+        directory=directory,
+        revision=asked.revision,
+        config=read,
+        trust_remote_code=trusted,
+        weight_files=tuple(sorted(directory.glob("*.safetensors"))),
+    )
+    facts = shape.inspect(base, config)
+    return base, facts, shape.longest_row(config.data.max_length, facts)
+
+
+def _directory(config: RunConfig) -> Path:
+    """Where config.json lies: a local directory, or the hub's cache, to which the small files are fetched."""
+    from loradock.errors import HubError, ModelError
+    from loradock.model import hub_cache, source
+
+    asked = config.model
+    if not hub_cache.is_hub_id(asked.name):
+        directory = source.local_directory(Path(asked.name).expanduser())
+    elif found := hub_cache.directory_of(asked.name, asked.revision, environ=os.environ):
+        directory = found
+    else:
+        from huggingface_hub import snapshot_download
+
+        try:
+            directory = Path(snapshot_download(asked.name, revision=asked.revision, allow_patterns=SMALL_FILES))
+        except (OSError, ValueError) as error:
+            first = str(error).strip().splitlines()[0]
+            raise HubError(
+                f"the hub did not give {asked.name}: {first}", hint="give a local directory with --model"
+            ) from error
+    if not (directory / "config.json").is_file():
+        raise ModelError(f"{directory} has no config.json", hint="give the model's directory with --model")
+    return directory
+
+
+def _counted(config: RunConfig, base: BaseModel, length: int) -> tuple[DataFacts, AtLength]:
+    """The rows as train prepares them, and how to count them cut at another length."""
+    from loradock import probe
+    from loradock.data.corpus import Part, prepare_corpus
+    from loradock.data.select import fit
+    from loradock.host import Host
+    from loradock.model.tokenizer import open_tokenizer
+
+    facts = probe.gather(Host())
+    corpus = prepare_corpus(config, tokenizer=open_tokenizer(base), max_length=length, facts=facts)
+
+    def at_length(tokens: int) -> DataFacts:
+        train = corpus.train
+        cut = fit(train.prepared, rows=train.fitted.rows, max_length=tokens, long_rows=config.data.long_rows)
+        return replace(corpus, train=Part(prepared=train.prepared, fitted=cut)).facts
+
+    return corpus.facts, at_length
+
+
+def _show(found: Audit, loaded: Loaded, *, price_per_hour: float | None) -> None:
+    """Everything on the screen."""
+    from rich.console import Console
+
+    from loradock.report import audit as report
+    from loradock.report.console import memory_table, plan_lines, plan_table
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_COLUMNS)
+    for warning in loaded.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    made = found.baseline.plan
+    for line in plan_lines(made):
+        console.print(line)
+    console.print(plan_table(made))
+    console.print(memory_table(made))
+    console.print(report.memory_line(found))
+    console.print(report.finish_line(found.finish))
+    if found.findings:
+        console.print(report.findings_table(found))
+    else:
+        console.print("nothing is left on the table that is expected to pay")
+    for title, lines in (
+        ("already good", found.good),
+        ("considered and left", [f"{each.what}: {each.why}" for each in found.left]),
+    ):
+        console.print(f"[bold]{title}[/bold]")
+        for line in lines:
+            console.print(f"  - {line}", markup=False)
+    for line in report.total_lines(found, price_per_hour=price_per_hour):
+        console.print(line, markup=False)
+    click.echo("gains are predictions; `loradock diagnose` with the same arguments measures them", err=True)

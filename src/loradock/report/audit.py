@@ -1,0 +1,136 @@
+"""An audit for people and for programs: findings as tables and lines that the command prints, and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from loradock.audit import Audit, Finding, Finish, Gain, Total
+from loradock.report.console import gib
+
+COLORS = {"critical": "bold red", "moderate": "yellow", "low": "green"}
+HOUR_SECONDS = 3600
+
+
+def findings_table(audit: Audit) -> Table:
+    """What is left on the table, the best first."""
+    table = Table(title="left on the table", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for heading in ("", "severity", "expected", "accuracy risk", "stability risk", "change"):
+        table.add_column(heading, no_wrap=heading != "change", overflow="fold")
+    for number, finding in enumerate(audit.findings, 1):
+        trial = finding.trial
+        table.add_row(
+            str(number),
+            Text(finding.severity, style=COLORS[finding.severity]),
+            factor(finding.gain),
+            trial.accuracy_risk,
+            trial.stability_risk,
+            "\n".join(change_lines(finding)),
+        )
+    return table
+
+
+def change_lines(finding: Finding) -> list[str]:
+    """The change, what is at fault, what to type, and what it costs."""
+    trial = finding.trial
+    lines = [
+        f"{trial.title}: {trial.cause}",
+        f"{set_line(trial.settings)}  ({trial.effort}; memory {gib(finding.memory_bytes)})",
+        f"source: {finding.gain.source}",
+    ]
+    return [*lines, f"price: {trial.price}"] if trial.price else lines
+
+
+def memory_line(audit: Audit) -> str:
+    """What is needed of what there is."""
+    need, have = audit.baseline.plan.memory_bytes["total"], audit.available_bytes
+    return f"memory: {gib(need)} of the {gib(have)} that may be planned with ({need / have:.0%})"
+
+
+def finish_line(finish: Finish) -> str:
+    """Tokens, steps, hours and cost."""
+    cost = "" if finish.cost is None else f", {finish.cost:,.2f} at the price given"
+    return (
+        f"to finish: {finish.tokens:,} tokens in {finish.steps:,} steps, about {duration(finish.seconds)} "
+        f"({finish.tokens_per_second:,.0f} tokens/s){cost}"
+    )
+
+
+def total_lines(audit: Audit, *, price_per_hour: float | None) -> list[str]:
+    """Both totals, each planned anew with all its changes at once."""
+    lines: list[str] = []
+    totals = {"conservative": audit.conservative, "aggressive": audit.aggressive}
+    meaning = {"conservative": "no risk to accuracy or stability", "aggressive": "with risks and claimed gains"}
+    for name, total in totals.items():
+        if not total.trials:
+            lines.append(f"{name} ({meaning[name]}): nothing to gain")
+            continue
+        finish = audit.finish_with(total, price_per_hour=price_per_hour)
+        lines += [
+            f"{name} ({meaning[name]}): {factor(total.gain)}, {duration(finish.seconds)}"
+            + ("" if finish.cost is None else f", {finish.cost:,.2f}"),
+            f"  {set_line(total.settings)}",
+        ]
+    return lines
+
+
+def set_line(settings: tuple[str, ...]) -> str:
+    """The options that apply them."""
+    return " ".join(f"--set {quoted(setting)}" for setting in settings)
+
+
+def quoted(setting: str) -> str:
+    """A setting as a shell takes it: lists have brackets and spaces."""
+    return f"'{setting}'" if set(setting) & set(" []{}*?$&;|<>()\"'") else setting
+
+
+def factor(gain: Gain) -> str:
+    """1.88x, or a range."""
+    return f"{gain.low:.2f} to {gain.high:.2f}x" if gain.is_range else f"{gain.low:.2f}x"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person reads them."""
+    if seconds >= HOUR_SECONDS:
+        return f"{seconds / HOUR_SECONDS:,.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+
+
+def as_dict(audit: Audit, *, price_per_hour: float | None) -> dict[str, Any]:
+    """The JSON form."""
+    return {
+        "format": "loradock.plan/1",
+        "plan": audit.baseline.plan.as_dict(),
+        "available_bytes": audit.available_bytes,
+        "finish": {**asdict(audit.finish), "tokens_per_second": audit.finish.tokens_per_second},
+        "findings": [_finding(each) for each in audit.findings],
+        "conservative": _total(audit, audit.conservative, price_per_hour=price_per_hour),
+        "aggressive": _total(audit, audit.aggressive, price_per_hour=price_per_hour),
+        "good": list(audit.good),
+        "left": [asdict(each) for each in audit.left],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        **asdict(finding.trial),
+        "severity": finding.severity,
+        "gain": _gain(finding.gain),
+        "memory_bytes": finding.memory_bytes,
+    }
+
+
+def _total(audit: Audit, total: Total, *, price_per_hour: float | None) -> dict[str, Any]:
+    return {
+        "trials": [trial.name for trial in total.trials],
+        "settings": list(total.settings),
+        "gain": _gain(total.gain),
+        "finish": asdict(audit.finish_with(total, price_per_hour=price_per_hour)),
+    }
+
+
+def _gain(gain: Gain) -> dict[str, Any]:
+    return {**asdict(gain), "expected": gain.expected}

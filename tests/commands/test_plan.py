@@ -1,0 +1,128 @@
+"""`loradock plan` as a person types it: with config.json and a tokenizer alone, with rows and without."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tiny import BASE, write_rows
+
+from loradock.cli import cli
+
+MISTRAL = {
+    "architectures": ["MistralForCausalLM"],
+    "model_type": "mistral",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 32000,
+    "max_position_embeddings": 32768,
+    "sliding_window": 4096,
+    "tie_word_embeddings": False,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+"""mistralai/Mistral-7B-v0.1, config.json."""
+DESCRIBED = ("--rows", "5000", "--mean-tokens", "155", "--longest-tokens", "518")
+
+
+@pytest.fixture(scope="module")
+def mistral(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with config.json and the demo's tokenizer, without a weight."""
+    folder = tmp_path_factory.mktemp("mistral")
+    (folder / "config.json").write_text(json.dumps(MISTRAL), encoding="utf-8")
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"):
+        if (BASE / name).exists():
+            shutil.copy(BASE / name, folder / name)
+    return folder
+
+
+def plan(*arguments: str | Path) -> Result:
+    """The command in this process."""
+    return CliRunner().invoke(cli, ["plan", *(str(each) for each in arguments)])
+
+
+def content(*arguments: str | Path) -> dict[str, Any]:
+    """What --json prints."""
+    result = plan(*arguments, "--json")
+    assert result.exit_code == 0, result.exception
+    return json.loads(result.stdout)
+
+
+def test_a_preset_is_audited_for_a_card_that_is_not_here_from_a_config_without_weights(mistral: Path) -> None:
+    arguments = ("--preset", "mistral-a10", "--model", mistral, "--gpu", "a10", *DESCRIBED, "--price-per-hour", "0.75")
+    result = plan(*arguments)
+    assert result.exit_code == 0, result.exception
+    text = " ".join(result.stdout.split())
+    for words in (
+        "MistralForCausalLM",
+        "NVIDIA A10, 22 GiB, sm86",
+        "memory expected",
+        "left on the table",
+        "already good",
+        "considered and left",
+        "conservative (no risk to accuracy or stability)",
+        "at the price given",
+        "--set train.checkpointing=auto",
+    ):
+        assert words in text, words
+    assert "diagnose" in result.stderr
+
+
+def test_the_line_it_proposes_is_taken_and_leaves_nothing_conservative_to_gain(mistral: Path) -> None:
+    arguments = ("--preset", "mistral-a10", "--model", mistral, "--gpu", "a10", *DESCRIBED)
+    before = content(*arguments)
+    settings = [part for each in before["conservative"]["settings"] for part in ("--set", each)]
+    assert settings
+    after = content(*arguments, *settings)
+    factor = before["finish"]["seconds"] / after["finish"]["seconds"]
+    assert factor == pytest.approx(before["conservative"]["gain"]["expected"], rel=1e-6)
+    assert factor > 1.1
+    assert after["conservative"]["gain"]["expected"] == pytest.approx(1, abs=0.02)
+
+
+def test_the_rows_themselves_are_counted_where_they_are_given(mistral: Path, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", rows=64, longest=40)
+    found = content(
+        "--model", mistral, "--data", rows, "--gpu", "h200", "--set", f"data.cache={tmp_path}",
+        "--set", "data.max_length=128", "--set", "data.validation=8",
+    )  # fmt: skip
+    data = found["plan"]["data"]
+    assert (data["train_rows"], data["validation_rows"]) == (56, 8)
+    assert 0 < data["supervised_tokens"] < data["tokens"] <= 56 * 128
+    assert found["finish"]["tokens"] == pytest.approx(data["tokens"], abs=1)
+    assert found["finish"]["steps"] == 4
+
+
+def test_it_plans_for_the_machine_it_runs_on_where_no_card_is_named(llama: Path) -> None:
+    found = content("--model", llama, "--rows", "100", "--mean-tokens", "20")
+    decided = {each["name"]: each["value"] for each in found["plan"]["decisions"]}
+    assert decided["device"] in ("cpu", "cuda")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ((), 64, "--model DIR"),
+        (("--rows", "10"), 64, "--rows 10000 --mean-tokens 166"),
+        (("--rows", "10", "--mean-tokens", "9", "--longest-tokens", "8"), 64, "--longest-tokens 9"),
+        (("--model", "./nowhere", *DESCRIBED), 66, "give a directory"),
+        (("--gpu", "a11", *DESCRIBED), 64, "did you mean a10"),
+    ],
+)
+def test_what_cannot_be_planned_ends_with_what_to_type(arguments: tuple[str, ...], code: int, words: str) -> None:
+    given = arguments or DESCRIBED
+    error = plan(*given).exception
+    assert getattr(error, "exit_code", None) == code
+    assert words in str(error)
+
+
+def test_a_directory_without_a_config_is_named(tmp_path: Path) -> None:
+    error = plan("--model", tmp_path, *DESCRIBED).exception
+    assert f"{tmp_path} has no config.json" in str(error)
