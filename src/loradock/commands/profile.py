@@ -1,0 +1,101 @@
+"""`loradock profile`: where the time of a run goes. A short real training, tables, a verdict, the trace."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import click
+
+from loradock.commands.run_options import Ask, run_options
+
+LEAST_STEPS = 8
+
+
+@click.command()
+@run_options
+@click.option(
+    "--steps",
+    type=click.IntRange(min=LEAST_STEPS),
+    default=12,
+    show_default=True,
+    help="Optimiser steps to look at; some in the middle are recorded by torch's profiler, the others are not.",
+)
+@click.option(
+    "--warmup-steps",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Steps before them that do not count.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what was found as one JSON document.")
+def profile(ask: Ask, *, steps: int, warmup_steps: int, as_json: bool) -> None:
+    """Train a few steps of CONFIG and say what the time goes into, and what bounds it.
+
+    \b
+    loradock profile run.yaml
+    loradock profile --model DIR --data rows.jsonl --steps 20 --output my-profile
+
+    The trace (chrome://tracing, ui.perfetto.dev) and a flame summary (speedscope.app) are kept in --output, a new
+    folder of profiles/ otherwise. Nothing that was trained is kept. One process on one card.
+    """
+    from rich.console import Console
+
+    from loradock import durable
+    from loradock.checks.examination import gathered
+    from loradock.commands.train import DETERMINISTIC, QUIET, run_name
+    from loradock.commands.train_screen import LOG_COLUMNS, Screen
+    from loradock.errors import UsageError
+    from loradock.host import Host
+    from loradock.profiling.profile import profile as measured
+    from loradock.profiling.recorder import Window
+    from loradock.report import profile as report
+
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    warnings.simplefilter("ignore")
+    loaded = ask.load()
+    if loaded.config.deterministic:
+        os.environ.update(DETERMINISTIC)
+    facts = gathered(Host())
+    if facts.world_size > 1:
+        raise UsageError("profile looks at one process", hint="start it without torchrun")
+    output = folder(loaded.config.output, name=run_name(loaded))
+    with Screen(is_quiet=True) as screen:
+        for warning in loaded.warnings:
+            screen.note(f"warning: {warning}")
+        screen.note(f"profile: {output}")
+        with redirect_stdout(sys.stderr):
+            content = measured(
+                loaded,
+                facts=facts,
+                output=output,
+                window=Window(warmup_steps=warmup_steps, steps=steps),
+                view=screen,
+            )
+    durable.replace(output / "profile.json", json.dumps(content, indent=2) + "\n")
+    if as_json:
+        click.echo(json.dumps(content, indent=2))
+        return
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_COLUMNS)
+    for table in report.tables(content):
+        console.print(table)
+    for line in report.lines(content):
+        click.echo(line)
+
+
+def folder(asked: str | None, *, name: str) -> Path:
+    """Where trace and tables go: the folder that was asked for, empty or new, or the next one of profiles/."""
+    from loradock import directory
+    from loradock.errors import UsageError
+
+    if asked is None:
+        return directory.numbered(Path("profiles"), name)
+    made = directory.created(Path(asked), may_exist=True)
+    if any(made.iterdir()):
+        raise UsageError(f"{made} is not empty", hint="name another directory with --output")
+    return made

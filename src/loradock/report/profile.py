@@ -1,0 +1,80 @@
+"""What `loradock profile` shows: where a step's time goes, what computes, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+SHOWN_OPERATORS = 10
+NAME_WIDTH = 60
+
+
+def tables(content: Mapping[str, Any]) -> list[Table]:
+    """The step, the whole run, roles, and the longest operators or kernels."""
+    steps = content["steps"]
+    step = share_table(
+        f"a step: {spoken(content['step_seconds'])}, {content['tokens_per_second']:,.0f} real tokens/s "
+        f"({steps['counted']} steps without the profiler)",
+        content["timeline"],
+    )
+    run = content["run"]
+    whole = share_table(f"the whole run: {run['steps']} steps, about {spoken(run['seconds'])}", run["parts"])
+    on_device = content["busy_share"] is not None
+    computing = share_table(
+        f"what {'the card' if on_device else 'the host'} computes, a recorded step "
+        f"({steps['recorded']} steps, {content['recorded_slowdown']:.2f} x as long as one without the profiler)",
+        content["roles"],
+    )
+    return [step, whole, computing, operator_table(content, title="kernels" if on_device else "operators")]
+
+
+def share_table(title: str, rows: list[dict[str, Any]]) -> Table:
+    """Names, seconds and shares; what takes no time is left out."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right")
+    table.add_column(justify="right")
+    for row in rows:
+        if row["seconds"] > 0:
+            table.add_row(row["name"], spoken(row["seconds"]), f"{100 * row['share']:.1f} %")
+    return table
+
+
+def operator_table(content: Mapping[str, Any], *, title: str) -> Table:
+    """The longest by their own time."""
+    table = Table(
+        title=f"longest {title}, a recorded step",
+        title_justify="left",
+        box=None,
+        padding=(0, 2, 0, 0),
+        show_header=False,
+    )
+    table.add_column(no_wrap=True, max_width=NAME_WIDTH)
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(justify="right")
+    table.add_column(justify="right")
+    for each in content["operators"][:SHOWN_OPERATORS]:
+        table.add_row(each["name"], each["role"], spoken(each["seconds"]), f"{each['count']:,.0f} x")
+    return table
+
+
+def lines(content: Mapping[str, Any]) -> list[str]:
+    """The verdict, what else was found, and where the files are."""
+    verdict = content["verdict"]
+    busy = content["busy_share"]
+    told = [f"the card is busy {100 * busy:.0f} % of a step"] if busy is not None else []
+    told.append(verdict["sentence"])
+    told += [f"also {sentence}" for sentence in verdict["also"]]
+    if verdict["remedy"]:
+        told.append(f"to try: {verdict['remedy']}")
+    return [*told, *(f"{name}: {path}" for name, path in content["files"].items())]
+
+
+def spoken(seconds: float) -> str:
+    """Seconds as a person reads them: hours, minutes, seconds, milliseconds or microseconds."""
+    for size, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms")):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{1e6 * seconds:.0f} us"
