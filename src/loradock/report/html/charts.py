@@ -43,7 +43,7 @@ class Chart:
     @property
     def y_ticks(self) -> list[float]:
         """Round numbers beside the chart."""
-        return curves.ticks(*self.y_bounds)
+        return curves.ticks(*self.y_bounds, count=5)
 
     def across(self, x: float) -> float:
         """Where x lies, of SIDE from the left."""
@@ -147,7 +147,7 @@ def chart(kind: Kind, runs: Sequence[Run]) -> Chart | None:
                 smooth = [(x, mean) for (x, _), mean in zip(points, means, strict=True)]
                 drawn.append(as_series(f"{name}, smoothed", smooth, run=index, slot=slot, look="line"))
                 spans.append(span)
-    if not any(y for each in drawn for _, y in each.points):
+    if not drawn or (kind.needs_more_than_zero and not any(y for each in drawn for _, y in each.points)):
         return None
     xs = [x for each in drawn for x, _ in each.points]
     ys = [y for each in drawn for _, y in each.points]
@@ -156,7 +156,7 @@ def chart(kind: Kind, runs: Sequence[Run]) -> Chart | None:
         kind=kind,
         series=tuple(drawn),
         x_name="minute" if all(each.source == "samples" for each in kind.curves) else "step",
-        x_bounds=(low, high) if high > low else (low - 1, high + 1),
+        x_bounds=(low, high) if high > low else (low, low + 1),
         y_bounds=curves.bounds(ys, is_from_zero=kind.is_from_zero),
         smoothing=tuple(spans),
     )

@@ -179,6 +179,8 @@ def rate(value: float) -> str:
 
 def seconds(value: float) -> str:
     """A duration, in the unit that suits it."""
+    if value < 1:
+        return f"{1000 * value:.3g} ms" if value else "0 s"
     if value < 120:
         return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
     minutes, rest = divmod(round(value), 60)

@@ -25,7 +25,10 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A chart: values are multiplied by `scale` to be in `unit`. Those of the monitor lie over minutes, not steps."""
+    """A chart: values are multiplied by `scale` to be in `unit`. Those of the monitor lie over minutes, not steps.
+
+    `needs_more_than_zero`: it says nothing where all is zero.
+    """
 
     name: str
     title: str
@@ -33,6 +36,12 @@ class Kind:
     curves: tuple[Curve, ...]
     scale: float = 1.0
     is_from_zero: bool = True
+    needs_more_than_zero: bool = False
+
+
+def sampled(name: str, key: str) -> Curve:
+    """A curve of the monitor's."""
+    return Curve(name=name, key=key, source="samples")
 
 
 GIB, MIB = 2.0**-30, 2.0**-20
@@ -60,6 +69,7 @@ KINDS = (
         title="Padding",
         unit="% of the slots",
         scale=100,
+        needs_more_than_zero=True,
         curves=(Curve(name="padding", key="padding_share"),),
     ),
     Kind(
@@ -67,7 +77,54 @@ KINDS = (
         title="Memory of the card, peak reserved",
         unit="GiB",
         scale=GIB,
+        needs_more_than_zero=True,
         curves=(Curve(name="reserved", key="memory_bytes"),),
+    ),
+    Kind(name="utilisation", title="Card busy", unit="%", scale=100, curves=(sampled("card busy", "utilization"),)),
+    Kind(
+        name="card-memory",
+        title="Memory of the card, all processes",
+        unit="GiB",
+        scale=GIB,
+        curves=(sampled("in use", "card_used_bytes"), sampled("there is", "card_total_bytes")),
+    ),
+    Kind(name="power", title="Power of the card", unit="W", curves=(sampled("power", "power_watts"),)),
+    Kind(
+        name="temperature",
+        title="Temperature of the card",
+        unit="°C",
+        is_from_zero=False,
+        curves=(sampled("temperature", "temperature_celsius"),),
+    ),
+    Kind(name="clock", title="Clock of the card", unit="MHz", curves=(sampled("clock", "sm_mhz"),)),
+    Kind(
+        name="waiting",
+        title="Waiting for data",
+        unit="% of a step",
+        scale=100,
+        curves=(sampled("waiting", "data_share"),),
+    ),
+    Kind(
+        name="cpu",
+        title="CPUs busy",
+        unit="%",
+        scale=100,
+        curves=(sampled("this run, of its CPUs", "cpu_share"), sampled("the machine", "machine_cpu_share")),
+    ),
+    Kind(
+        name="rss",
+        title="Memory of the run's processes",
+        unit="GiB",
+        scale=GIB,
+        curves=(sampled("resident", "rss_bytes"),),
+    ),
+    Kind(
+        name="reads",
+        title="Read from disks",
+        unit="MiB a second",
+        scale=MIB,
+        needs_more_than_zero=True,
+        curves=(sampled("read", "read_bytes_per_second"),),
     ),
 )
 
@@ -82,16 +139,21 @@ UNITS = {
     "_seconds": ("s", 1.0),
 }
 """What a key of the monitor's ends with, and so what it is in."""
-PLACES = ("time", "step")
+NO_CHART = {
+    "time",
+    "step",
+    "workers",
+    *(curve.key for kind in KINDS for curve in kind.curves if curve.source == "samples"),
+}
 
 
 def of_samples(samples: Iterable[Mapping[str, Any]]) -> tuple[Kind, ...]:
-    """A chart for each number that the monitor sampled, in the order in which they came up."""
+    """A chart for each other number that a monitor, perhaps a newer one, sampled; in the order of their first lines."""
     keys = dict.fromkeys(
         key
         for sample in samples
         for key, value in sample.items()
-        if key not in PLACES and isinstance(value, (int, float)) and not isinstance(value, bool)
+        if key not in NO_CHART and isinstance(value, (int, float)) and not isinstance(value, bool)
     )
     return tuple(of_key(key) for key in keys)
 

@@ -12,12 +12,12 @@ from importlib.resources import files
 from typing import Any
 
 from loradock import __version__
-from loradock.report.html import bars, sections
+from loradock.report.html import bars, environment, sections
 from loradock.report.html.bars import Bar
 from loradock.report.html.charts import SIDE, SLOTS, charts, short
 from loradock.report.html.differences import Outcome, differences, outcomes
+from loradock.report.html.environment import Note, Rows
 from loradock.report.html.runs import Run
-from loradock.report.html.sections import Note, Rows
 
 TITLE_RUNS = 3
 
@@ -75,7 +75,7 @@ def html(runs: Sequence[Run], *, live_version: str | None = None) -> str:
 
 def page(run: Run) -> Page:
     """One run in words."""
-    proof, found = sections.findings(run)
+    proof, found = environment.findings(run)
     return Page(
         label=run.label,
         directory=str(run.directory),
@@ -88,10 +88,10 @@ def page(run: Run) -> Page:
         decisions=sections.decisions(run),
         memory=bars.memory(run),
         checkpoints=sections.checkpoints(run),
-        environment=sections.environment(run),
+        environment=environment.environment(run),
         proof=proof,
         findings=found,
-        packages=sections.packages(run),
+        packages=environment.packages(run),
         config=sections.config(run),
     )
 
@@ -122,7 +122,7 @@ def contents(pages: Sequence[Page], *, has_bars: bool) -> list[tuple[str, str]]:
         return [("outcomes", "What it did"), ("differences", "What differed"), ("curves", "Curves"), *time, *runs]
     plan = [("plan", "Plan")] if pages[0].decisions else []
     rest = [("environment", "Environment"), ("config", "Configuration")]
-    return [("summary", "Summary"), *plan, *rest, ("curves", "Curves"), *time]
+    return [("summary", "Summary"), ("curves", "Curves"), *time, *plan, *rest]
 
 
 def policy(script: str, style: str, *, is_live: bool) -> str:
@@ -149,7 +149,7 @@ def digest(text: str) -> str:
 @cache
 def asset(name: str) -> str:
     """A file of this folder."""
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return files("loradock.report.html").joinpath(name).read_text(encoding="utf-8")
 
 
 @cache

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from loradock.report.console import gib, shown
 from loradock.report.html.differences import last, leaves, peak_bytes, rate, seconds, text_of, tokens_per_second
-from loradock.report.html.runs import Run, at, listed, number, numbers
-
-Rows = list[tuple[str, str]]
-IMPORTANT = ("error", "warning")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Note:
-    """Something that a person should know: how bad, where or when, what, and what to do."""
-
-    severity: str
-    place: str
-    what: str
-    remedy: str
+from loradock.report.html.environment import Note, Rows, add
+from loradock.report.html.runs import Run, listed, number, numbers
 
 
 def standing(run: Run) -> str:
@@ -56,14 +44,9 @@ def summary(run: Run) -> Rows:
         rows.append(("Throughput", f"{rate(found)} real tokens a second of training"))
     if peak := peak_bytes(run):
         rows.append(("Memory of the card", f"{gib(int(peak))} reserved at most"))
+    add(rows, "Slowed down", slowdowns(run))
     add(rows, "Checkpoints", f"{len(run.checkpoints)} written" if run.checkpoints else "")
     return rows
-
-
-def add(rows: Rows, label: str, value: str) -> None:
-    """A row, where there is something to say."""
-    if value:
-        rows.append((label, value))
 
 
 def moment(value: Any) -> str:
@@ -140,58 +123,20 @@ def exam_line(run: Run) -> str:
     return f"{before:.1f} % before, {after:.1f} % after" if before is not None and after is not None else ""
 
 
+def slowdowns(run: Run) -> str:
+    """Why the card was slower than it can be, and in how many of the samples."""
+    counts = Counter(str(name) for sample in run.samples for name in names_of(sample.get("slowdowns")))
+    return ", ".join(f"{name} in {count / len(run.samples):.0%} of the samples" for name, count in counts.most_common())
+
+
+def names_of(value: Any) -> list[Any]:
+    """A list, or nothing."""
+    return value if isinstance(value, list) else []
+
+
 def decisions(run: Run) -> list[tuple[str, str, str]]:
     """Every decision: name, value and reason."""
     return [(str(each["name"]), shown(each.get("value")), str(each.get("why", ""))) for each in run.decisions]
-
-
-def environment(run: Run) -> Rows:
-    """The machine."""
-    facts = run.section("facts")
-    rows: Rows = []
-    for card in listed(facts.get("gpus")):
-        size = number(card.get("memory_bytes"))
-        add(rows, "Card", f"{card.get('name', 'unknown')}" + (f", {gib(int(size))}" if size else ""))
-    if facts and not facts.get("gpus"):
-        rows.append(("Card", "none"))
-    add(rows, "Driver", str(facts.get("driver") or ""))
-    add(rows, "Platform", str(facts.get("platform") or ""))
-    add(rows, "Python", str(facts.get("python") or ""))
-    add(rows, "CPUs", str(facts.get("cpus") or ""))
-    add(rows, "Memory", gib(int(size)) if (size := number(facts.get("memory_bytes"))) else "")
-    add(rows, "Processes", str(facts.get("world_size") or ""))
-    add(rows, "Container", "yes" if facts.get("in_container") else "no" if facts else "")
-    add(rows, "Code", str(facts.get("git_commit") or ""))
-    add(rows, "Lock", f"sha256 {facts['lock_sha256']}" if facts.get("lock_sha256") else "")
-    add(rows, "Dtypes", ", ".join(f"{part} {dtype}" for part, dtype in run.section("dtypes").items()))
-    return rows
-
-
-def packages(run: Run) -> Rows:
-    """Versions."""
-    found = {"loradock": run.at("loradock", default="unknown"), **run.section("facts", "packages")}
-    return [(str(name), str(version)) for name, version in found.items()]
-
-
-def findings(run: Run) -> tuple[str, list[Note]]:
-    """What the environment check came to, and what it found that is not well."""
-    proof = run.section("env_check")
-    found = listed(at(proof, "findings"))
-    notes = [
-        Note(
-            severity=str(each["severity"]),
-            place=str(each.get("check", "")),
-            what=str(each.get("what", "")),
-            remedy=str(each.get("remedy") or ""),
-        )
-        for each in found
-        if each.get("severity") in IMPORTANT
-    ]
-    if at(proof, "skipped"):
-        return f"left out: {proof['skipped']}", []
-    if not found:
-        return "not recorded", []
-    return f"{len(found)} findings at the {proof.get('level', 'unknown')} level, {len(notes)} of them not well", notes
 
 
 def alerts(run: Run) -> list[Note]:
