@@ -10,9 +10,9 @@ from typing import Any
 from loradock import cards
 from loradock.facts import Facts
 
-ROUNDS, CALLS = 7, 5
-TOKENS, WIDTH = 512, 1024
-COPY_BYTES = 64 << 20
+ROUNDS, CALLS = 5, 3
+TOKENS, WIDTH = {"cpu": 512, "cuda": 4096}, {"cpu": 512, "cuda": 4096}
+COPY_BYTES = {"cpu": 32 << 20, "cuda": 1 << 30}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +29,12 @@ def of_device(device: str, *, facts: Facts, dtype: str) -> Ceiling:
     card = cards.known_as(facts.gpu.name) if device == "cuda" else None
     if card is not None:
         return Ceiling(flops=card.tflops * 1e12, bytes=card.memory * 1e9, source=f"{card.name}, published")
-    product = product_seconds(device, dtype, tokens=TOKENS, inputs=WIDTH, outputs=WIDTH)
+    tokens, width, size = TOKENS[device], WIDTH[device], COPY_BYTES[device]
+    product = product_seconds(device, dtype, tokens=tokens, inputs=width, outputs=width)
     return Ceiling(
-        flops=2 * TOKENS * WIDTH * WIDTH / product,
-        bytes=2 * COPY_BYTES / copy_seconds(device),
-        source=f"measured here: a product of {TOKENS} x {WIDTH} x {WIDTH} in {dtype}, a copy of {COPY_BYTES >> 20} MiB",
+        flops=2 * tokens * width * width / product,
+        bytes=2 * size / copy_seconds(device, size_bytes=size),
+        source=f"measured here: a product of {tokens} x {width} x {width} in {dtype}, a copy of {size >> 20} MiB",
     )
 
 
@@ -66,11 +67,11 @@ def product_seconds(device: str, dtype: str, *, tokens: int, inputs: int, output
     return least_seconds((lambda: left @ weight.T,), device)[0]
 
 
-def copy_seconds(device: str) -> float:
+def copy_seconds(device: str, *, size_bytes: int) -> float:
     """Least seconds of a copy within the device's memory."""
     import torch
 
-    source = torch.ones(COPY_BYTES, dtype=torch.uint8, device=device)
+    source = torch.ones(size_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return least_seconds((lambda: target.copy_(source),), device)[0]
 

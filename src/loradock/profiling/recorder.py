@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -94,11 +95,11 @@ class Recorder:
         self.profiler = profile(
             activities=activities,
             schedule=schedule(wait=0, warmup=1, active=self.window.recorded, repeat=1),
-            acc_events=True,  # there is one cycle; without it torch warns that others would be lost
         )
         if self.plan_made is not None:
             self.names.enter_context(ranges.named(self.plan_made.value("engine")))
-        self.profiler.start()
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # "events of other cycles are lost"
+            self.profiler.start()
 
     def close(self) -> None:
         """Leave the engine as it was, also where the run ended early."""
