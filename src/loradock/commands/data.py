@@ -1,0 +1,134 @@
+"""`loradock data`: what a data set holds, in the tokens of the model that is to learn it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from loradock import signals
+from loradock.commands.run_options import Ask, run_options
+from loradock.commands.train import QUIET
+from loradock.errors import NotWritable
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from loradock.config.schema import RunConfig
+    from loradock.data.corpus import Corpus
+    from loradock.data.statistics import Statistics
+    from loradock.facts import ModelFacts
+
+LOG_COLUMNS = 140
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def data() -> None:
+    """Look at a data set before anything is trained on it."""
+
+
+def as_lengths(_: click.Context, __: click.Parameter, text: str | None) -> list[int] | None:
+    """`256,512` as numbers of tokens."""
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) for word in words):
+        raise click.BadParameter("lengths are whole numbers of tokens: --lengths 256,512,1024")
+    return sorted({int(word) for word in words})
+
+
+@data.command()
+@run_options
+@click.option(
+    "--lengths",
+    metavar="N,...",
+    callback=as_lengths,
+    help="Lengths to reckon truncation for; default 256,512,1024,2048 and the model's positions.",
+)
+@click.option("--png", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Draw the lengths.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on stdout.")
+def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: bool) -> None:
+    """Tell lengths in tokens, what each data.max_length would cost, odd rows, and which length to take.
+
+    \b
+    loradock data stats run.yaml
+    loradock data stats --model DIR --data rows.jsonl --lengths 512,1024 --png lengths.png
+
+    Rows are read, checked and tokenised as `train` does it, into the same cache; bad ones end it with 65, all named.
+    """
+    from rich.console import Console
+
+    from loradock.data.statistics import measure
+
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    loaded = ask.load()
+    for warning in loaded.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    status = Console(stderr=True).status("rows")
+    with redirect_stdout(sys.stderr), status:  # libraries print there; stdout is for our result alone
+        corpus, model, max_length = prepared(loaded.config, progress=told(status, "prepared"))
+        found = measure(corpus, model=model, max_length=max_length, lengths=lengths, progress=told(status, "looked at"))
+        if png:
+            draw(corpus, found, png)
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
+        return
+    from loradock.report.data_stats import parts
+
+    console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else LOG_COLUMNS)
+    for part in parts(found):
+        console.print(part)
+
+
+def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Corpus, ModelFacts, int]:
+    """The rows as a run would have them, but uncut; the model; and the length that a run would cut them to."""
+    from loradock.checks.examination import gathered
+    from loradock.data.corpus import prepare_corpus
+    from loradock.data.statistics import UNCUT_TOKENS
+    from loradock.host import Host
+    from loradock.model import shape, source, tokenizer
+
+    base = source.find(config.model)
+    words = tokenizer.open_tokenizer(base)
+    model = shape.inspect(base, config)
+    max_length = shape.longest_row(config.data.max_length, model)
+    corpus = prepare_corpus(
+        config,
+        tokenizer=words,
+        max_length=UNCUT_TOKENS,
+        facts=gathered(Host()),
+        progress=lambda rows, _tokens: progress(rows),
+    )
+    return corpus, model, max_length
+
+
+def told(status: Status, verb: str) -> Callable[[int], None]:
+    """A progress that counts rows on a terminal's last line, and ends where a signal came."""
+
+    def show(rows: int) -> None:
+        signals.check()
+        status.update(f"{rows:,} rows {verb}")
+
+    return show
+
+
+def draw(corpus: Corpus, found: Statistics, file: Path) -> None:
+    """Draw the histogram. NotWritable where the file cannot be written."""
+    from loradock.data.recommendation import shown
+    from loradock.report import histogram
+    from loradock.report.data_stats import marks
+
+    title = f"{found.train_rows:,} rows, {found.tokens.tokens:,} tokens, {shown(found.label_share)} of them learned"
+    try:
+        histogram.draw(corpus.train.fitted.lengths, marks=marks(found), title=title, file=file)
+    except OSError as error:
+        raise NotWritable(f"{file} cannot be written: {error.strerror}", hint=f"ls -ld {file.parent}") from error
+    click.echo(f"drawn: {file}", err=True)

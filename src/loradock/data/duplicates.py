@@ -1,0 +1,118 @@
+"""Rows that repeat others: exact copies, prompts with several answers, and validation rows that are trained on.
+
+A row is known by eight bytes of its hash, so that a large set fits in memory; among a hundred million rows, two
+different ones have the same hash with a probability of 3e-4.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Iterable
+
+import numpy as np
+
+from loradock.data.prepared import Array, Prepared
+from loradock.data.suspicion import PLACES_KEPT, Suspicion
+from loradock.formats.base import Completion, Message, Sample
+
+NO_PROMPT = 0
+"""In the place of a prompt's hash where a row has none: plain text."""
+
+
+class Fingerprints:
+    """Hashes of rows and of their prompts, added row by row: 16 bytes a row."""
+
+    def __init__(self) -> None:
+        self._whole, self._prompts = array("Q"), array("Q")
+
+    def add(self, sample: Sample) -> None:
+        """Take the next row in."""
+        *prompt, answer = turns(sample)
+        known = hashlib.blake2b(digest_size=8)
+        for turn in prompt:
+            known.update(encoded(turn))
+        is_asked = any(turn.content for turn in prompt)
+        self._prompts.append(int.from_bytes(known.digest()) | 1 if is_asked else NO_PROMPT)
+        known.update(encoded(answer))
+        self._whole.append(int.from_bytes(known.digest()))
+
+    @property
+    def whole(self) -> Array:
+        """uint64 [rows]: of all that a row says."""
+        return np.frombuffer(self._whole, dtype=np.uint64)
+
+    @property
+    def prompts(self) -> Array:
+        """uint64 [rows]: of all but the last answer; NO_PROMPT where that is nothing."""
+        return np.frombuffer(self._prompts, dtype=np.uint64)
+
+
+def turns(sample: Sample) -> Iterable[Message]:
+    """A row as turns, the answer last."""
+    if isinstance(sample, Completion):
+        return Message("user", sample.prompt), Message("assistant", sample.completion)
+    return sample.messages
+
+
+def encoded(turn: Message) -> bytes:
+    """A turn as bytes that no other turns give."""
+    return f"{turn.role}:{len(turn.content)}:{turn.content}".encode()
+
+
+def within(found: Fingerprints, prepared: Prepared) -> list[Suspicion]:
+    """Copies of earlier rows, and rows that answer an earlier prompt in another way."""
+    whole, prompts = found.whole, found.prompts
+    copies = earlier(whole)
+    same_prompt = earlier(prompts)
+    asked = np.flatnonzero((prompts != NO_PROMPT) & (whole != whole[same_prompt]))
+    repeated = np.flatnonzero(copies != np.arange(len(copies)))
+    many = len(np.unique(prompts[asked]))
+    return [
+        suspicion("duplicate", "an exact copy of an earlier row", repeated, copies[repeated], prepared, prepared),
+        suspicion(
+            "other-answer",
+            f"another answer to an earlier row's prompt ({many:,} prompts)",
+            asked,
+            same_prompt[asked],
+            prepared,
+            prepared,
+        ),
+    ]
+
+
+def between(
+    train: Fingerprints, validation: Fingerprints, *, rows: tuple[Array, Array], prepared: tuple[Prepared, Prepared]
+) -> list[Suspicion]:
+    """Validation rows that are trained on, or whose prompt is; `rows` and `prepared`: of train, then of validation."""
+    used, judged = rows
+    kinds = {
+        "leaked-row": ("a validation row that is trained on, too", train.whole, validation.whole),
+        "leaked-prompt": (
+            "a validation row whose prompt is trained on with another answer",
+            train.prompts,
+            validation.prompts,
+        ),
+    }
+    suspicions: list[Suspicion] = []
+    leaked = np.zeros(len(judged), dtype=np.bool_)
+    for name, (what, ours, theirs) in kinds.items():
+        is_leaked = np.isin(theirs[judged], ours[used]) & (theirs[judged] != NO_PROMPT) & ~leaked
+        leaked |= is_leaked
+        theirs_leaked = judged[is_leaked]
+        first = [int(used[np.argmax(ours[used] == theirs[row])]) for row in theirs_leaked[:PLACES_KEPT]]
+        suspicions.append(suspicion(name, what, theirs_leaked, np.array(first, dtype=np.int64), *prepared[::-1]))
+    return suspicions
+
+
+def earlier(hashes: Array) -> Array:
+    """int64 [rows]: the first row with the same hash; the row itself where there is none before it."""
+    _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+    return first[inverse]
+
+
+def suspicion(name: str, what: str, rows: Array, firsts: Array, prepared: Prepared, of_firsts: Prepared) -> Suspicion:
+    """The finding, each place with the one that it repeats."""
+    pairs = zip(rows[:PLACES_KEPT].tolist(), firsts[:PLACES_KEPT].tolist(), strict=True)
+    places = tuple(f"{prepared.place(row)} = {of_firsts.place(first)}" for row, first in pairs)
+    return Suspicion(name=name, what=what, rows=len(rows), places=places)

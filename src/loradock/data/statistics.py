@@ -1,0 +1,227 @@
+"""What a data set is made of, as a run would see it: lengths in tokens, what each longest length costs, odd rows.
+
+Rows are read, checked, rendered and masked by what `train` uses, and found in the same cache; nothing is cut. A second
+pass over the sources looks at their text. Kept in memory are a few numbers a row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from loradock.config.schema import RunConfig, SourceConfig
+from loradock.data import duplicates, recommendation, suspicion
+from loradock.data.corpus import Corpus, Part
+from loradock.data.duplicates import Fingerprints
+from loradock.data.lengths import Histogram, Spread, histogram, spread
+from loradock.data.prepared import Prepared
+from loradock.data.read import read
+from loradock.data.recommendation import Recommendation
+from loradock.data.select import fit
+from loradock.data.sources import samples
+from loradock.data.suspicion import Suspicion, Texts
+from loradock.data.truncation import MICRO_BATCHES, AtLength, Epoch, Truncation
+from loradock.errors import DataError, Problem
+from loradock.facts import ModelFacts
+from loradock.formats import detect, named
+
+Array = np.ndarray[Any, Any]
+UNCUT_TOKENS = int(np.iinfo(np.int32).max)
+"""As `max_length` of a corpus: no row is as long."""
+LENGTHS = (256, 512, 1024, 2048)
+USUAL_MICRO_BATCH = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceCount:
+    """One source: an epoch sees each of its rows `weight` times, but for those held out."""
+
+    path: str
+    format: str
+    rows: int
+    held_out: int
+    weight: float
+    tokens: int
+    learned_tokens: int
+    longest: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """Everything; `tokens`, `context` (not learned) and `learned` are of the training rows, as is all about lengths.
+
+    `rows` counts those of the sources, held-out ones included; suspicions are looked for in all of them.
+    """
+
+    template: str
+    loss: str
+    max_length: int
+    positions: int | None
+    long_rows: str
+    rows: int
+    train_rows: int
+    validation_rows: int
+    samples_per_epoch: int
+    sources: tuple[SourceCount, ...]
+    formats: dict[str, int]
+    tokens: Spread
+    context: Spread
+    learned: Spread
+    label_share: float
+    validation: Spread | None
+    histogram: Histogram
+    lengths: tuple[AtLength, ...]
+    suspicions: tuple[Suspicion, ...]
+    recommendation: Recommendation
+
+
+def measure(
+    corpus: Corpus,
+    *,
+    model: ModelFacts,
+    max_length: int,
+    lengths: Sequence[int] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Statistics:
+    """The statistics of a corpus that was prepared with UNCUT_TOKENS; `max_length` is what a run would cut it to.
+
+    `lengths`: what truncation is reckoned for, besides `max_length`, the recommended one and the one that cuts nothing;
+    where it is None, the usual ones up to the model's positions, and these. `progress(rows)` is called as text is
+    looked at. Raises DataError where a source is no longer what was prepared.
+    """
+    config, part = corpus.config, corpus.train
+    prepared, rows = part.prepared, part.fitted.rows
+    truncation = Truncation(part, epoch=epoch_of(config), model=model)
+    advice = recommendation.recommend(truncation, positions=model.context_length)
+    marked = {max_length, advice.max_length, advice.whole or advice.max_length}
+    wanted = {*(usual(model.context_length) if lengths is None else lengths), *marked}
+    reckoned = [truncation.at(length) for length in sorted(wanted)]
+    texts, prints = read_texts(config.data.sources, prepared, progress=progress)
+    formats = [format_of(source, index) for index, source in enumerate(config.data.sources)]
+    sources = tuple(count(prepared, index, used=rows, format=format) for index, format in enumerate(formats))
+    full, learned = part.fitted.lengths, part.fitted.learned
+    rows_of_format = Counter[str]()
+    for source in sources:
+        rows_of_format[source.format] += source.rows
+    return Statistics(
+        template=prepared.template,
+        loss=config.data.loss,
+        max_length=max_length,
+        positions=model.context_length,
+        long_rows=config.data.long_rows,
+        rows=prepared.rows,
+        train_rows=len(rows),
+        validation_rows=len(corpus.validation.fitted.rows) if corpus.validation else 0,
+        samples_per_epoch=corpus.facts.samples_per_epoch,
+        sources=sources,
+        formats=dict(rows_of_format),
+        tokens=spread(full),
+        context=spread(full - learned),
+        learned=spread(learned),
+        label_share=part.fitted.supervised_tokens / part.fitted.tokens,
+        validation=spread(corpus.validation.fitted.lengths) if corpus.validation else None,
+        histogram=histogram(full),
+        lengths=tuple(reckoned),
+        suspicions=(
+            *texts.suspicions(prepared),
+            *of_tokens(part, config=config, max_length=max_length),
+            *duplicates.within(prints, prepared),
+            *leaks(corpus, prints),
+        ),
+        recommendation=replace(advice, reasons=recommendation.reasons(advice, reckoned, truncation, now=max_length)),
+    )
+
+
+def epoch_of(config: RunConfig) -> Epoch:
+    """How the run goes through its rows, with the micro-batches to reckon with: none is larger than a step."""
+    step, asked = config.train.global_batch, config.train.micro_batch
+    wanted = {*MICRO_BATCHES, *([] if asked == "auto" else [asked])}
+    return Epoch(
+        global_batch=step,
+        seed=config.train.seed,
+        long_rows=config.data.long_rows,
+        micro_batches=tuple(sorted({min(each, step) for each in wanted})),
+        padded_micro_batch=min(step, USUAL_MICRO_BATCH if asked == "auto" else asked),
+    )
+
+
+def usual(positions: int | None) -> list[int]:
+    """The lengths that are always of interest, the model's positions with them and none beyond."""
+    return [*(each for each in LENGTHS if positions is None or each <= positions), *([positions] if positions else [])]
+
+
+def format_of(source: SourceConfig, index: int) -> str:
+    """The format that the source's rows are read as: named, or detected by the first of them."""
+    if source.format != "auto":
+        return named(source.format).name
+    row = next(record.row for record in read(source) if record.row is not None)
+    return detect(row.keys(), mapping=source.fields, index=index).name
+
+
+def count(prepared: Prepared, index: int, *, used: Array, format: str) -> SourceCount:
+    """The rows and tokens of one source, of which those in `used` (ascending) are trained on."""
+    source = prepared.sources[index]
+    offsets = prepared.offsets[source.start : source.stop + 1]
+    first, last = np.searchsorted(used, [source.start, source.stop])
+    rows = source.stop - source.start
+    return SourceCount(
+        path=source.path,
+        format=format,
+        rows=rows,
+        held_out=rows - int(last - first),
+        weight=source.weight,
+        tokens=int(offsets[-1] - offsets[0]),
+        learned_tokens=int(prepared.learned[source.start : source.stop].sum(dtype=np.int64)),
+        longest=int(np.diff(offsets).max()),
+    )
+
+
+def read_texts(
+    sources: Sequence[SourceConfig], prepared: Prepared, *, progress: Callable[[int], None] | None = None
+) -> tuple[Texts, Fingerprints]:
+    """A second pass over the sources, for what tokens do not show. DataError where they gave other rows before."""
+    texts, prints = Texts(), Fingerprints()
+    for index, source in enumerate(sources):
+        for line, sample in samples(source, index=index):
+            if isinstance(sample, Problem):
+                raise changed(source.path)
+            if texts.rows >= prepared.rows or int(prepared.lines[texts.rows]) != (-1 if line is None else line):
+                raise changed(source.path)
+            texts.add(sample)
+            prints.add(sample)
+            if progress and texts.rows % 1000 == 0:
+                progress(texts.rows)
+    if texts.rows != prepared.rows:
+        raise changed(", ".join(source.path for source in sources))
+    return texts, prints
+
+
+def changed(path: str) -> DataError:
+    """A source gave other rows than a moment ago."""
+    return DataError(f"{path} changed while it was looked at", hint="run again when nothing writes to it")
+
+
+def of_tokens(part: Part, *, config: RunConfig, max_length: int) -> list[Suspicion]:
+    """Odd lengths, and the training rows that a run would leave out."""
+    prepared, rows = part.prepared, part.fitted.rows
+    try:
+        at_limit = fit(prepared, rows=rows, max_length=max_length, long_rows=config.data.long_rows)
+    except DataError:
+        at_limit = None
+    return suspicion.by_tokens(prepared, at_limit=at_limit, max_length=max_length, used=rows)
+
+
+def leaks(corpus: Corpus, prints: Fingerprints) -> list[Suspicion]:
+    """Validation rows that are trained on, where there are any."""
+    if corpus.validation is None:
+        return []
+    judged, theirs = corpus.validation.prepared, prints
+    if isinstance(corpus.config.data.validation, str):
+        file = SourceConfig(path=corpus.config.data.validation)
+        _, theirs = read_texts([file], judged)
+    rows = (corpus.train.fitted.rows, corpus.validation.fitted.rows)
+    return duplicates.between(prints, theirs, rows=rows, prepared=(corpus.train.prepared, judged))

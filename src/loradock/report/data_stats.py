@@ -1,0 +1,187 @@
+"""What `data stats` shows a person: tables, a histogram of lengths, and the recommendation in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from rich.bar import Bar
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.padding import Padding as Indent
+from rich.table import Table
+
+from loradock.data.lengths import Histogram, Spread
+from loradock.data.recommendation import percent, shown
+from loradock.data.statistics import Statistics
+from loradock.data.suspicion import Suspicion
+
+BAR_COLUMNS, NAME_COLUMNS = 40, 12
+
+
+def parts(found: Statistics) -> Iterator[RenderableType]:
+    """All of it, from top to bottom."""
+    yield from head(found)
+    yield sources_table(found)
+    yield spread_table(found)
+    yield histogram_table(found.histogram, marks=marks(found))
+    yield truncation_table(found)
+    yield padding_table(found)
+    yield "(a micro-batch ends with its optimiser step, train.global_batch, so a pack wider than a step cannot fill)"
+    yield from suspicious(found.suspicions)
+    yield from advice(found)
+
+
+def head(found: Statistics) -> Iterator[str]:
+    """What was looked at."""
+    read = f"rows: {found.rows:,} read, all of them usable; {found.train_rows:,} to train on"
+    held = f", {found.validation_rows:,} to validate on" if found.validation_rows else ""
+    each = "" if found.samples_per_epoch == found.train_rows else f"; an epoch sees {found.samples_per_epoch:,} samples"
+    yield escape(read + held + each)
+    formats = ", ".join(f"{name} {rows:,}" for name, rows in found.formats.items())
+    yield escape(f"formats: {formats}; template {found.template}, loss on {found.loss}")
+    yield escape(
+        f"learned: {found.learned.tokens:,} of {found.tokens.tokens:,} tokens "
+        f"({percent(found.learned.tokens, found.tokens.tokens)})"
+    )
+
+
+def table(title: str, *columns: str) -> Table:
+    """A table of figures with its first column to the left."""
+    made = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), title_style="bold")
+    for number, column in enumerate(columns):
+        made.add_column(column, justify="right" if number else "left", overflow="fold")
+    return made
+
+
+def sources_table(found: Statistics) -> Table:
+    """A line a source."""
+    made = table("\nsources", "path", "format", "rows", "held out", "weight", "tokens", "learned", "longest")
+    for each in found.sources:
+        learned, longest = percent(each.learned_tokens, each.tokens), f"{each.longest:,}"
+        counts = (f"{each.rows:,}", f"{each.held_out:,}", f"{each.weight:g}", f"{each.tokens:,}")
+        made.add_row(escape(each.path), each.format, *counts, learned, longest)
+    return made
+
+
+def spread_table(found: Statistics) -> Table:
+    """Percentiles of lengths."""
+    names = list(found.tokens.percentiles)
+    made = table("\ntokens of a row", "", "all", "mean", *(name if name == "max" else f"{name} %" for name in names))
+    lines: dict[str, Spread | None] = {
+        "whole row": found.tokens,
+        "not learned (prompt, template)": found.context,
+        "learned": found.learned,
+        "whole row, validation": found.validation,
+    }
+    for name, spread in lines.items():
+        if spread:
+            made.add_row(name, f"{spread.tokens:,}", f"{spread.mean:,.1f}", *whole(spread.percentiles.values()))
+    return made
+
+
+def marks(found: Statistics) -> dict[int, str]:
+    """Each length that was reckoned for, with what it stands for."""
+    names = {at.cut.length: names_of(at.cut.length, found) for at in found.lengths}
+    return {length: f"{length} ({text})" if text else str(length) for length, text in names.items()}
+
+
+def names_of(length: int, found: Statistics) -> str:
+    """What a length stands for; empty for nothing."""
+    lengths = {"recommended": found.recommendation.max_length, "now": found.max_length, "positions": found.positions}
+    names = [name for name, value in lengths.items() if value == length]
+    if found.positions and length > found.positions:
+        names.append("beyond the model's positions")
+    return ", ".join(names)
+
+
+def histogram_table(found: Histogram, *, marks: Mapping[int, str]) -> Table:
+    """Rows by length as bars, with the running share, and the lengths that fall into a bin beside it."""
+    made = table("\nrows by length", "tokens", "rows", "up to here", "")
+    made.columns[3].justify = "left"
+    made.add_column()
+    tallest, all_rows, so_far = max(found.rows), sum(found.rows), 0
+    for first, after, rows in zip(found.edges, found.edges[1:], found.rows, strict=False):
+        so_far += rows
+        inside = ", ".join(text for length, text in sorted(marks.items()) if first <= length < after)
+        bar = Bar(size=tallest, begin=0, end=rows, width=BAR_COLUMNS, color="cyan")
+        made.add_row(f"{first:,}-{after - 1:,}", f"{rows:,}", percent(so_far, all_rows), bar, inside)
+    return made
+
+
+def truncation_table(found: Statistics) -> Table:
+    """A line a length: what is lost, and the work of an epoch beside the recommended length's, packed."""
+    taken = next(at for at in found.lengths if at.cut.length == found.recommendation.max_length)
+    made = table(
+        f"\ncut at a length (data.long_rows={found.long_rows}); arithmetic of an epoch",
+        "length",
+        "rows whole",
+        "cut",
+        "dropped",
+        "answer lost",
+        "tokens lost",
+        "learned lost",
+        "packed",
+        f"padded, {taken.padded_micro_batch}",
+        "",
+    )
+    made.columns[0].no_wrap, made.columns[-1].justify, made.columns[-1].min_width = True, "left", NAME_COLUMNS
+    for at in found.lengths:
+        cut = at.cut
+        work = (at.packed.total / taken.packed.total, at.padded.total / taken.packed.total)
+        made.add_row(
+            f"{cut.length:,}",
+            percent(cut.rows_whole, found.train_rows),
+            *whole((cut.rows_cut, cut.rows_dropped, cut.answers_lost)),
+            percent(cut.tokens_lost, found.tokens.tokens),
+            percent(cut.learned_tokens_lost, found.learned.tokens),
+            *(f"x{each:.2f}" for each in work),
+            names_of(cut.length, found),
+        )
+    return made
+
+
+def padding_table(found: Statistics) -> Table:
+    """Padding without packing and the filling of packs, by micro-batch."""
+    sizes = [each.micro_batch for each in found.lengths[0].paddings]
+    made = table(
+        "\npadding: share of positions, rows to the length or to the longest of N; packs: share filled of N x length",
+        "length",
+        "to length",
+        *(f"pad {size}" for size in sizes),
+        *(f"pack {size}" for size in sizes),
+    )
+    made.columns[0].no_wrap = True
+    for at in found.lengths:
+        shares = [*(each.padding_share for each in at.paddings), *(each.packed_fill for each in at.paddings)]
+        made.add_row(f"{at.cut.length:,}", *map(shown, (at.full_padding_share, *shares)))
+    return made
+
+
+def suspicious(found: Sequence[Suspicion]) -> Iterator[RenderableType]:
+    """A line a kind of row that deserves a look, with the first places below it."""
+    made = table("\nrows that deserve a look", "", "rows", "what", "first ones")
+    made.columns[2].justify = made.columns[3].justify = "left"
+    for each in found:
+        if each.rows:
+            made.add_row(each.name, f"{each.rows:,}", escape(each.what), escape("\n".join(each.places)))
+    none = ", ".join(each.name for each in found if not each.rows)
+    if any(each.rows for each in found):
+        yield made
+    yield f"\nlooked for and not found: {none}" if none else ""
+    yield "refused before this, with exit code 65: empty answers, broken records, rows of which nothing is learned"
+
+
+def advice(found: Statistics) -> Iterator[RenderableType]:
+    """The recommended length, its trade-off, and what to type."""
+    taken = found.recommendation
+    yield f"\n[bold]recommended: --set {taken.setting}[/bold]"
+    yield Indent(f"because: {taken.rule}", (0, 0, 0, 2), expand=False)
+    for reason in taken.reasons:
+        yield Indent(escape(reason), (0, 0, 0, 2), expand=False)
+    if taken.max_length == found.max_length:
+        yield Indent("it is the length that is set now", (0, 0, 0, 2), expand=False)
+
+
+def whole(numbers: Iterable[int]) -> list[str]:
+    """Counts as a person reads them."""
+    return [f"{number:,}" for number in numbers]
