@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Protocol
+from typing import Any, Protocol
 
 from loradock import plan as plans
 from loradock import termination
@@ -23,6 +23,8 @@ from loradock.engine.base import (
     StepResult,
 )
 from loradock.engine.status import Status
+from loradock.monitoring.alerts import Alert
+from loradock.monitoring.monitor import Monitor, sampler_of
 from loradock.record import RunRecord
 from loradock.trackers import open_all
 
@@ -68,14 +70,43 @@ def told(job: Job, *, record: RunRecord, status: Status, view: View) -> Iterator
             for tracker in opened:
                 tracker.log(values, step=event.step)
         view.event(event)
+        if watching:
+            watching.event(event)
 
     state = "failed"
     try:
-        yield emit
+        with monitored(job, record=record, view=view) as watching:
+            yield emit
         state = "finished"
     finally:
         for tracker in opened:
             tracker.close(status=state)
+
+
+@contextmanager
+def monitored(job: Job, *, record: RunRecord, view: View) -> Iterator[Monitor | None]:
+    """Samples of card and host while training, and alerts told once each; by rank 0 alone, and not where it is off."""
+    every_seconds = job.config.logging.monitor_seconds
+    if not every_seconds or not record.is_writing:
+        yield None
+        return
+
+    def tell(alert: Alert, so_far: list[dict[str, Any]]) -> None:
+        view.note(f"alert: {alert.what} (to try: {alert.remedy})")
+        record.put(alerts=so_far)
+
+    sampler = sampler_of(
+        job.directory,
+        every_seconds=every_seconds,
+        card=0 if job.plan.value("device") == "cuda" else None,
+        cpus=record.content["facts"]["cpus"],
+        fence=record.fence,
+    )
+    with Monitor(sampler, tell=tell) as monitor:
+        yield monitor
+        monitor.look()
+    if sampler.problem:
+        view.note(f"warning: {sampler.problem}")
 
 
 def keep(event: Event, *, record: RunRecord, status: Status) -> None:

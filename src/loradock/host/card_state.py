@@ -69,7 +69,7 @@ def state(nvml: Any, index: int) -> CardState:
         processes=_processes(ask),
         temperature_celsius=ask("Temperature", nvml.NVML_TEMPERATURE_GPU),
         is_persistent=ask.flag("PersistenceMode"),
-        slowdowns=_slowdowns(ask),
+        slowdowns=slowdowns_of(ask),
         nvlinks=_nvlinks(ask),
         **_partitions(ask),
         **_errors(ask),
@@ -123,7 +123,8 @@ def _processes(ask: Asker) -> tuple[CardProcess, ...]:
     )
 
 
-def _slowdowns(ask: Asker) -> tuple[str, ...] | None:
+def slowdowns_of(ask: Asker) -> tuple[str, ...] | None:
+    """What holds the clocks down now, in the words of `nvidia-smi -q`; None where the driver does not tell."""
     bits = ask("CurrentClocksEventReasons")
     if bits is None:  # drivers before 535 know it by its old name
         bits = ask("CurrentClocksThrottleReasons")

@@ -14,6 +14,7 @@ from typing import Any
 
 from loradock.facts import Gpu
 from loradock.host.answers import CardState, DriverState
+from loradock.host.card_sample import CardSampler
 from loradock.host.card_state import state
 from loradock.host.machine import Machine
 
@@ -40,6 +41,15 @@ class Cards(Machine):
     def chosen_states(self) -> tuple[CardState, ...]:
         """The state of the card behind each of `gpus`, in the same order; asked once a process."""
         return tuple(unit.card for unit in self._chosen())
+
+    def card_sampler(self, number: int) -> CardSampler | None:
+        """Something that asks the card behind `gpus()[number]` again and again; None where NVML does not answer."""
+        states = self.chosen_states()
+        if number >= len(states):
+            return None
+        import pynvml
+
+        return CardSampler.open(pynvml, states[number].index)
 
     def _chosen(self) -> list[Unit]:
         states, _ = self.nvml()

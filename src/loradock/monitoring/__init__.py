@@ -1,0 +1,1 @@
+"""How card and host are doing while a run trains: samples in `monitor.jsonl`, and alerts in words."""

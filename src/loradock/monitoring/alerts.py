@@ -1,0 +1,212 @@
+"""From metric lines and samples to alerts in words, each with a remedy. Pure; every threshold is a constant here.
+
+An alert needs enough to go by: one slow step, a pause for an evaluation or a noisy loss is none. To add one: a function
+of the same form in `ON_SAMPLES` or `ON_LINES`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import Any
+
+UTILIZATION_SHARE = 0.85
+"""Median over the recent samples in training below which the card is said to be waiting."""
+WAITING_SHARE = 0.10
+"""Of the training time waiting for data."""
+FULL_SHARE = 0.95
+"""Of the card's memory: the next larger batch may not fit."""
+PADDING_SHARE = 0.10
+LEAST_SAMPLES = 15
+"""Samples (half a minute at the default) that a statement on the card is made from."""
+RECENT = 300
+"""Samples or metric lines that count as recent: ten minutes at the default."""
+LEAST_LINES = 10
+LEAST_TRAINED_SECONDS = 5.0
+"""Of training behind a statement on data and padding: shorter runs are over before anything is changed."""
+LEAK_SAMPLES = 120
+"""In the second half: four minutes at the default; caches and allocators have settled by then."""
+LEAK_SHARE = 0.05
+"""Growth over the second half, of what is held."""
+LEAK_BYTES = 64 << 20
+RISING_PAIRS = 0.9
+"""Share of pairs of samples in which the later one holds more. A single step up makes at most half."""
+SLOPE_POINTS = 60
+"""Points of the slope; more make it slower, not better."""
+LOSS_LINES = 30
+LOSS_WINDOW = 10
+"""Metric lines whose median is compared, at least; a third of what there is of a short run."""
+LOSS_SHARE = 0.10
+LOSS_NOISE = 6.0
+"""Standard errors of a median."""
+THROTTLED_SHARE = 0.2
+"""Of the recent samples."""
+THROTTLES = ("HW Power Brake Slowdown", "HW Thermal Slowdown", "SW Thermal Slowdown", "HW Slowdown")
+"""What is no choice of anybody; a power cap under full load is how cards are run."""
+
+Lines = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alert:
+    """Something to look at. `name` is unique, so that it is told once; `remedy` can be typed where there is such."""
+
+    name: str
+    what: str
+    remedy: str
+
+
+Watch = Callable[[Lines], Alert | None]
+
+
+def found(lines: Lines, samples: Lines) -> list[Alert]:
+    """Every alert that metric lines (`engine.base.StepResult`) and samples (`monitor.jsonl`) give; the oldest first."""
+    given = [*((watch, samples) for watch in ON_SAMPLES), *((watch, lines) for watch in ON_LINES)]
+    return [alert for watch, those in given if (alert := watch(those))]
+
+
+def idle_card(samples: Lines) -> Alert | None:
+    """The card waits, for whatever it is."""
+    used = values(samples[-RECENT:], "utilization")
+    if len(used) < LEAST_SAMPLES or statistics.median(used) >= UTILIZATION_SHARE:
+        return None
+    return Alert(
+        name="card-idle",
+        what=f"the card is busy {percent(statistics.median(used))} of the time, below {percent(UTILIZATION_SHARE)}",
+        remedy="loradock profile says what it waits for",
+    )
+
+
+def waiting_for_data(lines: Lines) -> Alert | None:
+    """Steps wait for their rows."""
+    recent = lines[-RECENT:]
+    seconds = sum(line["seconds"] for line in recent)
+    if len(recent) < LEAST_LINES or seconds < LEAST_TRAINED_SECONDS:
+        return None
+    share = sum(line["phases"].get("data", 0.0) for line in recent) / seconds
+    if share <= WAITING_SHARE:
+        return None
+    return Alert(
+        name="data-bound",
+        what=f"steps wait {percent(share)} of their time for data",
+        remedy="--set train.workers=4, or a faster disk for data.cache",
+    )
+
+
+def card_nearly_full(samples: Lines) -> Alert | None:
+    """Little memory is left on the card."""
+    shares = [
+        sample["card_used_bytes"] / sample["card_total_bytes"]
+        for sample in samples[-LEAST_SAMPLES:]
+        if sample.get("card_total_bytes") and "card_used_bytes" in sample
+    ]
+    if len(shares) < LEAST_SAMPLES or statistics.median(shares) <= FULL_SHARE:
+        return None
+    return Alert(
+        name="card-full",
+        what=f"{percent(statistics.median(shares))} of the card's memory is in use",
+        remedy="a smaller train.micro_batch, or --set train.checkpointing=true, before a longer row does not fit",
+    )
+
+
+def host_memory_rising(samples: Lines) -> Alert | None:
+    """This process holds more and more."""
+    return rising(samples, "rss_bytes", name="memory-rising", holder="this process")
+
+
+def card_memory_rising(samples: Lines) -> Alert | None:
+    """The card holds more and more."""
+    return rising(samples, "card_used_bytes", name="card-memory-rising", holder="the card")
+
+
+def rising(samples: Lines, key: str, *, name: str, holder: str) -> Alert | None:
+    """A leak: memory that rises steadily over the second half of the run, by the median slope of all pairs (Theil-Sen).
+
+    A step up, however high, is none: half of the pairs do not see it. Nor is noise around a level.
+    """
+    held = values(samples, key)[len(samples) // 2 :]
+    if len(held) < LEAK_SAMPLES:
+        return None
+    points = [(index, held[index]) for index in range(0, len(held), max(1, len(held) // SLOPE_POINTS))]
+    slopes = [(late[1] - early[1]) / (late[0] - early[0]) for early, late in combinations(points, 2)]
+    growth = statistics.median(slopes) * len(held)
+    is_steady = sum(slope > 0 for slope in slopes) >= RISING_PAIRS * len(slopes)
+    if not is_steady or growth < max(LEAK_BYTES, LEAK_SHARE * statistics.median(held)):
+        return None
+    return Alert(
+        name=name,
+        what=f"the memory that {holder} holds rises steadily: {growth / 2**20:,.0f} MiB over {len(held)} samples, to "
+        f"{held[-1] / 2**30:.1f} GiB",
+        remedy="a checkpoint is kept: the same command continues from it if memory ends; fewer train.workers hold less",
+    )
+
+
+def loss_diverging(lines: Lines) -> Alert | None:
+    """The loss rises, beyond its noise and for long: both halves of the last window lie above the best one before."""
+    losses = values(lines, "loss")
+    if len(losses) < LOSS_LINES:
+        return None
+    window = max(LOSS_WINDOW, len(losses) // 10)
+    medians = [statistics.median(losses[end - window : end]) for end in range(window, len(losses) - window + 1)]
+    best = min(medians)
+    last = losses[-window:]
+    half = window // 2
+    risen = min(statistics.median(last[:half]), statistics.median(last[half:]))
+    # Of neighbours, so that a falling curve is no noise; 1.25 sd / sqrt(n) is the error of a median of n.
+    differences = [abs(late - early) for early, late in pairwise(losses)]
+    deviation = 1.48 * statistics.median(differences) / 2**0.5
+    if risen <= best + max(LOSS_SHARE * abs(best), LOSS_NOISE * 1.25 * deviation / half**0.5):
+        return None
+    return Alert(
+        name="loss-diverging",
+        what=f"the loss rises: {best:.3f} was reached, and the last {window} metric lines are at {risen:.3f} and above",
+        remedy=f"a lower --lr, a longer train.warmup, or train.max_grad_norm; step {lines[-1]['step']} is where it is",
+    )
+
+
+def throttled(samples: Lines) -> Alert | None:
+    """Heat or the power supply hold the card's clocks down."""
+    recent = [sample["slowdowns"] for sample in samples[-RECENT:] if "slowdowns" in sample]
+    hit = [names for names in recent if set(names) & set(THROTTLES)]
+    if len(recent) < LEAST_SAMPLES or len(hit) < THROTTLED_SHARE * len(recent):
+        return None
+    reason = next(each for each in THROTTLES if each in hit[-1])
+    hottest = max(values(samples[-RECENT:], "temperature_celsius"), default=None)
+    heat = f", up to {hottest:.0f} degrees" if hottest else ""
+    return Alert(
+        name="throttled",
+        what=f"the card is held back ({reason}) in {percent(len(hit) / len(recent))} of the samples{heat}",
+        remedy="nvidia-smi -q -d PERFORMANCE says since when; mend cooling or power supply, or use another card",
+    )
+
+
+def padding(lines: Lines) -> Alert | None:
+    """Much of what is computed is padding."""
+    recent = lines[-RECENT:]
+    slots = sum(line["tokens"] / (1 - line["padding_share"]) for line in recent if line["padding_share"] < 1)
+    if len(recent) < LEAST_LINES or not slots or sum(line["seconds"] for line in recent) < LEAST_TRAINED_SECONDS:
+        return None
+    share = 1 - sum(line["tokens"] for line in recent) / slots
+    if share <= PADDING_SHARE:
+        return None
+    return Alert(
+        name="padding",
+        what=f"{percent(share)} of what is computed is padding",
+        remedy="--set train.packing=true, or --set engine=fast, which computes none",
+    )
+
+
+def values(lines: Lines, key: str) -> list[float]:
+    """What the lines say under this key, where they do."""
+    return [line[key] for line in lines if line.get(key) is not None]
+
+
+def percent(share: float) -> str:
+    """A share as people read it."""
+    return f"{100 * share:.0f} %"
+
+
+ON_SAMPLES: tuple[Watch, ...] = (idle_card, card_nearly_full, host_memory_rising, card_memory_rising, throttled)
+ON_LINES: tuple[Watch, ...] = (waiting_for_data, loss_diverging, padding)
