@@ -14,10 +14,11 @@ from facts.recorded import STACK, config, data, machine, models
 
 from loradock import plan as plans
 from loradock.audit import Audit, Finding, audit
+from loradock.audit.gain import UNSEEN
 from loradock.audit.prediction import padded_tokens, predicted
 from loradock.audit.totals import key_of
 from loradock.facts import DataFacts
-from loradock.report.audit import as_dict, set_line
+from loradock.report.audit import as_dict, rates_line, set_line
 from loradock.trials.base import Baseline
 from loradock.trials.changed import changed, changed_config
 
@@ -75,7 +76,7 @@ def test_the_conservative_total_has_no_risk_and_is_planned_anew_with_all_of_it()
 
 
 def test_the_aggressive_total_is_at_least_the_conservative_one() -> None:
-    for asked in (SEED, {"engine": "trl"}, {}):
+    for asked in (SEED, {"engine": "trl"}):
         for card in ("a10", "h200"):
             found = audited(card=card, **asked)
             assert found.aggressive.gain.high >= found.conservative.gain.low - 0.01
@@ -155,7 +156,7 @@ def test_the_trl_engine_is_predicted_slower_with_padding_with_checkpointing_and_
 
 
 def test_the_host_is_waited_for_where_passes_are_short_and_graphs_take_that_away() -> None:
-    tiny: dict[str, Any] = {"card": "h200", "of": "tinyllama-1.1b", "rows": data(mean=20, longest=64, limit=64)}
+    tiny: dict[str, Any] = {"card": "h200", "of": "tinyllama-1.1b", "rows": data(mean=20, longest=128, limit=512)}
     found = audited(**tiny, train={"micro_batch": 1, "global_batch": 64})
     assert predicted(found.baseline).host > predicted(found.baseline).passes / 2
     graphs = finding(found, "cuda-graphs-on")
@@ -197,6 +198,18 @@ def test_a_shorter_row_is_counted_by_the_rows_where_they_are_there() -> None:
     left = {each.what: each.why for each in found.left}
     why = next(text for what, text in left.items() if what.startswith("rows of at most 512"))
     assert "real tokens a second" in why  # a step is far shorter, but what it leaves out is text
+
+
+def test_what_the_model_cannot_see_is_said_to_be_unseen() -> None:
+    why = next(each.why for each in audited().left if each.what.startswith("a metric line"))
+    assert why == f"1.00x the real tokens a second expected ({UNSEEN})"
+
+
+def test_speeds_are_said_to_be_of_the_card_of_the_one_taken_in_its_place_or_of_a_cpu() -> None:
+    assert "published figures of NVIDIA A10, 50%" in rates_line(audited())
+    unknown = replace(machine("a10"), gpus=(replace(machine("a10").gpu, name="NVIDIA Z9"),))
+    assert "NVIDIA Z9 is not in the table" in rates_line(audit(config(), unknown, models()["tinyllama-1.1b"], data()))
+    assert "two shared cores" in rates_line(audited(card=None, of="tinyllama-1.1b"))
 
 
 def test_the_line_to_type_quotes_lists_and_the_json_form_has_everything() -> None:

@@ -72,7 +72,7 @@ def any_baseline(seed: int) -> Baseline | None:
 def test_everything_proposed_for_any_baseline_can_be_and_differs_from_it() -> None:
     seen: set[str] = set()
     made = 0
-    for seed in range(250):
+    for seed in range(100):
         before = any_baseline(seed)
         if before is None:
             continue
@@ -89,7 +89,7 @@ def test_everything_proposed_for_any_baseline_can_be_and_differs_from_it() -> No
             except OutOfMemory:
                 continue
             assert differs(before, after), (seed, each)
-    assert made > 60
+    assert made > 25
     assert len(seen) > 20, sorted(seen)
 
 
@@ -102,7 +102,7 @@ def differs(before: Baseline, after: Baseline) -> bool:
 
 
 def test_every_setting_is_one_that_the_command_line_takes() -> None:
-    for seed in range(0, 250, 10):
+    for seed in range(0, 100, 10):
         before = any_baseline(seed)
         for each in proposed(before) if before else ():
             loaded = load(None, overrides=each.settings, needs_inputs=False)

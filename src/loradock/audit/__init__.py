@@ -22,6 +22,8 @@ from loradock.trials.changed import AtLength
 
 __all__ = ["Audit", "Finding", "Finish", "Gain", "Left", "Total", "audit"]
 
+RISKED_GAIN = 1.05
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
@@ -79,8 +81,8 @@ def audit(
         available_bytes=question_of(baseline).memory_bytes,
         finish=finish_of(baseline, price_per_hour=price_per_hour),
         findings=findings,
-        conservative=together(baseline, is_wanted=is_safe, at_length=at_length),
-        aggressive=together(baseline, is_wanted=lambda _: True, at_length=at_length),
+        conservative=together(baseline, findings, is_wanted=is_safe, at_length=at_length),
+        aggressive=together(baseline, findings, is_wanted=is_worth_it, at_length=at_length),
         good=tuple(already.good(baseline)),
         left=(*left, *(Left(what=what, why=why) for what, why in already.reasoned(baseline.plan))),
     )
@@ -89,6 +91,11 @@ def audit(
 def is_safe(finding: Finding) -> bool:
     """Without risk to accuracy or stability, and with a gain that is computed, not claimed."""
     return finding.risk == 0 and not finding.gain.is_range
+
+
+def is_worth_it(finding: Finding) -> bool:
+    """Safe, or expected to give enough for what is risked."""
+    return finding.risk == 0 or finding.gain.expected >= RISKED_GAIN
 
 
 def finish_of(baseline: Baseline, *, price_per_hour: float | None) -> Finish:

@@ -7,10 +7,10 @@ from typing import Literal
 
 from loradock.audit.gain import Gain, gain
 from loradock.audit.prediction import question_of
-from loradock.errors import LoradockError
-from loradock.trials import proposed
+from loradock.errors import OutOfMemory
+from loradock.trials import outcomes
 from loradock.trials.base import Baseline, Risk, Trial
-from loradock.trials.changed import AtLength, changed
+from loradock.trials.changed import AtLength
 
 Severity = Literal["critical", "moderate", "low"]
 CRITICAL, MODERATE = 1.5, 1.1
@@ -53,13 +53,11 @@ def considered(baseline: Baseline, *, at_length: AtLength | None) -> tuple[tuple
     """Every remedy as a finding, or left with the reason."""
     findings: list[Finding] = []
     left: list[Left] = []
-    for trial in proposed(baseline):
+    for trial, after in outcomes(baseline, at_length=at_length):
         if not trial.is_remedy:
             continue
-        try:
-            after = changed(baseline, trial.settings, at_length=at_length)
-        except LoradockError as refusal:
-            left.append(Left(what=trial.title, why=refusal.what))
+        if isinstance(after, OutOfMemory):
+            left.append(Left(what=trial.title, why=after.what))
             continue
         worth = gain(baseline, after)
         need = after.plan.memory_bytes["total"]

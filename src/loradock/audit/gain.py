@@ -12,6 +12,7 @@ from loradock.trials.base import Baseline
 MODEL = "speed model"
 ARITHMETIC = "arithmetic: a forward pass is a third of a training pass"
 VISIBLE = 1e-3
+UNSEEN = "no figure of the model moves; `loradock diagnose` measures it"
 CLAIMED = "claimed by others, not measured here"
 
 
@@ -66,7 +67,7 @@ def gain(before: Baseline, after: Baseline) -> Gain:
     ranges = [STATED[name] for name in _differing(before, after) if _is_stated(name, before, after)]
     low, high = math.prod(each.low for each in ranges), math.prod(each.high for each in ranges)
     sources = [*_sources(first, second), *(each.source for each in ranges)]
-    return Gain(low=factor * low, high=factor * high, source="; ".join(sources) or MODEL)
+    return Gain(low=factor * low, high=factor * high, source="; ".join(sources) or UNSEEN)
 
 
 def _sources(first: Prediction, second: Prediction) -> list[str]:

@@ -26,31 +26,34 @@ class Total:
         return tuple(setting for trial in self.trials for setting in trial.settings)
 
 
-def together(baseline: Baseline, *, is_wanted: Callable[[Finding], bool], at_length: AtLength | None) -> Total:
+def together(
+    baseline: Baseline,
+    findings: Sequence[Finding],
+    *,
+    is_wanted: Callable[[Finding], bool],
+    at_length: AtLength | None,
+) -> Total:
     """Take the best wanted finding, look again at what is left on the table then, until nothing is.
 
-    What was set once is not set again, and whatever is taken has to fit.
+    `findings` are those of the baseline, in order. What was set once is not set again; whatever is taken fits.
     """
     taken: list[Trial] = []
     now = baseline
-    while (trial := _next(now, taken, is_wanted=is_wanted, at_length=at_length)) is not None:
+    while (trial := _best(findings, taken, is_wanted=is_wanted)) is not None:
         taken.append(trial)
         now = changed(now, trial.settings, at_length=at_length)
+        findings, _ = considered(now, at_length=at_length)
     nothing = Gain(low=1.0, high=1.0, source="nothing is left")
     return Total(trials=tuple(taken), gain=gain(baseline, now) if taken else nothing, after=now if taken else None)
 
 
-def _next(
-    now: Baseline, taken: Sequence[Trial], *, is_wanted: Callable[[Finding], bool], at_length: AtLength | None
-) -> Trial | None:
+def _best(findings: Sequence[Finding], taken: Sequence[Trial], *, is_wanted: Callable[[Finding], bool]) -> Trial | None:
+    """The first that is wanted and whose keys are free."""
     used = {key_of(setting) for each in taken for setting in each.settings}
-    findings, _ = considered(now, at_length=at_length)
-    free = (
-        each.trial
-        for each in findings
-        if is_wanted(each) and not used & {key_of(setting) for setting in each.trial.settings}
-    )
-    return next(free, None)
+    for each in findings:
+        if is_wanted(each) and not used & {key_of(setting) for setting in each.trial.settings}:
+            return each.trial
+    return None
 
 
 def run_seconds(baseline: Baseline) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -182,6 +183,7 @@ def _counted(config: RunConfig, base: BaseModel, length: int) -> tuple[DataFacts
     facts = probe.gather(Host())
     corpus = prepare_corpus(config, tokenizer=open_tokenizer(base), max_length=length, facts=facts)
 
+    @functools.cache
     def at_length(tokens: int) -> DataFacts:
         train = corpus.train
         cut = fit(train.prepared, rows=train.fitted.rows, max_length=tokens, long_rows=config.data.long_rows)
@@ -207,6 +209,7 @@ def _show(found: Audit, loaded: Loaded, *, price_per_hour: float | None) -> None
     console.print(memory_table(made))
     console.print(report.memory_line(found))
     console.print(report.finish_line(found.finish))
+    console.print(report.rates_line(found))
     if found.findings:
         console.print(report.findings_table(found))
     else:

@@ -8,7 +8,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from loradock import cards
 from loradock.audit import Audit, Finding, Finish, Gain, Total
+from loradock.optimizations.base import UNKNOWN_CARD
 from loradock.report.console import gib
 
 COLORS = {"critical": "bold red", "moderate": "yellow", "low": "green"}
@@ -59,6 +61,19 @@ def finish_line(finish: Finish) -> str:
     )
 
 
+def rates_line(audit: Audit) -> str:
+    """What the speeds go by."""
+    facts, plan = audit.baseline.facts, audit.baseline.plan
+    if plan.value("device") == "cpu":
+        return "speeds: by rates measured on two shared cores; only how they relate means anything"
+    card = cards.known_as(facts.gpu.name)
+    if card is None:
+        return f"speeds: {facts.gpu.name} is not in the table of cards, so as of {UNKNOWN_CARD}"
+    return (
+        f"speeds: predicted from the published figures of {card.name}, {card.sustained:.0%} of its products sustained"
+    )
+
+
 def total_lines(audit: Audit, *, price_per_hour: float | None) -> list[str]:
     """Both totals, each planned anew with all its changes at once."""
     lines: list[str] = []
@@ -105,6 +120,7 @@ def as_dict(audit: Audit, *, price_per_hour: float | None) -> dict[str, Any]:
         "format": "loradock.plan/1",
         "plan": audit.baseline.plan.as_dict(),
         "available_bytes": audit.available_bytes,
+        "speeds": rates_line(audit),
         "finish": {**asdict(audit.finish), "tokens_per_second": audit.finish.tokens_per_second},
         "findings": [_finding(each) for each in audit.findings],
         "conservative": _total(audit, audit.conservative, price_per_hour=price_per_hour),

@@ -24,7 +24,7 @@ from loradock.trials import (
     weight_cache,
 )
 from loradock.trials.base import Baseline, Propose, Trial
-from loradock.trials.changed import changed
+from loradock.trials.changed import AtLength, changed
 
 TRIALS: tuple[Propose, ...] = (
     micro_batch.propose,
@@ -57,19 +57,25 @@ def proposed(baseline: Baseline) -> tuple[Trial, ...]:
 
     One that memory is not expected to hold is among them.
     """
+    return tuple(trial for trial, _ in outcomes(baseline))
+
+
+def outcomes(baseline: Baseline, *, at_length: AtLength | None = None) -> list[tuple[Trial, Baseline | OutOfMemory]]:
+    """Each of them with what it comes to; `at_length` as in `changed`."""
     seen = {_identity(baseline, ())}
-    trials: list[Trial] = []
+    found: list[tuple[Trial, Baseline | OutOfMemory]] = []
     for trial in (each for propose in TRIALS for each in propose(baseline)):
         try:
-            result = _identity(changed(baseline, trial.settings), trial.settings)
-        except OutOfMemory:
-            result = trial.name
+            after = changed(baseline, trial.settings, at_length=at_length)
+            identity = _identity(after, trial.settings)
+        except OutOfMemory as full:
+            after, identity = full, trial.name
         except (ConfigError, EnvironmentUnfit):
             continue
-        if result not in seen:
-            seen.add(result)
-            trials.append(trial)
-    return tuple(trials)
+        if identity not in seen:
+            seen.add(identity)
+            found.append((trial, after))
+    return found
 
 
 def _identity(of: Baseline, settings: tuple[str, ...]) -> str:

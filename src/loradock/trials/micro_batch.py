@@ -8,7 +8,8 @@ from loradock.trials.base import Baseline, Trial
 from loradock.trials.changed import changed_config
 
 TOO_SMALL = "the micro-batch is too small: what is paid for each pass is paid too often"
-TOO_LARGE = "the micro-batch is too large for what memory is left"
+TOO_LARGE = "the micro-batch is too large for the memory: what it takes is missing elsewhere"
+PADDED = "the micro-batch is large: more rows are padded to its longest"
 
 
 def propose(baseline: Baseline) -> tuple[Trial, ...]:
@@ -19,20 +20,22 @@ def propose(baseline: Baseline) -> tuple[Trial, ...]:
     trials: list[Trial] = []
     planned = _planned(baseline)
     if planned is not None:
-        trials.append(_trial("micro-batch-auto", now, planned, setting="auto"))
+        trials.append(_trial(baseline, "micro-batch-auto", planned, setting="auto"))
     if plan.value("accumulation") > 1 and larger > now:
-        trials.append(_trial("micro-batch-x2", now, larger))
+        trials.append(_trial(baseline, "micro-batch-x2", larger))
     if now > 1:
-        trials.append(_trial("micro-batch-x0.5", now, now // 2))
+        trials.append(_trial(baseline, "micro-batch-x0.5", now // 2))
     return tuple(trials)
 
 
-def _trial(name: str, now: int, wanted: int, *, setting: str | None = None) -> Trial:
+def _trial(baseline: Baseline, name: str, wanted: int, *, setting: str | None = None) -> Trial:
+    now = baseline.plan.value("micro_batch")
+    smaller = TOO_LARGE if baseline.plan.value("packing") else PADDED
     return Trial(
         name=name,
         title=f"micro-batch {wanted} instead of {now}" + (", as planned" if setting else ""),
         settings=(f"train.micro_batch={setting or wanted}",),
-        cause=TOO_SMALL if wanted > now else TOO_LARGE,
+        cause=TOO_SMALL if wanted > now else smaller,
         phase="passes",
         stability_risk="low" if wanted > now and not setting else "none",
     )
