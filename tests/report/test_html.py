@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,26 @@ from loradock.report.html.runs import read
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"&"
 FETCHING = {"src", "href", "srcset", "action", "data", "poster", "background", "xlink:href", "formaction"}
 VOID = {"meta", "input", "br", "link", "img"}
+
+
+Matrix = Sequence[Sequence[float]]
+# Machado, Oliveira and Fernandes (2009), severity 1.
+SIGHTS: dict[str, Matrix] = {
+    "common": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
+    "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039)),
+}
+TO_CONES: Matrix = (
+    (0.4122214708, 0.5363325363, 0.0514459929),
+    (0.2119034982, 0.6806995451, 0.1073969566),
+    (0.0883024619, 0.2817188376, 0.6299787005),
+)
+TO_OKLAB: Matrix = (
+    (0.2104542553, 0.7936177850, -0.0040720468),
+    (1.9779984951, -2.4285922050, 0.4505937099),
+    (0.0259040371, 0.7827717662, -0.8086757660),
+)
 
 
 class Parsed(HTMLParser):
@@ -148,7 +170,10 @@ def test_a_run_of_one_line_is_drawn(tmp_path: Path) -> None:
 
 
 def test_a_run_of_a_hundred_thousand_lines_is_thinned_out_and_says_so(tmp_path: Path) -> None:
-    text = page(made_run(tmp_path / "run", steps=100_000))
+    directory = made_run(tmp_path / "run")
+    lines = (f'{{"kind": "train", "step": {step}, "loss": {1 + 1 / step}}}\n' for step in range(1, 100_001))
+    (directory / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
+    text = page(directory)
     assert "of up to 100,000 values" in text
     assert "mean over about 2000 lines" in text
     assert len(text) < 1_000_000
@@ -251,6 +276,15 @@ def test_colours_of_curves_stand_out_from_their_ground_in_both_schemes() -> None
                 assert contrast(colours[text], ground) >= 4.5, (text, ground)
 
 
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_colours_stay_apart_for_every_sight(sight: str) -> None:
+    for scheme in re.findall(r":root \{(.*?)\}", render.asset("style.css"), re.DOTALL)[:2]:
+        colours = re.findall(r"--c\d: (#[0-9a-f]{6})", scheme)
+        assert len(colours) == render.SLOTS
+        seen = [perceived(times(SIGHTS[sight], linear(colour))) for colour in colours]
+        assert min(math.dist(*pair) for pair in combinations(seen, 2)) > 0.08
+
+
 def contrast(one: str, other: str) -> float:
     """The contrast ratio of WCAG 2.2."""
     lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
@@ -258,9 +292,22 @@ def contrast(one: str, other: str) -> float:
 
 
 def luminance(colour: str) -> float:
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear(colour), strict=True))
+
+
+def linear(colour: str) -> list[float]:
+    """Red, green and blue of an sRGB colour in linear light."""
     parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+
+
+def times(matrix: Matrix, vector: Sequence[float]) -> list[float]:
+    return [sum(weight * part for weight, part in zip(row, vector, strict=True)) for row in matrix]
+
+
+def perceived(light: Sequence[float]) -> list[float]:
+    """Linear light in OKLab (Ottosson, 2020), in which distances are about those that are seen."""
+    return times(TO_OKLAB, [max(0.0, part) ** (1 / 3) for part in times(TO_CONES, [max(0.0, part) for part in light])])
 
 
 def test_a_live_page_may_ask_its_own_server_and_nobody_else(tmp_path: Path) -> None:
@@ -276,3 +323,34 @@ def test_an_evaluation_is_named_beside_the_training_loss(tmp_path: Path) -> None
     loss = charts(read([directory]))[0]
     assert [(each.name, each.total) for each in loss.series] == [("training", 5), ("evaluation", 2)]
     assert "evaluation: 2 values, first 2, last 1.5" in loss.description
+
+
+def test_samples_of_the_monitor_are_drawn_over_minutes_also_those_that_nobody_knows_yet(tmp_path: Path) -> None:
+    directory = made_run(tmp_path / "run")
+    times = [f"2026-11-21T12:0{minute}:30.000+00:00" for minute in range(4)]
+    sample = {
+        "utilization": 0.5,
+        "card_used_bytes": 3 << 30,
+        "slowdowns": ["HW Slowdown"],
+        "fan_percent": 40,
+        "step": 1,
+    }
+    write_lines(directory / "monitor.jsonl", [{"time": time, **sample} for time in times])
+    found = {chart.kind.name: chart for chart in charts(read([directory]))}
+    assert found["utilisation"].series[0].points == ((0.0, 50.0), (1.0, 50.0), (2.0, 50.0), (3.0, 50.0))
+    assert found["utilisation"].x_name == "minute"
+    assert [each.name for each in found["card-memory"].series] == ["in use"]
+    assert found["sampled-fan-percent"].kind.unit == "%"
+    assert "HW Slowdown in 100% of the samples" in page(directory)
+
+
+def test_alerts_come_first_with_their_remedies(tmp_path: Path) -> None:
+    alert = {
+        "name": "data-bound",
+        "what": "steps wait 40 % of their time",
+        "remedy": "--set train.workers=4",
+        "step": 9,
+    }
+    text = page(made_run(tmp_path / "run", change={"alerts": [alert]}))
+    assert text.index("data-bound at step 9") < text.index('id="summary"')
+    assert "remedy: --set train.workers=4" in text

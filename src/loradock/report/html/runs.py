@@ -181,10 +181,8 @@ def listed(value: Any) -> list[Mapping[str, Any]]:
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if math.isfinite(value) else None
+    """A finite number, or None; of what JSON holds, a truth value is no number."""
+    return float(value) if type(value) in (float, int) and math.isfinite(value) else None
 
 
 def numbers(found: Sequence[Line], key: str) -> list[float]:
