@@ -26,33 +26,34 @@ class Plant:
     settings: tuple[str, ...] = ()
     rows: str = "short"
     remedy: str | None = None
+    steps: int = 4
 
 
 PLANTS = (
     Plant(
         name="data",
-        code="from loradock.data.steps import TrainSteps; slow(TrainSteps, '__getitem__', 0.2)",
+        code="from loradock.data.steps import TrainSteps; slow(TrainSteps, '__getitem__', 0.08)",
         remedy="train.workers=",
     ),
     Plant(
         name="optimizer",
-        code="from loradock.engine.fast.optimizer import FlatAdamW; slow(FlatAdamW, 'step', 0.2)",
+        code="from loradock.engine.fast.optimizer import FlatAdamW; slow(FlatAdamW, 'step', 0.08)",
     ),
     Plant(
         name="logging",
-        code="from loradock.record import RunRecord; slow(RunRecord, 'metric', 0.2, lambda _, kind, *__: kind == 'train')",
+        code="from loradock.record import RunRecord; slow(RunRecord, 'metric', 0.08, lambda _, kind, *__: kind == 'train')",
         settings=("logging.every=1",),
         remedy="logging.every=10",
     ),
     Plant(
         name="saving",
-        code="from loradock.engine.saving import Saver; slow(Saver, '_commit', 0.2)",
+        code="from loradock.engine.saving import Saver; slow(Saver, '_commit', 0.08)",
         settings=("checkpoints.every=1",),
         remedy="checkpoints.every=10",
     ),
     Plant(
         name="evaluation",
-        settings=("evaluation.every=1", "data.validation=600"),
+        settings=("evaluation.every=1", "data.validation=300"),
         rows="many",
         remedy="evaluation.every=10",
     ),
@@ -60,6 +61,9 @@ PLANTS = (
         name="padding",
         settings=("engine=trl", "train.packing=false", "train.micro_batch=8"),
         rows="unequal",
+        steps=8,
     ),
-    Plant(name="micro-batch", settings=("train.micro_batch=1", "train.global_batch=16", "data.max_length=32")),
+    Plant(name="micro-batch", settings=("train.micro_batch=1", "train.global_batch=16", "data.max_length=32"), steps=8),
 )
+
+HEALTHY = Plant(name="healthy", steps=8)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from diagnosis.plants import LATE, PLANTS, Plant
+from diagnosis.plants import HEALTHY, LATE, PLANTS, Plant
 from tiny import WORDS, make_llama, write_rows
 
 if TYPE_CHECKING:
     from faults.forking import Forking
 
-STEPS, WARMUP = 6, 2
 QUICK_REPEATS, FULL_REPEATS = 3, 10
 
 
@@ -43,7 +42,7 @@ def diagnosed(forking: Forking, world: Path, plant: Plant, output: Path, *option
     settings = ("train.global_batch=8", "train.max_steps=2000", "data.max_length=256", *plant.settings)
     command = forking.start(
         world, "diagnose", "--model", "base", "--data", f"{plant.rows}.jsonl", "--output", str(output),
-        "--steps", str(STEPS), "--warmup-steps", str(WARMUP),
+        "--steps", str(plant.steps), "--warmup-steps", "1",
         *(part for setting in settings for part in ("--set", setting)), *options, code=LATE + plant.code,
     )  # fmt: skip
     assert command.finish(seconds=300) == 0, command.text()
@@ -67,9 +66,110 @@ def check(content: dict[str, Any], plant: Plant) -> None:
         assert any(each.startswith(plant.remedy) for each in content["patch"]["settings"]), text
 
 
+@pytest.fixture
+def busy_core() -> Iterator[None]:
+    """A second process that keeps a core busy."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    yield
+    process.kill()
+    process.wait()
+
+
 @pytest.mark.parametrize("repeat", range(QUICK_REPEATS))
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
 def test_a_planted_bottleneck_is_named(
     forking: Forking, world: Path, plant: Plant, repeat: int, tmp_path: Path
 ) -> None:
     check(diagnosed(forking, world, plant, tmp_path / "out"), plant)
+
+
+def test_nothing_is_found_in_a_healthy_run(forking: Forking, world: Path, tmp_path: Path) -> None:
+    content = diagnosed(forking, world, HEALTHY, tmp_path / "out")
+    assert named(content) is None, json.dumps(content, indent=1)
+    assert content["summary"].startswith("no bottleneck found: passes take ")
+
+
+@pytest.mark.usefixtures("busy_core")
+@pytest.mark.parametrize(
+    "plant", [each for each in PLANTS if each.name in ("saving", "data")], ids=lambda each: each.name
+)
+def test_a_busy_core_beside_it_changes_no_conclusion(
+    forking: Forking, world: Path, plant: Plant, tmp_path: Path
+) -> None:
+    check(diagnosed(forking, world, plant, tmp_path / "out"), plant)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("repeat", range(FULL_REPEATS))
+@pytest.mark.parametrize("plant", [*PLANTS, HEALTHY], ids=lambda plant: plant.name)
+def test_every_planted_bottleneck_is_named_each_time(
+    forking: Forking, world: Path, plant: Plant, repeat: int, tmp_path: Path
+) -> None:
+    content = diagnosed(forking, world, plant, tmp_path / "out")
+    if plant is HEALTHY:
+        assert named(content) is None, json.dumps(content, indent=1)
+    else:
+        check(content, plant)
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("busy_core")
+@pytest.mark.parametrize("plant", [*PLANTS, HEALTHY], ids=lambda plant: plant.name)
+def test_a_busy_core_changes_the_conclusion_on_none(
+    forking: Forking, world: Path, plant: Plant, tmp_path: Path
+) -> None:
+    content = diagnosed(forking, world, plant, tmp_path / "out")
+    assert named(content) == (None if plant is HEALTHY else plant.name), json.dumps(content, indent=1)
+
+
+BROKEN = """
+import os, signal, torch
+from loradock.engine.fast.trainer import FastTrainer
+from loradock.engine.trl import trainer
+real = FastTrainer.gradients
+def full(self, inputs):
+    if self.job.config.lora.rank == 8:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB")
+    return real(self, inputs)
+FastTrainer.gradients = full
+def crash(self, *_, **__):
+    os.kill(os.getpid(), signal.SIGSEGV)
+trainer.StepTrainer.training_step = crash
+"""
+
+
+def test_a_trial_that_crashes_or_finds_no_memory_is_a_result_and_the_others_go_on(
+    forking: Forking, world: Path, tmp_path: Path
+) -> None:
+    plant = Plant(name="broken", code=BROKEN)
+    names = "lora-rank-x0.5,engine-trl,checkpointing-on"
+    rows = {
+        each["name"]: each for each in diagnosed(forking, world, plant, tmp_path / "out", "--trials", names)["rows"]
+    }
+    assert rows["lora-rank-x0.5"]["conclusion"].startswith("out of memory: ")
+    assert rows["engine-trl"]["conclusion"].startswith("failed: ended by SIGSEGV")
+    assert rows["checkpointing-on"]["rounds"] >= 1
+    assert list(world.glob(".loradock-diagnose-*")) == []
+
+
+def trained_seconds(forking: Forking, world: Path, output: Path, words: list[str], code: str) -> float:
+    """Of a step of a real run of 20 steps, with what comes between steps; the first two are warm-up."""
+    command = forking.start(world, *words, "--output", str(output), "--max-steps", "22", "--skip-env-check", code=code)
+    assert command.finish(seconds=300) == 0, command.text()
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    return sum(line["seconds"] for line in lines if line["kind"] in ("train", "checkpoint") and line["step"] > 2) / 20
+
+
+def test_the_patch_applied_gives_the_speed_up_that_it_claims(forking: Forking, world: Path, tmp_path: Path) -> None:
+    plant = next(each for each in PLANTS if each.name == "saving")
+    content = diagnosed(forking, world, plant, tmp_path / "out")
+    patched = shlex.split(content["command"])[1:]
+    applied = [part for setting in content["patch"]["settings"] for part in ("--set", setting)]
+    assert patched[-len(applied) :] == applied
+    plain = patched[: -len(applied)]
+    seconds = {
+        name: trained_seconds(forking, world, tmp_path / name, words, LATE + plant.code)
+        for name, words in {"plain": plain, "patched": patched}.items()
+    }
+    patch = content["patch"]
+    assert patch["low"] * 0.9 <= seconds["plain"] / seconds["patched"] <= patch["high"] * 1.1, (seconds, patch)

@@ -17,6 +17,8 @@ from loradock.trials.base import Trial
 MOST_ROUNDS = 8
 NEGLIGIBLE_SHARE = 0.05
 """A trial whose phase takes less of a step is not tried: it could save no more than that."""
+PASSES, OVERSHADOWED = "passes", 0.5
+"""Passes that take less than this much of what another phase takes are not worth a trial before that is mended."""
 MUCH_SLOWER, SLOWER = math.log(0.8), math.log(0.95)
 """A trial that is much slower once, or slower twice, is measured no more: it is no remedy, by how much does not matter."""
 PATIENCE_SECONDS, PATIENCE = 60.0, 3.0
@@ -109,11 +111,16 @@ class Search:
         return time.monotonic() - self.began
 
     def prune(self) -> None:
-        """Leave out what could not save enough, by the phases of the baseline."""
+        """Leave out what could not save enough, by the phases of the baseline.
+
+        Where another phase takes most of a step, what brakes the passes is looked for once that is mended.
+        """
         found = self.baseline.rounds[0].breakdown
+        worst = max((phase for phase in found.phases if phase != PASSES), key=found.share)
         for arm in self.arms:
             share = found.share(arm.trial.phase)
-            if share < NEGLIGIBLE_SHARE:
+            is_overshadowed = arm.trial.phase == PASSES and share < found.share(worst) * OVERSHADOWED
+            if share < NEGLIGIBLE_SHARE or is_overshadowed:
                 arm.bound = share
 
     def undecided(self) -> list[Arm]:
