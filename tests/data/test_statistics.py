@@ -141,9 +141,10 @@ def test_each_length_tells_what_it_really_cuts(make: Maker, counted: list[list[b
 
 
 def test_padding_and_packs_are_those_of_the_batches_that_a_run_makes(make: Maker) -> None:
-    corpus = make.corpus(write(make.folder / "rows.jsonl", pairs(70)), train={"seed": 3, "micro_batch": 6})
+    corpus = make.corpus(write(make.folder / "rows.jsonl", pairs(90, longest=25)), train={"seed": 3, "micro_batch": 6})
     found = measure(corpus, model=model(), max_length=64, lengths=[])
     fitted = fit(corpus.train.prepared, rows=corpus.train.fitted.rows, max_length=64)
+    assert len(fitted.rows) > 3 * 16
     assert [each.micro_batch for each in at(found, 64).paddings] == [1, 4, 6, 8, 16]
     for each in at(found, 64).paddings:
         batches = {
