@@ -1,0 +1,94 @@
+"""The training whose steps are timed: a small random model on made-up rows, as `loradock train` runs it."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+WARMUP_STEPS = 5
+ROWS, WORDS = 256, ("river", "apple", "stone", "cloud", "lamp", "table", "horse", "green", "seven", "window")
+SHAPE = {
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A model and rows in a folder, and how many steps a run makes."""
+
+    folder: Path
+    steps: int
+
+
+def made(folder: Path, *, steps: int) -> Subject:
+    """Write them."""
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    from loradock import demo
+
+    tokenizer = AutoTokenizer.from_pretrained(Path(demo.__file__).parent / "base")
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **SHAPE)).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    draw = random.Random(0)
+    rows = [{"instruction": "Repeat.", "output": " ".join(draw.choices(WORDS, k=24))} for _ in range(ROWS)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Subject(folder=folder, steps=steps)
+
+
+def step_seconds(subject: Subject, *, every_seconds: float) -> float:
+    """Mean seconds of a step after the first ones, of a whole run with samples so often (0: none)."""
+    from loradock import probe
+    from loradock.config.load import load
+    from loradock.host import Host
+    from loradock.run import execute
+
+    folder = subject.folder
+    settings = [
+        f"train.max_steps={subject.steps}",
+        "train.global_batch=4",
+        "logging.every=1",
+        f"checkpoints.every={subject.steps}",
+        f"data.cache={folder / 'cache'}",
+        f"logging.monitor_seconds={every_seconds}",
+    ]
+    shortcuts = {"--model": str(folder / "model"), "--data": [str(folder / "rows.jsonl")]}
+    directory = folder / "run"
+    directory.mkdir()
+    try:
+        loaded = load(None, overrides=settings, shortcuts=shortcuts)
+        result = execute(loaded, facts=probe.gather(Host()), directory=directory, view=Silent())
+    finally:
+        shutil.rmtree(directory)
+    lines = [line for line in result.metrics if line["step"] > WARMUP_STEPS]
+    return sum(line["seconds"] for line in lines) / len(lines)
+
+
+class Silent:
+    """A view that shows nothing."""
+
+    def note(self, text: str) -> None:
+        """Nothing."""
+
+    def stage(self, text: str) -> None:
+        """Nothing."""
+
+    def prepared_rows(self, rows: int, tokens: int) -> None:
+        """Nothing."""
+
+    def plan(self, plan: Any) -> None:
+        """Nothing."""
+
+    def event(self, event: Any) -> None:
+        """Nothing."""
