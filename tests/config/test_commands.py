@@ -63,6 +63,7 @@ def test_validate_says_ok_on_stdout_and_warns_on_stderr(tmp_path: Path) -> None:
 def test_presets_are_listed_with_what_each_is_for() -> None:
     stdout, _ = output("presets")
     names = {"phi3-commonsense", "tinyllama-2080ti", "small-dataset-4090", "mistral-a10", "commonsense-adapters"}
+    names |= {"seed-000", "seed-001", "seed-002", "seed-003"}
     assert {line.split()[0] for line in stdout.splitlines()} == names
 
 

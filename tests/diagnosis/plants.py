@@ -41,7 +41,8 @@ PLANTS = (
     ),
     Plant(
         name="logging",
-        code="from loradock.record import RunRecord; slow(RunRecord, 'metric', 0.08, lambda _, kind, *__: kind == 'train')",
+        code="from loradock.record import RunRecord\n"
+        "slow(RunRecord, 'metric', 0.08, lambda _, kind, *__: kind != 'eval')",
         settings=("logging.every=1",),
         remedy="logging.every=10",
     ),

@@ -118,7 +118,7 @@ def read(
 
 
 def busy_share(file: Path) -> float | None:
-    """How much of the time the card worked, by the samples that the run's monitor took; None where there are none."""
+    """How much of the time the card worked, by the monitor's samples behind the first step; None without any."""
     if not file.exists():
         return None
     found: list[float] = []
@@ -127,7 +127,7 @@ def busy_share(file: Path) -> float | None:
             line = json.loads(text)
         except ValueError:
             continue
-        value = line.get("gpu_utilization") if isinstance(line, dict) else None
+        value = line.get("utilization") if isinstance(line, dict) and line.get("step") else None
         if isinstance(value, (int, float)):
             found.append(float(value))
     return breakdown.mean(found) if found else None

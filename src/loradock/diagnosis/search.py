@@ -11,7 +11,7 @@ from loradock.diagnosis import statistics
 from loradock.diagnosis.measure import Failed, Measured, Outcome, mean
 from loradock.diagnosis.results import Results
 from loradock.diagnosis.statistics import LEAST_ROUNDS, Ratio
-from loradock.diagnosis.verdict import Case, is_winner
+from loradock.diagnosis.verdict import Case, is_minor, is_winner
 from loradock.trials.base import Trial
 
 MOST_ROUNDS = 8
@@ -20,7 +20,7 @@ NEGLIGIBLE_SHARE = 0.05
 PASSES, OVERSHADOWED = "passes", 0.5
 """Passes that take less than this much of what another phase takes are not worth a trial before that is mended."""
 MUCH_SLOWER, SLOWER = math.log(0.8), math.log(0.95)
-"""A trial that is much slower once, or slower twice, is measured no more: it is no remedy, by how much does not matter."""
+"""A trial that is much slower once, or slower twice, is measured no more: it is no remedy."""
 PATIENCE_SECONDS, PATIENCE = 60.0, 3.0
 """How long a run may take: so much longer than the longest before it, so many times."""
 WAITED_FOR = 0.05
@@ -137,7 +137,7 @@ class Search:
         logarithm = math.log(ratio.value)
         if logarithm < MUCH_SLOWER or (ratio.rounds >= 2 and logarithm < SLOWER):
             return False
-        return ratio.rounds < self.least_rounds or ratio.side == "open"
+        return ratio.rounds < self.least_rounds or (ratio.side == "open" and not is_minor(ratio))
 
     def combine(self) -> None:
         """The winners together, best first, each kept where it makes what there is faster still."""

@@ -84,6 +84,8 @@ def conclude(case: Case, baseline: Measured) -> Conclusion:
         return Conclusion(word="not tried", why="the budget was spent")
     if is_slower(ratio) or ratio.side == "not":
         return Conclusion(word="not the cause", why="" if ratio.value > 1 / FASTER else "slower")
+    if is_minor(ratio):
+        return Conclusion(word="not the cause", why=f"{ratio.high:.2f}x faster at most")
     if ratio.side == "open":
         return Conclusion(word="undecided", why=f"after {ratio.rounds} round(s)")
     if case.measured and (why := too_dear(case, case.measured, baseline)):
@@ -96,13 +98,18 @@ def is_slower(ratio: Ratio) -> bool:
     return ratio.rounds < LEAST_ROUNDS and ratio.value < 1 / FASTER
 
 
+def is_minor(ratio: Ratio) -> bool:
+    """Whether it is open if it is faster, but sure that it is no cause, after more rounds than an interval needs."""
+    return ratio.side == "open" and ratio.rounds > LEAST_ROUNDS and ratio.high is not None and ratio.high < CAUSE
+
+
 def too_dear(case: Case, measured: Measured, baseline: Measured) -> str:
     """Why a trial that is faster should not be taken; empty where it may be."""
     trial = case.trial
     lost = measured.lost_tokens - baseline.lost_tokens
     if lost > 0:
-        rows = measured.truncated_rows - baseline.truncated_rows
-        return f"{percent(lost / max(1, baseline.all_tokens))} of the tokens are lost, in {rows:,} rows"
+        share = percent(lost / max(1, baseline.all_tokens))
+        return f"{share} more of the tokens are lost, {measured.truncated_rows:,} rows are cut"
     risks = {"accuracy": trial.accuracy_risk, "stability": trial.stability_risk}
     for subject, risk in risks.items():
         if risk not in BEARABLE and trial.is_remedy:

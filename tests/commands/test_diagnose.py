@@ -1,0 +1,119 @@
+"""`loradock diagnose` as a command: what it lists, refuses, keeps, and how it ends when it is stopped."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tiny import make_llama, write_rows
+
+from loradock.commands.diagnose import command_of
+from loradock.commands.run_options import Ask
+from loradock.config.load import load
+from loradock.diagnosis import seeds
+from loradock.trials.changed import changed_config
+
+if TYPE_CHECKING:
+    from faults.forking import Command, Forking
+
+SHORT = ("--steps", "2", "--warmup-steps", "1", "--set", "train.max_steps=500", "--set", "data.max_length=64")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("diagnose")
+    make_llama(folder / "base")
+    write_rows(folder / "rows.jsonl")
+    return folder
+
+
+def start(forking: Forking, place: Path, *options: str, code: str = "") -> Command:
+    return forking.start(place, "diagnose", "--model", "base", "--data", "rows.jsonl", *SHORT, *options, code=code)
+
+
+def test_the_trials_are_listed_and_an_unknown_one_is_refused_with_the_nearest(forking: Forking, place: Path) -> None:
+    command = start(forking, place, "--list")
+    assert command.finish() == 0, command.text()
+    assert "lora-rank-x0.5            LoRA rank 8 instead of 16" in command.text().splitlines()
+    command = start(forking, place, "--trials", "lora-rank")
+    assert command.finish() == 64
+    assert "did you mean lora-rank-x0.5?" in command.text()
+
+
+def test_what_a_run_refuses_is_refused_with_its_exit_code(forking: Forking, place: Path) -> None:
+    command = start(forking, place, "--set", "engine=fast", "--set", "train.compile=default")
+    assert command.finish() == 78, command.text()
+    assert "the run cannot begin" in command.text()
+    command = start(forking, place, "--budget", "soon")
+    assert command.finish() == 2
+    assert "write 90s, 10m or 1h" in command.text()
+
+
+def test_stopped_by_a_signal_it_keeps_what_it_has_and_the_same_command_goes_on(forking: Forking, place: Path) -> None:
+    output = place / "out"
+    options = ("--output", str(output), "--trials", "lora-rank-x0.5", "--price-per-hour", "2")
+    command = start(forking, place, *options)
+    assert command.wait_until(lambda: "round 1, lora-rank" in command.text(), seconds=300), command.text()
+    command.send(signal.SIGINT)
+    assert command.finish() == 75, command.text()
+    assert command.left() == []
+    assert list(place.glob(".loradock-diagnose-*")) == []
+    assert "stopped by SIGINT; what was measured is kept" in command.text()
+    assert "as it is" in command.text()
+    before = (output / "results.jsonl").read_text()
+    command = start(forking, place, *options)
+    assert command.finish() == 0, command.text()
+    assert "results of an earlier call are taken over" in command.text()
+    assert (output / "results.jsonl").read_text().startswith(before)
+    content = json.loads((output / "diagnosis.json").read_text())
+    assert content["is_complete"]
+    assert content["rows"][1]["cost_saved"] is not None
+    command = start(forking, place, *options, "--set", "train.seed=1")
+    assert command.finish() == 64
+    assert "another configuration" in command.text()
+
+
+def test_a_signal_ends_the_child_too(forking: Forking, place: Path) -> None:
+    code = (
+        "import time\nfrom loradock.data.steps import TrainSteps\nTrainSteps.__getitem__ = lambda *_: time.sleep(999)"
+    )
+    command = start(forking, place, code=code)
+    assert command.wait_until(lambda: any(place.glob(".loradock-diagnose-*/*/run/run.json")), seconds=300)
+    command.send(signal.SIGTERM)
+    assert command.finish(seconds=60) == 76, command.text()
+    assert list(place.glob(".loradock-diagnose-*")) == []
+    assert not [pid for pid in Path("/proc").glob("[0-9]*") if "loradock-diagnose" in working_folder(pid)]
+
+
+def working_folder(process: Path) -> str:
+    """What a process has open for its output."""
+    try:
+        return str((process / "fd" / "1").readlink())
+    except OSError:
+        return ""
+
+
+def test_the_command_that_applies_a_patch_repeats_what_was_asked() -> None:
+    ask = Ask(
+        config=Path("my run.yaml"),
+        overrides=("lora.rank=8",),
+        shortcuts={"--data": ["a.jsonl", "b.jsonl"], "--max-steps": 9},
+    )
+    words = (
+        "loradock train 'my run.yaml' --data a.jsonl --data b.jsonl --max-steps 9 --set lora.rank=8 --set engine=fast"
+    )
+    assert command_of(ask, ["engine=fast"]) == words
+
+
+@pytest.mark.parametrize("name", seeds.SEEDS)
+def test_each_row_of_a_note_is_a_valid_change_to_its_preset(name: str) -> None:
+    config = load(None, preset=name, shortcuts={"--model": "./m", "--data": ["rows.jsonl"]}).config
+    rows: Sequence[seeds.Row] = seeds.SEEDS[name]
+    assert len({row.trial.name for row in rows}) == len(rows)
+    for row in rows:
+        assert changed_config(config, row.trial.settings) != config
+    assert seeds.published(name)[rows[0].trial.name] == rows[0].said
