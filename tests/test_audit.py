@@ -76,7 +76,8 @@ def test_the_conservative_total_has_no_risk_and_is_planned_anew_with_all_of_it()
 
 
 def test_the_aggressive_total_is_at_least_the_conservative_one() -> None:
-    for asked in (SEED, {"engine": "trl"}):
+    settings: tuple[dict[str, Any], ...] = (SEED, {"engine": "trl"})
+    for asked in settings:
         for card in ("a10", "h200"):
             found = audited(card=card, **asked)
             assert found.aggressive.gain.high >= found.conservative.gain.low - 0.01

@@ -192,7 +192,8 @@ def test_what_happens_now_and_then_is_offered_a_tenth_as_often_where_there_are_s
     assert found["evaluation-x10"] == ("evaluation.every=10",)
     assert found["checkpoints-x10"] == ("checkpoints.every=20",)
     assert found["logging-x10"] == ("logging.every=10",)
-    once = baseline(evaluation={"every": 1000}, checkpoints={"every": 1000}, logging={"every": 1000})
+    rare = {"every": 1000}  # of 625 steps
+    once = baseline(rows=data(held_out=100), evaluation=rare, checkpoints=rare, logging=rare)
     assert not {"evaluation-x10", "checkpoints-x10", "logging-x10"} & set(names(once))
 
 
@@ -216,5 +217,5 @@ def test_a_change_that_memory_cannot_hold_is_still_a_trial() -> None:
 
 
 def test_synthetic_data_only_tells() -> None:
-    found = [each for each in proposed(baseline()) if each.name == "synthetic-data"]
-    assert not any(each.is_remedy for each in found)
+    assert not trial(baseline(), "synthetic-data").is_remedy
+    assert "synthetic-data" not in names(baseline(data={"repeat_first": True}))

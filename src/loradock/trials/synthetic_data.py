@@ -7,7 +7,7 @@ from loradock.trials.base import Baseline, Trial
 
 def propose(baseline: Baseline) -> tuple[Trial, ...]:
     """Always, unless it is on: the one sure way to tell whether the loader is the bottleneck. No remedy."""
-    if getattr(baseline.config.data, "repeat_first", True):
+    if baseline.config.data.repeat_first:
         return ()
     return (
         Trial(
