@@ -151,6 +151,7 @@ def test_whatever_a_run_calls_itself_stays_text(tmp_path: Path, count: int) -> N
     assert tags.count("script") == 1 + len(charts(read(runs)))
     assert "onerror=alert(2)&gt;" in text
     assert "<img" not in text
+    assert not any("<" in block for block in re.findall(r'class="points">(.*?)</script>', text))
 
 
 def test_points_for_the_script_are_those_that_are_drawn(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@
         const where = each.xs[index] === x ? "" : ` (at ${said(each.xs[index])})`;
         return [`${each.name} ${said(each.ys[index])}${where}`];
       });
-      return `${points.x.name} ${said(x)}: ${found.join(", ")}`;
+      return `${points.x.name} ${said(x)}: ${found.join("; ")}`;
     };
 
     const show = () => {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,8 @@ from loradock.report.console import gib, shown
 from loradock.report.html.runs import Run, listed, numbers
 
 ABSENT = "-"
+HASH = re.compile(r"[0-9a-f]{40,64}")
+HASH_SIGNS = 12
 OWN = ("output", "name")
 """What every run has of its own, and says nothing."""
 MACHINE = ("platform", "python", "cpus", "memory_bytes", "in_container", "driver", "world_size", "git_commit")
@@ -43,8 +46,13 @@ def differences(runs: Sequence[Run]) -> list[Difference]:
         for name in names:
             values = tuple(text_of(each[name]) if name in each else ABSENT for each in asked)
             if len(set(values)) > 1:
-                found.append(Difference(group=group, name=name, values=values))
+                found.append(Difference(group=group, name=name, values=tuple(map(brief, values))))
     return found
+
+
+def brief(text: str) -> str:
+    """A hash by its beginning, anything else as it is."""
+    return text[:HASH_SIGNS] if HASH.fullmatch(text) else text
 
 
 def leaves(content: Any, *, path: str = "") -> Iterator[tuple[str, Any]]:
