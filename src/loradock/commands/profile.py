@@ -82,7 +82,8 @@ def profile(ask: Ask, *, steps: int, warmup_steps: int, as_json: bool) -> None:
         click.echo(json.dumps(content, indent=2))
         return
     console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_COLUMNS)
-    for table in report.tables(content):
+    for heading, table in report.tables(content):
+        console.print(heading, markup=False, soft_wrap=True)
         console.print(table)
     for line in report.lines(content):
         click.echo(line)

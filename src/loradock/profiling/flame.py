@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
+from loradock.profiling.ranges import PREFIX
 from loradock.profiling.trace import Trace, nested
 
 
@@ -27,7 +28,7 @@ def of_device(trace: Trace) -> dict[str, float]:
 
 def joined(path: tuple[str, ...]) -> str:
     """One stack as text."""
-    return ";".join(name.replace(";", ",") for name in path)
+    return ";".join(name.removeprefix(PREFIX).replace(";", ",") for name in path)
 
 
 def collapsed(stacks: Mapping[str, float]) -> str:

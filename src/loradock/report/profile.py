@@ -11,28 +11,30 @@ SHOWN_OPERATORS = 10
 NAME_WIDTH = 60
 
 
-def tables(content: Mapping[str, Any]) -> list[Table]:
-    """The step, the whole run, roles, and the longest operators or kernels."""
+def tables(content: Mapping[str, Any]) -> list[tuple[str, Table]]:
+    """Headings and tables: the step, the whole run, roles, and the longest operators or kernels."""
     steps = content["steps"]
-    step = share_table(
-        f"a step: {spoken(content['step_seconds'])}, {content['tokens_per_second']:,.0f} real tokens/s "
-        f"({steps['counted']} steps without the profiler)",
-        content["timeline"],
-    )
     run = content["run"]
-    whole = share_table(f"the whole run: {run['steps']} steps, about {spoken(run['seconds'])}", run["parts"])
     on_device = content["busy_share"] is not None
-    computing = share_table(
-        f"what {'the card' if on_device else 'the host'} computes, a recorded step "
-        f"({steps['recorded']} steps, {content['recorded_slowdown']:.2f} x as long as one without the profiler)",
-        content["roles"],
+    step = (
+        f"a step: {spoken(content['step_seconds'])}, {content['tokens_per_second']:,.0f} real tokens/s "
+        f"({steps['counted']} steps without the profiler)"
     )
-    return [step, whole, computing, operator_table(content, title="kernels" if on_device else "operators")]
+    computing = (
+        f"what {'the card' if on_device else 'the host'} computes, a recorded step "
+        f"({steps['recorded']} steps, {content['recorded_slowdown']:.2f} x as long as one without the profiler)"
+    )
+    return [
+        (step, share_table(content["timeline"])),
+        (f"the whole run: {run['steps']:,} steps, about {spoken(run['seconds'])}", share_table(run["parts"])),
+        (computing, share_table(content["roles"])),
+        (f"longest {'kernels' if on_device else 'operators'}, a recorded step", operator_table(content)),
+    ]
 
 
-def share_table(title: str, rows: list[dict[str, Any]]) -> Table:
+def share_table(rows: list[dict[str, Any]]) -> Table:
     """Names, seconds and shares; what takes no time is left out."""
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+    table = Table(box=None, padding=(0, 2, 0, 2), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right")
     table.add_column(justify="right")
@@ -42,15 +44,9 @@ def share_table(title: str, rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def operator_table(content: Mapping[str, Any], *, title: str) -> Table:
+def operator_table(content: Mapping[str, Any]) -> Table:
     """The longest by their own time."""
-    table = Table(
-        title=f"longest {title}, a recorded step",
-        title_justify="left",
-        box=None,
-        padding=(0, 2, 0, 0),
-        show_header=False,
-    )
+    table = Table(box=None, padding=(0, 2, 0, 2), show_header=False)
     table.add_column(no_wrap=True, max_width=NAME_WIDTH)
     table.add_column(no_wrap=True, style="dim")
     table.add_column(justify="right")
