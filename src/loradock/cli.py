@@ -21,7 +21,7 @@ COMMANDS = {
     "plan": ("loradock.commands.plan", "Audit a run: decisions, what is left on the table, time and cost."),
     "checkpoint": ("loradock.commands.checkpoint", "List, verify or export the checkpoints of a run."),
     "config": ("loradock.commands.config", "Show, validate or describe a run's configuration."),
-    "report": ("loradock.commands.report", "Make an HTML page of runs: curves, plan, time, memory, comparison."),
+    "report": ("loradock.commands.report", "Make an HTML page of a run, or compare several."),
     "data": ("loradock.commands.data", "Look at a data set: lengths, truncation, padding, odd rows."),
     "build": ("loradock.commands.build", "Build the image, on scratch storage."),
     "prune": ("loradock.commands.prune", "Free the space that loradock's images, caches and scratch take."),

@@ -73,7 +73,7 @@ def smoothing_span(count: int) -> int:
 def smoothed(ys: Iterable[float], *, span: int) -> list[float]:
     """Exponentially weighted means with a weight of 2 / (span + 1) for the newest value, corrected for the beginning.
 
-    The correction divides by the sum of the weights so far, as Adam does (Kingma & Ba, 2015).
+    The correction divides by the sum of the weights so far, as Adam does (arXiv 1412.6980).
     """
     weight = 2 / (span + 1)
     means: list[float] = []
