@@ -90,6 +90,15 @@ def test_the_winners_are_combined_and_what_adds_nothing_is_left_out() -> None:
     assert ("a=1", "a=2") not in [run[:2] for run in world.runs]
 
 
+def test_what_another_trial_overtakes_by_far_is_left_undecided() -> None:
+    world = World({"a=1": 4.0, "b=1": 1.05}, noise=0.01)
+    found = search(world, A, B)
+    found.go()
+    assert [len(arm.rounds) for arm in found.arms] == [3, 3]
+    rows = document(found, price_per_hour=None, published={})["rows"]
+    assert [each.get("word") for each in rows[1:]] == ["cause", "undecided"]
+
+
 def test_a_trial_that_breaks_is_a_result_and_not_run_again() -> None:
     world = World()
     world.broken["a=1"] = Failed(kind="out of memory", words="full", exit_code=80)

@@ -73,7 +73,7 @@ class Watch:
         """The last metric line is the end where nothing is waited for that comes after it."""
         match event:
             case Shrunk() if self.task and not self.task.may_shrink:
-                raise OutOfMemory(f"out of memory: {event.why}")
+                raise OutOfMemory(event.why)
             case StepResult() if self.task and event.step >= self.task.last_step and not self.task.waits_for:
                 raise Enough
             case _:

@@ -8,6 +8,7 @@ this process, which ends it; it also ends when this process does, however that w
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import os
@@ -42,6 +43,7 @@ ANSWER = "answer"
 LOG = "log"
 POLL_SECONDS = 0.5
 SHOWN_LETTERS = 300
+FATAL = "Fatal Python error: "
 MEMORY_WORDS = ("CUDA out of memory", "OutOfMemoryError", "MemoryError", "cannot allocate memory", "std::bad_alloc")
 
 
@@ -95,7 +97,7 @@ def run(work: Callable[[], object], *, folder: Path, limit_seconds: float) -> An
 def failed(code: int, log: str) -> Failed:
     """How a child came to nothing, by its exit code (negative: the signal that ended it) and what it wrote."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    said = [line.removeprefix("error: ") for line in lines if line.startswith(("error: ", FATAL))]
     last = (said or lines or ["it said nothing"])[-1]
     words = secrecy.without(last, secrecy.of(os.environ))[:SHOWN_LETTERS]
     if code < 0:
@@ -160,6 +162,7 @@ def _alone(folder: Path) -> None:
     for number, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
         os.dup2(source, number)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
+    faulthandler.enable()
     for number in signals.SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.SIGNALS)

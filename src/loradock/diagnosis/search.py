@@ -21,6 +21,8 @@ PASSES, OVERSHADOWED = "passes", 0.5
 """Passes that take less than this much of what another phase takes are not worth a trial before that is mended."""
 MUCH_SLOWER, SLOWER = math.log(0.8), math.log(0.95)
 """A trial that is much slower once, or slower twice, is measured no more: it is no remedy."""
+OVERTAKEN = 1.5
+"""A trial whose interval ends so many times below where another one's begins is left undecided."""
 PATIENCE_SECONDS, PATIENCE = 60.0, 3.0
 """How long a run may take: so much longer than the longest before it, so many times."""
 WAITED_FOR = 0.05
@@ -125,7 +127,16 @@ class Search:
 
     def undecided(self) -> list[Arm]:
         """What is worth another round."""
-        return [arm for arm in self.arms if arm.bound is None and self.is_open(arm)]
+        return [arm for arm in self.arms if arm.bound is None and self.is_open(arm) and not self.is_overtaken(arm)]
+
+    def is_overtaken(self, arm: Arm) -> bool:
+        """Whether another trial is so much faster that by how much this one is has no weight any more."""
+        ratio = self.ratio(arm)
+        if self.is_table or not ratio or ratio.rounds < self.least_rounds or ratio.high is None:
+            return False
+        others = [self.ratio(each) for each in self.arms if each is not arm]
+        lows = [each.low for each in others if each and each.low and each.side == "faster"]
+        return ratio.side == "open" and bool(lows) and ratio.high * OVERTAKEN < max(lows)
 
     def is_open(self, arm: Arm, other: Arm | None = None) -> bool:
         """Whether another round could tell more about an arm against the baseline, or another one."""
