@@ -20,6 +20,7 @@ import re
 import statistics
 import tempfile
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, nargs="+", default=[DEFAULT_SECONDS, SHORT_SECONDS])
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
+    warnings.simplefilter("ignore")
     machine = described()
     with tempfile.TemporaryDirectory() as folder:
         subject = made(Path(folder), steps=options.steps)

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from tiny import Silent
 
-from loradock import probe
+from loradock import probe, run
 from loradock.config.load import load
 from loradock.engine.base import StepDone
 from loradock.engine.fast.trainer import FastTrainer
+from loradock.errors import Interrupted, Stopped
 from loradock.host import Host
 from loradock.profiling import ranges
 from loradock.profiling.profile import profile, shortened
@@ -104,3 +105,17 @@ def test_a_profile_accounts_for_the_step_and_keeps_its_files(
     assert found["busy_share"] is None
     assert 0 < found["rates"]["flops"] < found["rates"]["peak_flops"]
     json.dumps(found, allow_nan=False)
+
+
+def test_a_signal_ends_a_profile_with_nothing_kept(
+    llama: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopping(*_: Any, **__: Any) -> None:
+        raise Stopped("stopped by SIGTERM; step 3 is committed")
+
+    monkeypatch.setattr(run, "execute", stopping)
+    output = tmp_path / "out"
+    output.mkdir()
+    with pytest.raises(Interrupted, match="nothing is kept"):
+        profile(loaded(tmp_path, llama, rows), facts=probe.gather(Host()), output=output, window=WINDOW, view=Silent())
+    assert list(output.iterdir()) == []

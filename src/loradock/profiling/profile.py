@@ -9,12 +9,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from loradock import breakdown, plan, run
+from loradock import breakdown, plan, run, signals
 from loradock.breakdown import Breakdown
 from loradock.config.load import Loaded
 from loradock.config.schema import RunConfig
-from loradock.errors import LoradockError
+from loradock.errors import Interrupted, LoradockError, Stopped
 from loradock.facts import Facts
+from loradock.memory.widths import widths
 from loradock.optimizations.base import CPU_TOKENS
 from loradock.plan import Plan
 from loradock.profiling import ceilings, flame, reading, roles, work
@@ -29,6 +30,8 @@ from loradock.telling import View
 TRACE, FLAME, FLAME_DEVICE = "trace.json.gz", "flame.txt", "flame-device.txt"
 BEFORE_TRAINING = ("model files and libraries", "data", "training library", "base model")
 """The stages of a run that are over when training begins, as `stages` names them."""
+NOT_COMPUTING = (roles.DATA, roles.EVALUATION, roles.SAVING, roles.LOGGING, roles.OPTIMIZER)
+"""Roles outside the passes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +63,8 @@ def profile(loaded: Loaded, *, facts: Facts, output: Path, window: Window, view:
                 view=recorder,
                 env_check={"skipped": "loradock profile"},
             )
+        except Stopped as stopped:
+            raise Interrupted(f"{signals.requested() or 'a signal'} stopped the profile; nothing is kept") from stopped
         finally:
             recorder.close()
         files = written(recorder, output)
@@ -217,17 +222,12 @@ def evidence_of(measured: Measured, *, training_share: float, preparing: float) 
     )
 
 
-NOT_COMPUTING = (roles.DATA, roles.EVALUATION, roles.SAVING, roles.LOGGING, roles.OPTIMIZER)
-
-
 def smallness(computing: Mapping[str, float], whole: Plan, *, dtype: str, slots: float, passes: int) -> float | None:
     """What part of the passes larger ones would spare, by what is measured for products and elementwise operations.
 
     Weights are made dense once a pass, whatever its size; attention goes document by document, and would spare nothing.
     None where a step is one pass.
     """
-    from loradock.memory.widths import widths
-
     tokens, most = max(1, round(slots / passes)), min(round(slots), CPU_TOKENS)
     if passes < 2 or most <= tokens:
         return None
