@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -126,12 +127,14 @@ def test_the_picture_has_bars_both_curves_and_the_lengths(stats: Any, rows: Path
 
 @pytest.mark.parametrize("lengths", [[12], [20, 30, 30, 31, 44], [4, 30, 31, 9000]])
 def test_the_picture_is_drawn_of_one_length_of_like_ones_and_of_a_wide_span(lengths: list[int], tmp_path: Path) -> None:
-    few, many = tmp_path / "few.png", tmp_path / "many.png"
-    draw(np.array(lengths, dtype=np.int32), marks={}, title="rows", file=few)
-    draw(np.array(lengths, dtype=np.int32), marks={lengths[0]: "limit", 10**6: "far"}, title="rows", file=many)
-    plain, marked = imread(few), imread(many)
-    assert near(plain, VERMILLION) > 50
-    assert not np.array_equal(plain, marked)
+    marks = {"plain": {}, "line": {lengths[0]: ""}, "name": {lengths[0]: "limit", 10**6: "far"}}
+    pictures = []
+    for name, marked in marks.items():
+        draw(np.array(lengths, dtype=np.int32), marks=marked, title="rows", file=tmp_path / f"{name}.png")
+        pictures.append(imread(tmp_path / f"{name}.png"))
+    assert near(pictures[0], VERMILLION) > 50
+    for first, second in pairwise(pictures):
+        assert not np.array_equal(first, second)
 
 
 def test_the_curves_are_shares_of_rows_and_of_tokens() -> None:

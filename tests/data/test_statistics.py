@@ -141,7 +141,7 @@ def test_each_length_tells_what_it_really_cuts(make: Maker, counted: list[list[b
 
 
 def test_padding_and_packs_are_those_of_the_batches_that_a_run_makes(make: Maker) -> None:
-    corpus = make.corpus(write(make.folder / "rows.jsonl", pairs(90, longest=25)), train={"seed": 3, "micro_batch": 6})
+    corpus = make.corpus(write(make.folder / "rows.jsonl", pairs(140, longest=25)), train={"seed": 3, "micro_batch": 6})
     found = measure(corpus, model=model(), max_length=64, lengths=[])
     fitted = fit(corpus.train.prepared, rows=corpus.train.fitted.rows, max_length=64)
     assert len(fitted.rows) > 3 * 16
@@ -215,6 +215,9 @@ def test_odd_rows_are_counted_with_their_places(make: Maker) -> None:
     assert odd["outlier-long"] == (1, (f"{place}:48",))
     assert odd["left-out"] == (1, (f"{place}:48",))
     assert "leaked-row" not in odd
+    characters = sum(len(prompt) + len(completion) for prompt, completion in rows)
+    what = next(each.what for each in found.suspicions if each.name == "unprintable")
+    assert f"({(1 + 2 + 3 + 2) / characters:.2g} of all characters" in what
 
 
 def test_counts_go_on_where_places_end(make: Maker) -> None:
@@ -321,6 +324,27 @@ def test_the_recommended_length_is_the_shortest_that_keeps_what_the_rule_says(ma
     assert advice.reasons[0].startswith(f"{advice.max_length} keeps ")
 
 
+def test_a_length_that_loses_much_of_what_is_learned_is_not_good(make: Maker) -> None:
+    draw = random.Random(5)
+    rows = [*((words(draw, 8) + "\n", "Yes.") for _ in range(199)), ("Tell a tale.\n", words(draw, 900))]
+    advice = make.of(rows, positions=1 << 14)
+    assert advice.recommendation.max_length == advice.recommendation.whole == advice.recommendation.needed
+    assert at(advice, 256).cut.rows_whole >= 0.99 * 200
+    assert at(advice, 256).cut.learned_tokens_lost > 0.005 * advice.learned.tokens
+
+
+def test_all_is_not_kept_where_that_takes_a_far_longer_length_for_little_work(make: Maker) -> None:
+    draw = random.Random(6)
+    rows = [*((words(draw, 12) + "\n", "Yes.") for _ in range(399)), (words(draw, 60) + "\n", "No.")]
+    corpus = make.corpus(write(make.folder / "rows.jsonl", rows), train={"micro_batch": 1})
+    found = measure(corpus, model=model(), max_length=1024)
+    advice = found.recommendation
+    assert advice.whole
+    assert advice.max_length == advice.needed
+    assert advice.whole > 2 * advice.needed
+    assert at(found, advice.whole).padded.total < 1.05 * at(found, advice.needed).padded.total
+
+
 def test_all_rows_are_kept_whole_where_that_costs_little(make: Maker) -> None:
     found = make.of([(words(random.Random(n), 100) + "\n", "Yes.") for n in range(50)])
     longest = found.tokens.percentiles["max"]
@@ -336,7 +360,7 @@ def test_a_model_with_too_few_positions_is_the_limit(make: Maker) -> None:
 
 
 def test_the_bins_hold_every_row_once() -> None:
-    for lengths in ([5], [7, 7, 7], list(range(1, 500)), [30] * 50 + [9000], [1, 2, 3, 4], list(range(100, 131))):
+    for lengths in ([5], [7, 7, 7], list(range(1, 500)), [30] * 999 + [9000], [1, 2, 3, 4], list(range(100, 131))):
         found = histogram(np.array(lengths, dtype=np.int32))
         assert sum(found.rows) == len(lengths)
         assert len(found.edges) == len(found.rows) + 1 <= 20
