@@ -15,7 +15,7 @@ from matplotlib.image import imread
 
 from loradock.cli import cli
 from loradock.errors import LoradockError, ModelError, NotWritable
-from loradock.report.histogram import GREEN, VERMILLION, bars, cumulative, draw
+from loradock.report.histogram import GREEN, VERMILION, bars, cumulative, draw
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_the_picture_has_bars_both_curves_and_the_lengths(stats: Any, rows: Path
     assert ended.stderr == f"drawn: {file}\n"
     image = imread(file)
     assert image.shape[:2] == (600, 1080)
-    assert min(near(image, VERMILLION), near(image, GREEN)) > 200
+    assert min(near(image, VERMILION), near(image, GREEN)) > 200
     refused = error_of(stats("--data", rows, "--png", tmp_path / "nowhere" / "a.png"))
     assert isinstance(refused, NotWritable)
 
@@ -132,7 +132,7 @@ def test_the_picture_is_drawn_of_one_length_of_like_ones_and_of_a_wide_span(leng
     for name, marked in marks.items():
         draw(np.array(lengths, dtype=np.int32), marks=marked, title="rows", file=tmp_path / f"{name}.png")
         pictures.append(imread(tmp_path / f"{name}.png"))
-    assert near(pictures[0], VERMILLION) > 50
+    assert near(pictures[0], VERMILION) > 50
     for first, second in pairwise(pictures):
         assert not np.array_equal(first, second)
 

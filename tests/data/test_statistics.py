@@ -199,7 +199,7 @@ def test_odd_rows_are_counted_with_their_places(make: Maker) -> None:
         ("What is red?", "A rose."),
         ("Say it again.", "Say it again. "),
         ("Bell?", "It rang\u0007."),
-        ("Caf\u00c3\u00a9?", "It\u00e2\u20ac\u2122s caf\u00c3\u00a9."),
+        ("Ol\u00c3\u00a9?", "It\u00e2\u20ac\u2122s ol\u00c3\u00a9."),
         ("Short?", "a"),
         (words(random.Random(1), 4000), "Too long."),
     ]
@@ -230,7 +230,7 @@ def test_counts_go_on_where_places_end(make: Maker) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "caf\u00e9 na\u00efve \u00c9COLE",
+        "ol\u00e9 na\u00efve \u00c9COLE",
         "\u201cCAF\u00c9\u201d \u2013 d\u00e9j\u00e0\u2026",
         "\u65e5\u672c\u8a9e",
         "a\tb\r\nc",
@@ -243,7 +243,7 @@ def test_honest_text_is_not_taken_for_damaged(text: str) -> None:
     assert not MOJIBAKE.search(text)
 
 
-@pytest.mark.parametrize("text", ["caf\u00e9", "\u201cyes\u201d", "it\u2019s", "a \u2013 b", "\u00dcber", "\U0001f642"])
+@pytest.mark.parametrize("text", ["ol\u00e9", "\u201cyes\u201d", "it\u2019s", "a \u2013 b", "\u00dcber", "\U0001f642"])
 @pytest.mark.parametrize("wrong", ["cp1252", "latin-1"])
 def test_utf8_read_as_western_text_is_found(text: str, wrong: str) -> None:
     damaged = text.encode().decode(wrong, errors="replace")
@@ -340,6 +340,7 @@ def test_all_is_not_kept_where_that_takes_a_far_longer_length_for_little_work(ma
     found = measure(corpus, model=model(), max_length=1024)
     advice = found.recommendation
     assert advice.whole
+    assert advice.needed
     assert advice.max_length == advice.needed
     assert advice.whole > 2 * advice.needed
     assert at(found, advice.whole).padded.total < 1.05 * at(found, advice.needed).padded.total

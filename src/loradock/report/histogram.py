@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 BARS, CURVE_POINTS = 64, 1024
-BLUE, VERMILLION, GREEN = "#0072B2", "#D55E00", "#009E73"
+BLUE, VERMILION, GREEN = "#0072B2", "#D55E00", "#009E73"
 """Of the palette of Okabe and Ito, which is told apart with every kind of colour vision."""
 LOG_SPAN = 32
 """Where the longest row has so many times the tokens of the shortest, the axis counts in powers of two."""
@@ -38,7 +38,7 @@ def draw(lengths: np.ndarray[Any, Any], *, marks: Mapping[int, str], title: str,
     rows.set_title(title, loc="left")
     shares = rows.twinx()
     covered, inside = cumulative(ordered, at)
-    shares.plot(at, covered, color=VERMILLION, linewidth=1.8, label="rows no longer than this")
+    shares.plot(at, covered, color=VERMILION, linewidth=1.8, label="rows no longer than this")
     shares.plot(at, inside, color=GREEN, linewidth=1.8, linestyle="--", label="tokens inside this length")
     shares.set_ylim(0, 1.02)
     shares.set_ylabel("share of all")
