@@ -33,7 +33,7 @@ def measured(*, times: float = 1.0, phases: dict[str, float] | None = None, **ot
         "total_steps": 1000,
         "lost_tokens": 0,
         "all_tokens": 100_000,
-        "truncated_rows": 0,
+        "cut_rows": 0,
         "device": "cpu",
         "engine": "fast",
         "micro_batch": 4,

@@ -25,7 +25,7 @@ def case(name: str, ratio: Ratio | None = None, *, failure: Failed | None = None
     seen = measured(
         times=1 / ratio.value if ratio else 1.0,
         lost_tokens=lost,
-        truncated_rows=7 if lost else 0,
+        cut_rows=7 if lost else 0,
         memory_bytes=int(memory * BASELINE.memory_bytes),
         padding_share=padding,
     )
@@ -43,7 +43,7 @@ def case(name: str, ratio: Ratio | None = None, *, failure: Failed | None = None
         (case("a", times(1.2, spread=0.3)), "undecided: after 3 round(s)"),
         (case("a", times(1.06, spread=0.05, rounds=4)), "not the cause: 1.11x faster at most"),
         (case("a", times(1.5), price="tokens", lost_tokens=31_000),
-         "not worth it: 31 % more of the tokens are lost, 7 rows are cut"),
+         "not worth it: 31 % more of the tokens are lost, 7 rows are cut or dropped"),
         (case("a", times(1.5), accuracy_risk="moderate", price="half"),
          "not worth it: moderate risk to accuracy: half"),
         (case("a", times(1.5), price="whole weights", memory=3.0), "not worth it: 3.0 times the memory"),

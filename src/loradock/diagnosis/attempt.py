@@ -98,7 +98,7 @@ def measure(loaded: Loaded, *, facts: Facts, directory: Path, task: Task) -> Mea
         total_steps=whole.value("steps"),
         lost_tokens=plan.data.lost_tokens,
         all_tokens=plan.data.tokens + plan.data.lost_tokens,
-        truncated_rows=plan.data.truncated_rows,
+        cut_rows=plan.data.truncated_rows + plan.data.dropped_rows,
         device=whole.value("device"),
         engine=whole.value("engine"),
         micro_batch=whole.value("micro_batch"),

@@ -89,7 +89,7 @@ def figures(measured: Measured) -> dict[str, Any]:
         "padding_share": measured.padding_share,
         "loss": measured.loss,
         "lost_tokens": measured.lost_tokens,
-        "truncated_rows": measured.truncated_rows,
+        "cut_rows": measured.cut_rows,
     }
 
 

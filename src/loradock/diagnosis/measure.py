@@ -40,7 +40,7 @@ class Measured:
     total_steps: int
     lost_tokens: int
     all_tokens: int
-    truncated_rows: int
+    cut_rows: int
     device: str
     engine: str
     micro_batch: int

@@ -22,7 +22,7 @@ PASSES, OVERSHADOWED = "passes", 0.5
 MUCH_SLOWER, SLOWER = math.log(0.8), math.log(0.95)
 """A trial that is much slower once, or slower twice, is measured no more: it is no remedy."""
 OVERTAKEN = 1.5
-"""A trial whose interval ends so many times below where another one's begins is left undecided."""
+"""A trial that is so many times slower than another, their intervals apart, is left undecided."""
 PATIENCE_SECONDS, PATIENCE = 60.0, 3.0
 """How long a run may take: so much longer than the longest before it, so many times."""
 WAITED_FOR = 0.05
@@ -135,8 +135,11 @@ class Search:
         if self.is_table or not ratio or ratio.rounds < self.least_rounds or ratio.high is None:
             return False
         others = [self.ratio(each) for each in self.arms if each is not arm]
-        lows = [each.low for each in others if each and each.low and each.side == "faster"]
-        return ratio.side == "open" and bool(lows) and ratio.high * OVERTAKEN < max(lows)
+        return ratio.side == "open" and any(
+            other.side == "faster" and other.low and ratio.high < other.low and ratio.value * OVERTAKEN < other.value
+            for other in others
+            if other
+        )
 
     def is_open(self, arm: Arm, other: Arm | None = None) -> bool:
         """Whether another round could tell more about an arm against the baseline, or another one."""

@@ -109,7 +109,7 @@ def too_dear(case: Case, measured: Measured, baseline: Measured) -> str:
     lost = measured.lost_tokens - baseline.lost_tokens
     if lost > 0:
         share = percent(lost / max(1, baseline.all_tokens))
-        return f"{share} more of the tokens are lost, {measured.truncated_rows:,} rows are cut"
+        return f"{share} more of the tokens are lost, {measured.cut_rows:,} rows are cut or dropped"
     risks = {"accuracy": trial.accuracy_risk, "stability": trial.stability_risk}
     for subject, risk in risks.items():
         if risk not in BEARABLE and trial.is_remedy:
