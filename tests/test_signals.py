@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -157,3 +158,18 @@ def test_what_the_caller_ignored_stays_ignored() -> None:
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     assert said(process)[-1] == "tidied up after SIGTERM"
+
+
+def test_a_signal_inside_an_exec_of_an_import_ends_python_m_with_76_too(tmp_path: Path) -> None:
+    """Python notes an interrupt that left such text, and would end with SIGINT although it was handled."""
+    (tmp_path / "interrupted.py").write_text(
+        "import signal\n"
+        "from loradock import cli\n"
+        "cli.cli = lambda **_: exec('signal.raise_signal(signal.SIGTERM)')\n"
+        "cli.main()\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 76, done.stderr

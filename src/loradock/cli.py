@@ -81,6 +81,9 @@ def main() -> None:
 def _end(error: LoradockError) -> NoReturn:
     click.echo(str(error), err=True)
     termination.write(error.exit_code, error)
+    # A KeyboardInterrupt that went through an exec of text (as imports make them) ends `python -m` with SIGINT whatever
+    # came of it, until another such exec goes well.
+    exec("")
     sys.exit(error.exit_code)
 
 
