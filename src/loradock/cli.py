@@ -16,9 +16,9 @@ from loradock.errors import Interrupted, LoradockError
 COMMANDS = {
     "train": ("loradock.commands.train", "Fine-tune an adapter: the main job."),
     "env-check": ("loradock.commands.env_check", "Prove that this machine can train, or say what to do."),
-    "diagnose": ("loradock.commands.diagnose", "Find what brakes a run: try one change after another, measure each."),
+    "diagnose": ("loradock.commands.diagnose", "Find what brakes a run: one change at a time, measured."),
     "profile": ("loradock.commands.profile", "Where the time of a run goes, and what bounds it."),
-    "plan": ("loradock.commands.plan", "Audit a run: decisions, what is left on the table, time and cost."),
+    "plan": ("loradock.commands.plan", "Audit a run: decisions, what it leaves, time and cost."),
     "checkpoint": ("loradock.commands.checkpoint", "List, verify or export the checkpoints of a run."),
     "config": ("loradock.commands.config", "Show, validate or describe a run's configuration."),
     "report": ("loradock.commands.report", "Make an HTML page of a run, or compare several."),
