@@ -55,3 +55,15 @@ def test_a_run_that_continues_is_counted_from_its_first_line() -> None:
 def test_warm_up_leaves_nothing_of_a_short_run() -> None:
     assert of([line(1, steps=1), line(2, steps=1)], warmup_steps=5) is None
     assert of([]) is None
+
+
+def test_a_run_without_evaluations_has_a_cadence_of_none() -> None:
+    found = breakdown.of(
+        [line(1, steps=1), line(2, steps=1)],
+        evaluations=[],
+        checkpoints=[],
+        cadence={**CADENCE, "evaluate": 0},
+        warmup_steps=0,
+    )
+    assert found is not None
+    assert found.phases["evaluation"] == 0

@@ -56,7 +56,7 @@ def of(
 ) -> Breakdown | None:
     """The breakdown of a run by its metric lines; None where no line lies whole behind the first `warmup_steps` steps.
 
-    `cadence`: steps between metric lines (`log`), evaluations (`evaluate`) and checkpoints (`save`), as planned.
+    `cadence`: steps between metric lines (`log`), evaluations (`evaluate`; 0: none) and checkpoints (`save`), as planned.
     """
     first = train[0]["step"] - 1 if train else 0
     spans = list(zip([first, *(line["step"] for line in train)], train, strict=False))
@@ -68,9 +68,9 @@ def of(
     seconds = sum(line["seconds"] for _, line in counted) / steps
     phases["other"] = max(0.0, seconds - sum(phases.values()))
     written = [line["phases"]["logging"] for before, line in pairwise_lines(train) if before >= warmup_steps]
-    phases["logging"] = mean(written) / cadence["log"]
-    phases["evaluation"] = mean([line["seconds"] for line in evaluations]) / cadence["evaluate"]
-    phases["saving"] = mean([line["seconds"] for line in checkpoints]) / cadence["save"]
+    between = {"logging": (written, "log"), "evaluation": (of_each(evaluations), "evaluate")}
+    between["saving"] = (of_each(checkpoints), "save")
+    phases |= {name: mean(values) / max(1, cadence[every]) for name, (values, every) in between.items()}
     return Breakdown(
         phases=phases,
         tokens=sum(line["tokens"] for _, line in counted) / steps,
@@ -82,6 +82,11 @@ def of(
 def pairwise_lines(train: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
     """Each line that says what the one before it took to write, with the step of that one."""
     return [(before["step"], line) for before, line in pairwise(train) if "logging" in line["phases"]]
+
+
+def of_each(lines: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Seconds of each evaluation or checkpoint."""
+    return [line["seconds"] for line in lines]
 
 
 def mean(values: Sequence[float]) -> float:
