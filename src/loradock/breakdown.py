@@ -56,7 +56,7 @@ def of(
 ) -> Breakdown | None:
     """The breakdown of a run by its metric lines; None where no line lies whole behind the first `warmup_steps` steps.
 
-    `cadence`: steps between metric lines (`log`), evaluations (`evaluate`; 0: none) and checkpoints (`save`), as planned.
+    `cadence`: steps between metric lines (`log`), evaluations (`evaluate`, 0 for none) and checkpoints (`save`).
     """
     first = train[0]["step"] - 1 if train else 0
     spans = list(zip([first, *(line["step"] for line in train)], train, strict=False))

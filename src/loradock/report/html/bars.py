@@ -88,7 +88,7 @@ def step_of(run: Run) -> Breakdown | None:
             counted,
             evaluations=[line for line in run.evaluations if is_whole(line, ("seconds",))],
             checkpoints=[line for line in run.checkpoints if is_whole(line, ("seconds",))],
-            cadence={name: max(1, steps) for name, steps in cadence.items()},
+            cadence=cadence,
             warmup_steps=warmup_steps,
         )
         if found and found.seconds > 0:
