@@ -10,12 +10,10 @@ copies within the device's memory, and NF4 dequantisation by bitsandbytes.
 from __future__ import annotations
 
 import argparse
-import json
-import re
 from pathlib import Path
 from typing import Any
 
-from bench.floor.machine import described
+from bench.floor.machine import described, write
 from bench.floor.rates import Device, measure
 
 RESULTS = Path(__file__).parents[1] / "results" / "floor"
@@ -56,11 +54,7 @@ def main() -> None:
     tokens = options.tokens or ([512, 4096, 16384] if device.kind == "cuda" else [256])
     rates = measure(device, tokens=tokens, seconds=options.seconds, shrink=options.shrink)
     record = {"machine": machine, "rates": rates}
-    options.results.mkdir(parents=True, exist_ok=True)
-    stem = re.sub(r"[^a-z0-9]+", "-", machine["device"].lower()).strip("-")
-    (options.results / f"{stem}.json").write_text(json.dumps(record, indent=1) + "\n")
-    (options.results / f"{stem}.md").write_text(table(record))
-    print(table(record))
+    write(record, table(record), folder=options.results)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,8 @@ by itself.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
-import re
 import statistics
 import tempfile
 import time
@@ -26,7 +24,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from bench.floor.machine import described
+from bench.floor.machine import described, write
 from bench.monitoring.runs import Subject, made, step_seconds
 
 RESULTS = Path(__file__).parents[1] / "results" / "monitoring"
@@ -123,11 +121,7 @@ def main() -> None:
         "intervals": {f"{interval:g}": summary(found, interval) for interval in options.seconds},
         "seconds": [{f"{interval:g}": each[interval] for interval in each} for each in found],
     }
-    options.results.mkdir(parents=True, exist_ok=True)
-    stem = re.sub(r"[^a-z0-9]+", "-", machine["device"].lower()).strip("-")
-    (options.results / f"{stem}.json").write_text(json.dumps(record, indent=1) + "\n")
-    (options.results / f"{stem}.md").write_text(table(record))
-    print(table(record))
+    write(record, table(record), folder=options.results)
 
 
 if __name__ == "__main__":

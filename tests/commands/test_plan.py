@@ -11,24 +11,15 @@ import pytest
 from click.testing import CliRunner, Result
 from tiny import BASE, write_rows
 
+from bench.train.models import MODELS
 from loradock.cli import cli
 
 MISTRAL = {
+    **{name: value for name, value in MODELS["mistral-7b"].items() if name != "source"},
     "architectures": ["MistralForCausalLM"],
-    "model_type": "mistral",
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 32000,
-    "max_position_embeddings": 32768,
-    "sliding_window": 4096,
-    "tie_word_embeddings": False,
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-"""mistralai/Mistral-7B-v0.1, config.json."""
 DESCRIBED = ("--rows", "5000", "--mean-tokens", "155", "--longest-tokens", "518")
 
 

@@ -25,7 +25,7 @@ def found(model: FastModel, job: Job, *, seed: int | None) -> Decision:
     torch.cuda.reset_peak_memory_stats()
     parts = job.plan.memory_bytes
     expected = (parts["total"] - sum(parts.get(part, 0) for part in NOT_ALLOCATED)) / 2**30
-    why = f"{expected:.1f} GiB were expected ({peak / expected - 1:+.0%}), every token supervised"
+    why = f"the plan, as first made, expected {expected:.1f} GiB ({peak / expected - 1:+.0%}); every token supervised"
     return Decision(name="largest pass", value=f"{peak:.1f} GiB", why=why)
 
 
