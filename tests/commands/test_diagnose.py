@@ -82,7 +82,9 @@ def test_a_signal_ends_the_child_too(forking: Forking, place: Path) -> None:
         "import time\nfrom loradock.data.steps import TrainSteps\nTrainSteps.__getitem__ = lambda *_: time.sleep(999)"
     )
     command = start(forking, place, code=code)
-    assert command.wait_until(lambda: any(place.glob(".loradock-diagnose-*/*/run/run.json")), seconds=300)
+    logs = ".loradock-diagnose-*/*/log"
+    said = "to write"  # of the disk, the last before the first row is asked for
+    assert command.wait_until(lambda: any(said in log.read_text() for log in place.glob(logs)), seconds=300)
     command.send(signal.SIGTERM)
     assert command.finish(seconds=60) == 76, command.text()
     assert list(place.glob(".loradock-diagnose-*")) == []
