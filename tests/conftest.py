@@ -1,4 +1,4 @@
-"""What holds for every test: `--full` and `--share`, the account of what was skipped, and what many begin with."""
+"""What holds for every test: the options of ours, the account of what was skipped, and what many begin with."""
 
 from __future__ import annotations
 
@@ -21,11 +21,16 @@ ONE_SHARE = "image"
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="also run the tests that take minutes")
     parser.addoption("--write-faults", action="store_true", help="write docs/faults.md from the faults that are made")
+    parser.addoption("--ledger", type=Path, metavar="FILE", help="go on with a campaign: leave out what passed before")
     parser.addoption("--share", type=Path, metavar="FOLDER", help="leave out what another run with FOLDER has begun")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: takes minutes; runs with --full only")
+    if config.getoption("--ledger"):
+        from ledger import Ledger, code_state
+
+        config.pluginmanager.register(Ledger(config.getoption("--ledger"), code_state()))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

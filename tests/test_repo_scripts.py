@@ -197,6 +197,32 @@ def test_tests_marked_full_run_only_when_asked(tmp_path: Path) -> None:
     assert "2 passed" in run(*pytest_command, "--full", cwd=tmp_path).stdout
 
 
+def test_a_campaign_with_a_ledger_goes_on_where_it_stopped_until_the_code_changes(tmp_path: Path) -> None:
+    tests, source, ledger = tmp_path / "tests", tmp_path / "src", tmp_path / "ledger"
+    for folder in (tests, source):
+        folder.mkdir()
+    for name in ("conftest.py", "ledger.py", "skips.txt"):
+        shutil.copy(ROOT / "tests" / name, tests)
+    (source / "good.py").write_text("1", encoding="utf-8")
+    (tests / "test_some.py").write_text(
+        "import os\n\ndef test_good():\n    pass\n\ndef test_wants():\n    assert 'IT' in os.environ\n",
+        encoding="utf-8",
+    )
+    commit = ["-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qam", "state"]
+    for words in (["init", "-q"], ["add", "."], commit):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    (tmp_path / ".git" / "info" / "exclude").write_text("__pycache__\n", encoding="utf-8")
+    plain = ("-p", "no:cacheprovider", "-o", "pythonpath=tests", f"--ledger={ledger}", "tests")
+    command = (sys.executable, "-m", "pytest", "-q", *plain)
+    assert "1 failed, 1 passed" in run(*command, cwd=tmp_path).stdout
+    assert "1 passed, 1 deselected" in run(*command, cwd=tmp_path, IT="1").stdout
+    assert "2 deselected" in run(*command, cwd=tmp_path).stdout
+    (source / "good.py").write_text("2", encoding="utf-8")
+    assert "commit these first" in run(*command, cwd=tmp_path).stderr
+    subprocess.run(["git", *commit], cwd=tmp_path, check=True)
+    assert "holds results of other code" in run(*command, cwd=tmp_path).stderr
+
+
 SHARED = """
 import os, time
 from pathlib import Path
