@@ -63,7 +63,7 @@ class RunRecord:
             "origins": origins,
             "facts": asdict(facts),
             "timings_seconds": {},
-            **{part: before[part] for part in ("fingerprint", "base") if part in before},
+            **{part: before[part] for part in ("fingerprint", "base", "alerts") if part in before},
         }
         self.write()
 

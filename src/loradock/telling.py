@@ -102,7 +102,7 @@ def monitored(job: Job, *, record: RunRecord, view: View) -> Iterator[Monitor | 
         cpus=record.content["facts"]["cpus"],
         fence=record.fence,
     )
-    with Monitor(sampler, tell=tell) as monitor:
+    with Monitor(sampler, tell=tell, before=record.content.get("alerts", ())) as monitor:
         yield monitor
         monitor.look()
     if sampler.problem:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from data.measured import Maker, pairs
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -90,3 +92,20 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"shared data absent: {folder}")
     return folder
+
+
+@pytest.fixture
+def make(tmp_path: Path, tokenizers: dict[str, PreTrainedTokenizerFast]) -> Maker:
+    return Maker(tmp_path, tokenizers["byte-level"])
+
+
+@pytest.fixture
+def counted(make: Maker) -> list[list[bool]]:
+    """Of each of `pairs()`, which tokens are learned: a token of ASCII text is as long as its characters."""
+    masks = []
+    for prompt, completion in pairs():
+        ids = make.tokenizer(f"{prompt}{completion}</s>")["input_ids"]
+        ends = np.cumsum([len(token) for token in make.tokenizer.convert_ids_to_tokens(ids)])
+        assert ends[-1] == len(f"{prompt}{completion}</s>")
+        masks.append([bool(end > len(prompt)) for end in ends])
+    return masks

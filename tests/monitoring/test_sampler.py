@@ -98,6 +98,32 @@ def test_alerts_are_told_once_each_and_recorded(
     ]
 
 
+def test_a_continued_run_keeps_what_was_told_and_tells_only_what_is_new(
+    llama: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [Alert(name="made-up", what="something is wrong", remedy="mend it")]
+    monkeypatch.setattr(monitor.alerts, "found", lambda lines, _: list(made) if lines else [])
+    monkeypatch.setattr(monitor, "LOOK_SECONDS", 0.0)
+    settings = ("train.max_steps=4", "checkpoints.every=1")
+
+    def fail(self: Any, index: int) -> Any:
+        if index == 2:
+            raise OSError("the data are gone")
+        return get(self, index)
+
+    get = StepItems.__getitem__
+    with monkeypatch.context() as patch:
+        patch.setattr(StepItems, "__getitem__", fail)
+        with pytest.raises(StorageError):
+            train(tmp_path / "run", *settings, model=llama, data=rows)
+    made.append(Alert(name="new", what="something else", remedy="mend that"))
+    view = Silent()
+    result = train(tmp_path / "run", *settings, model=llama, data=rows, view=view)
+    assert [text for text in view.stages if text.startswith("alert: ")] == ["alert: something else (to try: mend that)"]
+    told = json.loads((result.directory / "run.json").read_text())["alerts"]
+    assert [(each["name"], each["step"]) for each in told] == [("made-up", 1), ("new", 3)]
+
+
 def test_a_look_that_fails_ends_no_run(
     llama: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,11 @@ def _tf32(config: RunConfig) -> Iterator[Finding]:
         yield _idle("train.tf32", "TF32 is a format of GPUs, and device is cpu")
 
 
+def _kernels(config: RunConfig) -> Iterator[Finding]:
+    if config.engine == "trl" and config.model.kernels != "auto":
+        yield _idle("model.kernels", "the TRL engine computes with the model's own modules")
+
+
 def _model_revision(config: RunConfig) -> Iterator[Finding]:
     name, revision = config.model.name, config.model.revision
     if name and revision and not is_hub_model(name):
@@ -108,6 +113,7 @@ WARNINGS: tuple[Rule, ...] = (
     _tracker_project,
     _deterministic,
     _tf32,
+    _kernels,
     _model_revision,
     _source_keys,
     _long_warmup,

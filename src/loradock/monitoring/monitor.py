@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -23,13 +23,22 @@ KEPT_LINES = 4_000
 
 
 class Monitor:
-    """A context around a training. `tell` is called in the caller's thread, once for each alert, with all so far."""
+    """A context around a training. `tell` is called in the caller's thread, once for each alert, with all so far.
 
-    def __init__(self, sampler: Sampler, *, tell: Callable[[Alert, list[dict[str, Any]]], None]) -> None:
+    `before` are the alerts that an earlier attempt at the run told, as `tell` got them.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        *,
+        tell: Callable[[Alert, list[dict[str, Any]]], None],
+        before: Sequence[dict[str, Any]] = (),
+    ) -> None:
         self.sampler = sampler
         self.tell = tell
         self.lines: list[dict[str, Any]] = []
-        self.told: dict[str, dict[str, Any]] = {}
+        self.told = {alert["name"]: alert for alert in before}
         self.looked = time.monotonic()
 
     def __enter__(self) -> Self:
