@@ -181,9 +181,11 @@ def test_the_patch_applied_gives_the_speed_up_that_it_claims(
     applied = [part for setting in content["patch"]["settings"] for part in ("--set", setting)]
     assert patched[-len(applied) :] == applied
     plain = patched[: -len(applied)]
-    seconds = {
-        name: trained_seconds(forking, world, tmp_path / name, words, LATE + plant.code)
-        for name, words in {"plain": plain, "patched": patched}.items()
-    }
+    seconds: dict[str, list[float]] = {"plain": [], "patched": []}
+    for turn in range(2):  # what disturbs a run makes it slower, so the faster of two counts
+        for name, words in (("plain", plain), ("patched", patched)):
+            output = tmp_path / f"{name}-{turn}"
+            seconds[name].append(trained_seconds(forking, world, output, words, LATE + plant.code))
     patch = content["patch"]
-    assert patch["low"] * 0.9 <= seconds["plain"] / seconds["patched"] <= patch["high"] * 1.1, (seconds, patch)
+    found = min(seconds["plain"]) / min(seconds["patched"])
+    assert patch["low"] * 0.9 <= found <= patch["high"] * 1.1, (seconds, patch)

@@ -15,6 +15,7 @@ from loradock.diagnosis.measure import Failed, Outcome
 from loradock.diagnosis.results import Results
 from loradock.diagnosis.search import Search
 from loradock.errors import UsageError
+from loradock.report.diagnosis import verdict_lines
 from loradock.trials.base import Trial
 
 SPEEDS = {"a=1": 1.5, "b=1": 1.3, "c=1": 1.0, "d=1": 0.6, "a=2": 1.4}
@@ -149,6 +150,43 @@ def test_evaluations_are_waited_for_only_where_they_count() -> None:
     world.phases = {"saving": 0.5}
     search(world, A).go()
     assert set(world.waited[1:]) == {("saving",)}
+
+
+def test_on_a_loud_machine_nothing_is_called_slower_or_faster_for_one_bad_round() -> None:
+    names = "efgh"
+    words: list[str] = []
+    warned = 0
+    for seed in range(20):
+        world = World({f"{name}=1": 1.4 for name in names}, noise=0.8, seed=seed)
+        found = search(world, *(trial(name, f"{name}=1") for name in names))
+        found.go()
+        content = document(found, price_per_hour=None, published={})
+        words += [row["conclusion"] for row in content["rows"][1:] if row["name"] in names]
+        warned += any(line.startswith("noise: ") for line in verdict_lines(content, command=None))
+    assert warned >= 19
+    assert sum(word == "not the cause: slower" for word in words) < 0.05 * len(words), words
+
+
+def test_a_quiet_machine_gives_up_what_is_much_slower_after_one_round_and_says_nothing_of_noise() -> None:
+    told: list[str] = []
+    found = search(World(noise=0.01), A, C, D, tell=told.append)
+    found.go()
+    assert len(found.arms[2].rounds) == 1
+    content = document(found, price_per_hour=None, published={})
+    assert content["rows"][3]["conclusion"] == "not the cause: slower"
+    assert not [line for line in verdict_lines(content, command=None) if line.startswith("noise: ")]
+
+
+def test_what_is_slower_on_a_loud_machine_is_measured_again_by_the_next_call(tmp_path: Path) -> None:
+    first = World({"a=1": 1.3}, noise=0.01)
+    first.speeds["a=1"] = 0.7  # something else ran beside it
+    cut = search(first, A, folder=tmp_path, budget_seconds=1000.0)
+    cut.run(cut.baseline)
+    cut.run(cut.arms[0])
+    second = World({"a=1": 1.3}, noise=0.3, seed=4)
+    again = search(second, A, folder=tmp_path)
+    again.go()
+    assert ("a=1",) in second.runs
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,7 +40,8 @@ def case(name: str, ratio: Ratio | None = None, *, failure: Failed | None = None
         (case("a", times(1.1)), "helps a little"),
         (case("a", times(1.01)), "not the cause"),
         (case("a", times(0.7)), "not the cause: slower"),
-        (case("a", ratio([-0.5])), "not the cause: slower"),
+        (case("a", ratio([-0.5])), "undecided: after 1 round(s)"),
+        (replace(case("a", ratio([-0.5])), is_given_up=True), "not the cause: slower"),
         (case("a", times(1.2, spread=0.3)), "undecided: after 3 round(s)"),
         (case("a", times(1.06, spread=0.05, rounds=4)), "not the cause: 1.11x faster at most"),
         (case("a", times(1.5), price="tokens", lost_tokens=31_000),
@@ -105,7 +107,7 @@ def test_nothing_is_invented_for_a_healthy_run() -> None:
     assert bottlenecks(cases, BASELINE) == ()
     said = summary((), cases, BASELINE)
     assert said.startswith("no bottleneck found: passes take 90 % of each step")
-    assert said.endswith("; 1 trial(s) are undecided")
+    assert said.endswith("; 1 trial(s) are undecided, the most promising: c, 1.20x (0.84 .. 1.56)")
 
 
 def test_only_a_remedy_that_is_not_too_dear_is_proposed() -> None:

@@ -50,7 +50,13 @@ class Duration(click.ParamType):
     "--warmup-steps", type=click.IntRange(min=0), default=3, show_default=True, help="Steps before them that do not."
 )
 @click.option("--budget", type=Duration(), default="10m", show_default=True, help="Time to spend: 90s, 10m, 1h.")
-@click.option("--repeats", type=click.IntRange(min=3), default=3, show_default=True, help="Rounds at least.")
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=3),
+    default=3,
+    show_default=True,
+    help="Rounds at least, but of what is slower.",
+)
 @click.option("--trials", metavar="A,B", default="", help="Only these trials.")
 @click.option("--list", "is_listing", is_flag=True, help="Show the trials for this configuration, measure nothing.")
 @click.option("--price-per-hour", type=click.FloatRange(min=0), metavar="X", help="Of the machine, for cost saved.")

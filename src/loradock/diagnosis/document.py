@@ -31,6 +31,7 @@ def document(search: Search, *, price_per_hour: float | None, published: Mapping
         "is_complete": search.has_ended,
         "spent_seconds": round(search.spent_seconds, 1),
         "rounds": max(search.baseline.rounds) + 1,
+        "spread": search.spread,
         "run": {
             "steps": baseline.total_steps,
             "seconds": baseline.run_seconds,

@@ -12,6 +12,7 @@ from loradock.diagnosis.measure import Failed, Measured, Outcome, mean
 from loradock.diagnosis.results import Results
 from loradock.diagnosis.statistics import LEAST_ROUNDS, Ratio
 from loradock.diagnosis.verdict import Case, is_minor, is_winner
+from loradock.report.diagnosis import duration
 from loradock.trials.base import Trial
 
 MOST_ROUNDS = 8
@@ -20,7 +21,9 @@ NEGLIGIBLE_SHARE = 0.05
 PASSES, OVERSHADOWED = "passes", 0.5
 """Passes that take less than this much of what another phase takes are not worth a trial before that is mended."""
 MUCH_SLOWER, SLOWER = math.log(0.8), math.log(0.95)
-"""A trial that is much slower once, or slower twice, is measured no more: it is no remedy."""
+"""A trial that is much slower once, or slower in each of several rounds, is measured no more: it is no remedy."""
+SURE = 3.0
+"""Standard deviations of the machine's noise by which it has to be slower."""
 OVERTAKEN = 1.5
 """A trial that is so many times slower than another, their intervals apart, is left undecided."""
 PATIENCE_SECONDS, PATIENCE = 60.0, 3.0
@@ -95,6 +98,7 @@ class Search:
                 return
             if not self.is_table:
                 self.prune()
+            self.tell_how_long()
             while self.undecided():
                 if self.round:
                     self.run(self.baseline)
@@ -125,6 +129,16 @@ class Search:
             if share < NEGLIGIBLE_SHARE or is_overshadowed:
                 arm.bound = share
 
+    def tell_how_long(self) -> None:
+        """What the rounds that every trial needs will take, as far as the first run tells."""
+        count = sum(arm.bound is None for arm in self.arms)
+        seconds = (1 + count) * self.least_rounds * self.longest_seconds
+        if count and seconds:
+            self.tell(
+                f"{count} trial(s) to run: {self.least_rounds} rounds of all take about {duration(seconds)}, "
+                f"the budget is {duration(self.budget_seconds)}"
+            )
+
     def undecided(self) -> list[Arm]:
         """What is worth another round."""
         return [arm for arm in self.arms if arm.bound is None and self.is_open(arm) and not self.is_overtaken(arm)]
@@ -148,10 +162,37 @@ class Search:
             return False
         if ratio is None:
             return True
-        logarithm = math.log(ratio.value)
-        if logarithm < MUCH_SLOWER or (ratio.rounds >= 2 and logarithm < SLOWER):
+        if self.is_slower(arm, other):
             return False
         return ratio.rounds < self.least_rounds or (ratio.side == "open" and not is_minor(ratio))
+
+    def is_slower(self, arm: Arm, other: Arm | None = None) -> bool:
+        """Whether it is slower in each round, and beyond the noise: known sooner than an interval is."""
+        found = arm.against(other or self.baseline)
+        if not found or self.noise is None:
+            return False
+        limit = MUCH_SLOWER if len(found) == 1 else SLOWER
+        beyond = -SURE * self.noise / math.sqrt(len(found))
+        return max(found) < limit and sum(found) / len(found) < beyond
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation of the logarithm of the baseline's speed from round to round; None below two."""
+        rounds = self.baseline.rounds
+        if len(rounds) < 2:
+            return None
+        return statistics.deviation([rounds[each].faster_than(rounds[min(rounds)]) for each in sorted(rounds)])
+
+    @property
+    def noise(self) -> float | None:
+        """The same of a trial against the baseline within a round, once enough are known; until then the spread.
+
+        Few rounds may agree by chance, so the spread is taken to be larger as Student's t is.
+        """
+        several = [arm.against(self.baseline) for arm in self.arms]
+        if statistics.is_known(several):
+            return statistics.typical(several)
+        return None if self.spread is None else self.spread * statistics.caution(len(self.baseline.rounds))
 
     def combine(self) -> None:
         """The winners together, best first, each kept where it makes what there is faster still."""
@@ -203,6 +244,7 @@ class Search:
             measured=arm.measured,
             failure=arm.failure,
             bound=arm.bound,
+            is_given_up=self.is_slower(arm),
             together=len(arm.trials) > 1,
         )
 

@@ -27,6 +27,8 @@ STUDENT = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
 )  # fmt: skip
 """The 97.5 % point of Student's t for 1, 2, 3, ... degrees of freedom."""
+NORMAL = 1.959964
+"""The same of the normal distribution."""
 
 Side = Literal["faster", "not", "open"]
 
@@ -75,8 +77,19 @@ def ratio(logarithms: Sequence[float], *, least_deviation: float = LEAST_DEVIATI
 
 def typical(several: Sequence[Sequence[float]]) -> float:
     """The median standard deviation of several trials' logarithms; LEAST_DEVIATION where they are too few to tell."""
-    found = [statistics.stdev(without_outlier(each)[0]) for each in several if len(each) >= LEAST_ROUNDS]
-    return max(LEAST_DEVIATION, statistics.median(found)) if len(found) >= LEAST_TRIALS else LEAST_DEVIATION
+    if not is_known(several):
+        return LEAST_DEVIATION
+    return statistics.median(deviation(without_outlier(each)[0]) for each in several if len(each) >= LEAST_ROUNDS)
+
+
+def is_known(several: Sequence[Sequence[float]]) -> bool:
+    """Whether the trials are enough, each with enough rounds, to tell what is typical."""
+    return sum(len(each) >= LEAST_ROUNDS for each in several) >= LEAST_TRIALS
+
+
+def deviation(logarithms: Sequence[float]) -> float:
+    """The standard deviation of at least two, LEAST_DEVIATION at least."""
+    return max(LEAST_DEVIATION, statistics.stdev(logarithms))
 
 
 def without_outlier(values: Sequence[float]) -> tuple[list[float], float | None]:
@@ -92,9 +105,13 @@ def without_outlier(values: Sequence[float]) -> tuple[list[float], float | None]
     return [value for index, value in enumerate(values) if index != far[0]], values[far[0]]
 
 
+def caution(rounds: int) -> float:
+    """By how much a deviation of so few (at least two) is taken to be larger: Student's t over the normal's."""
+    return student(rounds - 1) / NORMAL
+
+
 def student(freedom: int) -> float:
     """The 97.5 % point of Student's t; beyond the table by the first terms of its expansion about the normal."""
     if freedom <= len(STUDENT):
         return STUDENT[freedom - 1]
-    normal = 1.959964
-    return normal + (normal**3 + normal) / (4 * freedom)
+    return NORMAL + (NORMAL**3 + NORMAL) / (4 * freedom)

@@ -38,13 +38,17 @@ Word = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is known of one trial, or of several together (`together`): `bound` is the share that it could save."""
+    """What is known of one trial, or of several together (`together`): `bound` is the share that it could save.
+
+    `is_given_up`: it was slower beyond the noise, and measured no more.
+    """
 
     trial: Trial
     ratio: Ratio | None = None
     measured: Measured | None = None
     failure: Failed | None = None
     bound: float | None = None
+    is_given_up: bool = False
     together: bool = False
 
 
@@ -82,7 +86,7 @@ def conclude(case: Case, baseline: Measured) -> Conclusion:
         return Conclusion(word="not tried", why=f"can save at most {percent(case.bound)} ({trial.phase})")
     if ratio is None:
         return Conclusion(word="not tried", why="the budget was spent")
-    if is_slower(ratio) or ratio.side == "not":
+    if case.is_given_up or ratio.side == "not":
         return Conclusion(word="not the cause", why="" if ratio.value > 1 / FASTER else "slower")
     if is_minor(ratio):
         return Conclusion(word="not the cause", why=f"{ratio.high:.2f}x faster at most")
@@ -91,11 +95,6 @@ def conclude(case: Case, baseline: Measured) -> Conclusion:
     if case.measured and (why := too_dear(case, case.measured, baseline)):
         return Conclusion(word="not worth it", why=why)
     return Conclusion(word="cause" if ratio.value >= CAUSE else "helps a little", why=trial.price)
-
-
-def is_slower(ratio: Ratio) -> bool:
-    """Whether the search gave it up early because it was slower, with fewer rounds than an interval needs."""
-    return ratio.rounds < LEAST_ROUNDS and ratio.value < 1 / FASTER
 
 
 def is_minor(ratio: Ratio) -> bool:
@@ -206,13 +205,26 @@ def summary(found: Sequence[Bottleneck], cases: Sequence[Case], baseline: Measur
     """The named bottleneck, or that there is none, in one sentence with its figures."""
     if found:
         return found[0].sentence
-    open_cases = sum(conclude(case, baseline).word in ("undecided",) for case in cases)
-    tail = f"; {open_cases} trial(s) are undecided" if open_cases else ""
+    tail = undecided(cases, baseline)
     share = percent(baseline.breakdown.share("passes"))
     return (
         f"no bottleneck found: passes take {share} of each step, and nothing that gives nothing up "
         f"makes them {CAUSE - 1:.0%} faster{tail}"
     )
+
+
+def undecided(cases: Sequence[Case], baseline: Measured) -> str:
+    """How many trials are undecided, and which of them promises most; empty where none is."""
+    ratios = {
+        case.trial.title: case.ratio
+        for case in cases
+        if case.ratio and not case.together and conclude(case, baseline).word == "undecided"
+    }
+    if not ratios:
+        return ""
+    best = max(ratios, key=lambda title: ratios[title].value)
+    promising = f", the most promising: {best}, {ratios[best]}" if ratios[best].value > FASTER else ""
+    return f"; {len(ratios)} trial(s) are undecided{promising}"
 
 
 def percent(share: float) -> str:

@@ -15,6 +15,8 @@ from loradock.report.console import gib
 
 MINUTE_SECONDS, HOUR_SECONDS = 60.0, 3600.0
 NOTHING = "-"
+LOUD_SPREAD = 0.15
+"""Of the baseline from round to round: a machine on which only large differences can be seen."""
 
 
 def trials_table(content: Mapping[str, Any]) -> Table:
@@ -70,6 +72,12 @@ def verdict_lines(content: Mapping[str, Any], *, command: str | None) -> Iterato
             yield f"  {command}"
     elif content["bottlenecks"]:
         yield "remedy: none of the trials that may be taken is one"
+    if (content["spread"] or 0.0) > LOUD_SPREAD:
+        yield (
+            f"noise: the run as it is varied by about {100 * content['spread']:.0f} % from round to round: "
+            "something else uses this machine; speeds of rows are of different rounds, speed-ups within a round; "
+            "a quiet machine, a larger --budget or more --steps decide more"
+        )
     if not content["is_complete"]:
         yield "not every trial is decided: the budget was spent, or a signal came"
 
