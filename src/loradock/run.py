@@ -64,7 +64,7 @@ def execute(
 @contextmanager
 def watched(loaded: Loaded, *, facts: Facts, record: RunRecord, status: Status, view: View) -> Iterator[Watchdog]:
     """The watchdog of a run; where it ends the process, the record says so."""
-    limits = Limits(**loaded.config.limits.model_dump())
+    limits = Limits(**loaded.config.limits.model_dump(exclude={"peer_seconds"}))
     if facts.rank:  # it waits for rank 0, which has a limit
         limits = replace(limits, setup_seconds=0)
     heartbeat = os.environ.get("LORADOCK_HEARTBEAT") if not facts.local_rank else None

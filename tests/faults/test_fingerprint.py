@@ -40,6 +40,7 @@ FREE = {
     "limits.setup_seconds": "how long a hang may last",
     "limits.step_seconds": "how long a hang may last",
     "limits.save_seconds": "how long a hang may last",
+    "limits.peer_seconds": "how long another process may be silent",
     "model.cache_weights": "the same bits: tests/engine/fast/test_equality.py",
     "evaluation.every": JUDGED,
     "checkpoints.every": JUDGED,
@@ -68,6 +69,7 @@ OTHER: dict[str, Any] = {
     "checkpoints.keep_best": True, "logging.every": 3, "logging.trackers": ["tensorboard"], "logging.project": "other",
     "logging.monitor_seconds": 0.5,
     "limits.setup_seconds": 5, "limits.step_seconds": 5, "limits.save_seconds": 5,
+    "limits.peer_seconds": 5,
 }  # fmt: skip
 SCHEMA = [key.name for key in keys() if key.name != "data.sources"]
 

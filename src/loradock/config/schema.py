@@ -200,6 +200,9 @@ class LimitsConfig(Section):
         default=1800, description="For one micro-batch, in training or evaluation."
     )
     save_seconds: Annotated[float, Field(ge=0)] = Field(default=1800, description="For one checkpoint or the export.")
+    peer_seconds: Annotated[float, Field(ge=0)] = Field(
+        default=300, description="For another process of the run, before it is named and this one ends too."
+    )
 
 
 class RunConfig(Section):
