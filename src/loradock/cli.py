@@ -15,6 +15,7 @@ from loradock.errors import Interrupted, LoradockError
 
 COMMANDS = {
     "train": ("loradock.commands.train", "Fine-tune an adapter: the main job."),
+    "launch": ("loradock.commands.launch", "Run a command as several processes: GPUs, machines."),
     "env-check": ("loradock.commands.env_check", "Prove that this machine can train, or say what to do."),
     "net-check": ("loradock.commands.net_check", "Prove that ranks reach one another and are alike, before a run."),
     "diagnose": ("loradock.commands.diagnose", "Find what brakes a run: one change at a time, measured."),
