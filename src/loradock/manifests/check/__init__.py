@@ -7,6 +7,8 @@ is a new file, and a line in GROUPS. No rule relies on what another one found.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from loradock.errors import Problem
 from loradock.manifests.check import (
     containers,
@@ -23,7 +25,7 @@ from loradock.manifests.check import (
     values,
     volumes,
 )
-from loradock.manifests.check.base import Rule
+from loradock.manifests.check.base import Manifest, Rule
 from loradock.manifests.check.reading import read
 
 GROUPS: dict[str, tuple[Rule, ...]] = {
@@ -45,11 +47,14 @@ def problems(text: str, *, file: str) -> list[Problem]:
 
     Each problem's `what` begins with the name of its rule. What cannot be read as YAML is a problem as well.
     """
-    manifests, wrong = read(text, file=file)
-    for manifest in manifests:
-        for rule in RULES:
-            wrong += [
-                Problem(what=f"{rule.name}: {found.what}", file=file, line=manifest.line(found.path), hint=found.remedy)
-                for found in rule.look(manifest)
-            ]
-    return sorted(wrong, key=lambda problem: problem.line or 0)
+    manifests, unreadable = read(text, file=file)
+    found = (problem for manifest in manifests for problem in judge(manifest, file=file))
+    return sorted([*unreadable, *found], key=lambda problem: problem.line or 0)
+
+
+def judge(manifest: Manifest, *, file: str) -> Iterator[Problem]:
+    """What each rule finds in one object, in the order of the table."""
+    for rule in RULES:
+        for found in rule.look(manifest):
+            what = f"{rule.name}: {found.what}"
+            yield Problem(what=what, file=file, line=manifest.line(found.path), hint=found.remedy)

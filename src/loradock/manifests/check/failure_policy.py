@@ -79,7 +79,7 @@ def _container(manifest: Manifest) -> Iterator[Found]:
     for pod, rule in _policies(manifest):
         name = rule.at("onExitCodes.containerName")
         known = {container["name"].text for container in pod.containers}
-        if name.text and name.text not in known:
+        if name.text and pod.main and name.text not in known:
             remedy = f"there is {', '.join(sorted(known - {''}))}"
             yield name.found(f"is {name.text!r}, and the pod has no such container", remedy)
 

@@ -45,10 +45,14 @@ def _wellformed(manifest: Manifest) -> Iterator[Found]:
 
 def _whole_cards(manifest: Manifest) -> Iterator[Found]:
     for name, field in _asked(manifest):
-        amount = number(field)
-        if "/" in name and amount is not None and amount % 1:
+        if "/" in name and number(field) is not None and not _is_whole(field):
             remedy = "write 1; a part of a card is a resource of its own: nvidia.com/mig-1g.10gb: 1"
             yield field.found(f"is {field.value}, and {name} is handed out whole", remedy)
+
+
+def _is_whole(field: Field) -> bool:
+    amount = number(field)
+    return amount is not None and not amount % 1
 
 
 def _cards(manifest: Manifest) -> Iterator[Found]:
@@ -62,7 +66,7 @@ def _cards(manifest: Manifest) -> Iterator[Found]:
                 yield wanted.found(
                     "has no limit, and Kubernetes takes none of it without", f"limits: {name}: {wanted.value}"
                 )
-            elif number(limit) != number(wanted):
+            elif _is_whole(limit) and _is_whole(wanted) and number(limit) != number(wanted):
                 what = f"is {wanted.value} and the limit is {limit.value}: the two have to be one number"
                 yield wanted.found(what, f"{name}: {limit.value} in both")
 

@@ -8,7 +8,7 @@ truth values and 0644 is octal.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import cast
 
@@ -44,12 +44,17 @@ def read(text: str, *, file: str) -> tuple[list[Manifest], list[Problem]]:
             continue
         problems += [_moved(problem, offset) for problem in document.problems]
         lines = {path: mark.line + offset for path, mark in document.marks.items()}
-        manifests += _objects(Field(_values(part)), lines=lines, first_line=min(lines.values(), default=offset + 1))
+        manifests += objects(_values(part), lines=lines, first_line=min(lines.values(), default=offset + 1))
     if not manifests and not problems:
         problems.append(Problem(what="there is no object in it", file=file, hint="loradock render job --demo"))
     for manifest in manifests:
         manifest.beside.extend(manifests)
     return manifests, problems
+
+
+def objects(values: object, *, lines: Mapping[KeyPath, int], first_line: int = 1) -> Iterator[Manifest]:
+    """The object that the values of a document are, or those of a List; nothing stands beside them yet."""
+    return _objects(Field(values), lines=lines, first_line=first_line)
 
 
 def _documents(text: str) -> Iterator[tuple[int, str]]:
@@ -68,7 +73,7 @@ def _moved(problem: Problem, offset: int) -> Problem:
     return Problem(what=problem.what, file=problem.file, line=line, hint=hint)
 
 
-def _objects(root: Field, *, lines: dict[KeyPath, int], first_line: int) -> Iterator[Manifest]:
+def _objects(root: Field, *, lines: Mapping[KeyPath, int], first_line: int) -> Iterator[Manifest]:
     if root["kind"].text == "List" and isinstance(root["items"].value, list):
         for item in root["items"]:
             yield from _objects(item, lines=lines, first_line=lines.get(item.path, first_line))

@@ -51,8 +51,8 @@ def _kinds(manifest: Manifest) -> Iterator[Found]:
             return
     if _validator(root["apiVersion"].text, manifest.kind) is None:
         what = f"is {manifest.kind} of {root['apiVersion'].text}, which is unknown here: nothing in it was checked"
-        near = difflib.get_close_matches(manifest.kind.lower(), _versions(), n=1)
-        known = [f"{version} {kind}" for kind in near for version in _versions()[kind]]
+        near = difflib.get_close_matches(manifest.kind.lower(), _known_kinds(), n=1)
+        known = [full for kind in near for full in _known_kinds()[kind]]
         remedy = f"did you mean {' or '.join(known)}?" if known else "kubectl apply --dry-run=server --filename FILE"
         yield root["kind"].found(what, remedy)
 
@@ -145,16 +145,16 @@ def _reference(type_: Type) -> dict[str, Any]:
 
 
 @cache
-def _versions() -> dict[str, list[str]]:
-    """The versions of each kind that is known, by the kind in small letters."""
+def _known_kinds() -> dict[str, list[str]]:
+    """Each kind that is known, as its apiVersion and name, by its name in small letters."""
     known: dict[str, list[str]] = {}
     for definition in _definitions().values():
         for names in definition.get("x-kubernetes-group-version-kind", ()):
             version = "/".join(part for part in (names["group"], names["version"]) if part)
-            known.setdefault(names["kind"].lower(), []).append(version)
+            known.setdefault(names["kind"].lower(), []).append(f"{version} {names['kind']}")
     for full in KINDS:
         version, _, kind = full.rpartition("/")
-        known.setdefault(kind.lower(), []).append(version)
+        known.setdefault(kind.lower(), []).append(f"{version} {kind}")
     return known
 
 

@@ -31,7 +31,7 @@ def _unused(manifest: Manifest) -> Iterator[Found]:
     for pod in manifest.pods:
         used = {mount["name"].text for mount in _mounts(pod)}
         for name in (volume["name"] for volume in pod.spec["volumes"]):
-            if name.text and name.text not in used and not pod.is_partial:
+            if name.text and pod.main and name.text not in used and not pod.is_partial:
                 yield name.found(f"is {name.text!r}, which no container mounts", "mount it, or delete it")
 
 
