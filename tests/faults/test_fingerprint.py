@@ -64,7 +64,7 @@ OTHER: dict[str, Any] = {
     "train.global_batch": 32, "train.micro_batch": 2, "train.packing": False, "train.epochs": 2.0,
     "train.max_steps": 9, "train.learning_rate": 1e-3, "train.schedule": "linear", "train.warmup": 0.1,
     "train.weight_decay": 0.1, "train.max_grad_norm": 0.5, "train.optimizer": "adamw", "train.checkpointing": True,
-    "train.parallel": "ddp", "train.cpu_offload": False,
+    "train.parallel": "ddp", "train.cpu_offload": False, "train.deepspeed": "/srv/zero.json",
     "train.neftune_alpha": 5.0, "train.tf32": False, "train.compile": "default", "train.workers": 2,
     "train.early_stopping": 3, "train.seed": 1, "evaluation.every": 7, "checkpoints.every": 7, "checkpoints.keep": 5,
     "checkpoints.keep_best": True, "logging.every": 3, "logging.trackers": ["tensorboard"], "logging.project": "other",
