@@ -102,7 +102,7 @@ class ShardedTrainer:
 
     def make_step(self, inputs: dict[str, Any]) -> None:
         """One optimiser step: forward and backward of every micro-batch, then the update."""
-        with self.meter.spent(PASSES):
+        with self.meter.spent(PASSES), ranks.waiting(self.job.peers):  # a pass waits for all at each of its layers
             loss = self.gradients(inputs)
             self.grad_norm = self.optimizer.take_gradients().to(self.device)
             guards.check_step(loss, self.grad_norm, step=self.step + 1)
