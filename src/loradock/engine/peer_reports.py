@@ -89,14 +89,14 @@ def gone(silent: Sequence[Heard], *, is_cut_off: bool, limit_seconds: float) -> 
     """The error for processes of which nothing is heard any more: of one host, the one that is silent for longest."""
     worst = max(silent, key=lambda each: each.unheard_seconds)
     names = named([each.report for each in silent if each.report.host == worst.report.host])
-    was = f"{DOING.get(worst.report.phase, worst.report.phase)}, after step {worst.report.step}"
+    was = f"the last that it said: {DOING.get(worst.report.phase, worst.report.phase)}, after step {worst.report.step}"
     hint = f"look at the logs of {worst.report.host}; the same command continues from the last checkpoint"
     seconds = worst.unheard_seconds
     if is_cut_off:
         what = f"another process of this run has ended, or cannot be reached: {names}; no word for {seconds:.0f} s"
-        return EnvironmentUnfit(f"{what}, it was {was}", hint=hint)
+        return EnvironmentUnfit(f"{what}; {was}", hint=hint)
     return Hung(
-        f"no sign of life from {names} for {seconds:.0f} s (limit {limit_seconds:g} s); it was {was}",
+        f"no sign of life from {names} for {seconds:.0f} s (limit {limit_seconds:g} s); {was}",
         hint=f"{hint} (--set limits.peer_seconds={limit_seconds * 2:g} waits longer)",
     )
 

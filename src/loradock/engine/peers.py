@@ -19,7 +19,7 @@ from typing import Any
 from loradock import termination
 from loradock.engine import peer_reports
 from loradock.engine.peer_reports import Heard, Report
-from loradock.engine.rendezvous import Meeting, last_words
+from loradock.engine.rendezvous import Meeting, last_words, mark_as_told
 from loradock.engine.watchdog import LATE_SECONDS, STDERR, Watchdog
 from loradock.errors import LoradockError
 
@@ -97,6 +97,8 @@ class Peers:
             return
         self._end_of_mine = {"code": error.exit_code if error else 0, "what": error.what if error else ""}
         self._end_of_mine["is_told"] = is_told
+        if is_told:
+            mark_as_told(self.rank)
         self._is_leaving.set()
         self._is_due.set()
         self._is_told.wait(TELL_SECONDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
@@ -58,13 +59,27 @@ def enter_group(facts: Facts, store: Any, *, is_on_card: bool) -> None:
         torch.cuda.set_device(facts.local_rank)
         # By default torch aborts the process where another one is gone, before anybody could say which one.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-    torch.distributed.init_process_group(
-        "cpu:gloo,cuda:nccl" if is_on_card else "gloo",
-        store=store,
-        rank=facts.rank,
-        world_size=facts.world_size,
-        timeout=rendezvous.PATIENCE,
-    )
+    with stdout_as_stderr():
+        torch.distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if is_on_card else "gloo",
+            store=store,
+            rank=facts.rank,
+            world_size=facts.world_size,
+            timeout=rendezvous.PATIENCE,
+        )
+
+
+@contextmanager
+def stdout_as_stderr() -> Iterator[None]:
+    """Inside, native code that prints (gloo does) prints to stderr: stdout is for our result alone."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def leave_group() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -16,7 +17,8 @@ from loradock.errors import EnvironmentUnfit, Hung, UsageError
 from loradock.facts import Facts
 
 LAST_WORDS = "LORADOCK_LAST_WORDS"
-"""A folder where `loradock launch` writes how the processes of this machine ended: `RANK.json`."""
+"""A folder where `loradock launch` writes how the processes of this machine ended: `RANK.json`; and `RANK.told` is there
+where it was another process that ended this one."""
 ATTEMPT_SECONDS = 5.0
 POLL_SECONDS = 0.1
 PATIENCE = timedelta(hours=6)
@@ -104,6 +106,13 @@ def missing(facts: Facts, place: tuple[str, int], ranks: list[int]) -> Hung:
     names = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} of {facts.world_size}"
     what = f"{names} did not come to {place[0]}:{place[1]} (limits.setup_seconds)"
     return Hung(what, hint="were they started, with the same --nnodes, --nproc and --rdzv?")
+
+
+def mark_as_told(rank: int) -> None:
+    """Tell the launcher that it was not this process that ended the run."""
+    if folder := os.environ.get(LAST_WORDS):
+        with contextlib.suppress(OSError):  # the launcher names this one then
+            Path(folder, f"{rank}.told").touch()
 
 
 def last_words() -> dict[int, dict[str, Any]]:

@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,20 +28,25 @@ BY_SIGNAL = 128
 """What a shell adds to the number of the signal that killed a process."""
 IN_ORDER = (75, 76)
 POLL_SECONDS = 0.1
-FAILED_SECONDS = 30.0
+FAILED_SECONDS = 15.0
 """For the others to end by themselves after one has failed: they name it, and write the record."""
-KILL_SECONDS = 30.0
+KILL_SECONDS = 10.0
 """After they were asked to, where no grace was given."""
 
 
 @dataclass
 class Rank:
-    """One process. `code` is its exit code as a shell counts it, None while it runs; `log` holds what is not shown."""
+    """One process. `code` is its exit code as a shell counts it, None while it runs; `log` holds what is not shown.
+
+    `is_told`: another process ended it. `is_given_up`: it did not end by itself, and was killed.
+    """
 
     number: int
     process: subprocess.Popen[bytes]
     log: Path | None
     code: int | None = None
+    is_told: bool = False
+    is_given_up: bool = False
 
     def poll(self) -> bool:
         """True where it has ended since it was last asked."""
@@ -56,12 +62,16 @@ class Rank:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
 
+    def blame(self) -> tuple[bool, bool, bool]:
+        """What speaks against it being the one that ended the run; the first of those with the least did."""
+        return self.is_given_up, self.is_told, self.code in IN_ORDER
+
     def ending(self) -> str:
         """How it ended, in words."""
         code = self.code or 0
         if code > BY_SIGNAL:
             with contextlib.suppress(ValueError):
-                return f"killed by {signal.Signals(code - BY_SIGNAL).name}"
+                return f"was killed by {signal.Signals(code - BY_SIGNAL).name}"
         return f"ended with exit code {code}"
 
 
@@ -75,19 +85,15 @@ class Launched:
 
     @property
     def culprit(self) -> Rank | None:
-        """The first that failed; where all that did ended in order after a signal, the first of these; else None."""
-        return next(iter(self.broken or self.failed), None)
-
-    @property
-    def broken(self) -> list[Rank]:
-        """Those that failed otherwise than in order, after a signal."""
-        return [rank for rank in self.failed if rank.code not in IN_ORDER]
+        """The first that failed by itself; None where all went well."""
+        return min(self.failed, key=Rank.blame, default=None)
 
     def are_running(self) -> bool:
         """Look who has ended, and write it down."""
         for rank in self.ranks:
             if rank.poll() and rank.code:
                 self.failed.append(rank)
+                rank.is_told = (self.words / f"{rank.number}.told").exists()
                 word = {"code": rank.code, "what": rank.ending()}
                 staged = self.words / f".{rank.number}"
                 staged.write_text(json.dumps(word), encoding="utf-8")
@@ -99,6 +105,12 @@ class Launched:
         for rank in self.ranks:
             rank.send(number)
 
+    def give_up(self) -> None:
+        """Kill what still runs."""
+        for rank in self.ranks:
+            rank.is_given_up = rank.is_given_up or rank.code is None
+        self.send(signal.SIGKILL)
+
 
 def launch(
     command: Sequence[str], *, place: Place, environment: Mapping[str, str], folder: Path, grace_seconds: float | None
@@ -109,18 +121,16 @@ def launch(
     then the processes have `grace_seconds` before they are killed (None: as long as they need). Where one fails, the
     others have FAILED_SECONDS to end by themselves, are asked to, and are killed then.
     """
-    words = folder / "words"
-    words.mkdir(exist_ok=True)
-    environment = {**environment, LAST_WORDS: str(words)}
-    with passed_on() as signals:
+    with passed_on() as signals, tempfile.TemporaryDirectory(prefix="loradock-words-") as words:
+        environment = {**environment, LAST_WORDS: words}
         ranks = [
             start(command, place=place, rank=rank, environment=environment, folder=folder) for rank in place.ranks()
         ]
-        launched = Launched(ranks=ranks, words=words)
+        launched = Launched(ranks=ranks, words=Path(words))
         try:
             watch(launched, signals, grace_seconds=grace_seconds)
         finally:
-            launched.send(signal.SIGKILL)
+            launched.give_up()
     return launched
 
 
@@ -140,13 +150,14 @@ def watch(launched: Launched, signals: set[signal.Signals], *, grace_seconds: fl
     asked_at = kill_at = float("inf")
     while launched.are_running():
         now = time.monotonic()
-        if launched.broken and asked_at == kill_at == float("inf"):
+        is_broken = any(rank.code not in IN_ORDER for rank in launched.failed)
+        if is_broken and asked_at == kill_at == float("inf"):
             asked_at = now + FAILED_SECONDS
         if now >= asked_at:
             launched.send(signal.SIGTERM)
             asked_at, kill_at = float("inf"), now + (KILL_SECONDS if grace_seconds is None else grace_seconds)
         if now >= kill_at:
-            launched.send(signal.SIGKILL)
+            launched.give_up()
         if came := signal.sigtimedwait(signals, POLL_SECONDS):
             launched.send(came.si_signo)
             kill_at = min(kill_at, now + (float("inf") if grace_seconds is None else grace_seconds))
@@ -184,4 +195,5 @@ def told(launched: Launched) -> str | None:
         return None
     rest = [f"rank {each.number}: {each.code}" for each in launched.failed if each is not culprit]
     after = f"; then {', '.join(rest)}" if rest else ""
-    return f"rank {culprit.number} on {socket.gethostname()} {culprit.ending()}{after}"
+    hint = "; was memory full? (dmesg)" if culprit.code == BY_SIGNAL + signal.SIGKILL else ""
+    return f"rank {culprit.number} on {socket.gethostname()} {culprit.ending()}{after}{hint}"
