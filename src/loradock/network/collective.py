@@ -18,9 +18,17 @@ from loradock.checks.compute.places import is_full
 from loradock.network.base import Me
 from loradock.network.rendezvous import Launched, open_store
 
-STEPS = ("started", "reached the store", "joined the group", "exchanged what each rank holds", "summed everything")
+STEPS = (
+    "started",
+    "reached the store",
+    "joined the group",
+    "computed its values",
+    "exchanged them",
+    "summed everything",
+)
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64")
 PERIOD = 251
+EXCHANGED = 4 * PERIOD
 HALVES = ("float16", "bfloat16")
 
 
@@ -84,11 +92,13 @@ def _share(pipe: Connection, where: Launched, backend: str, card: int, sizes: li
         dist.init_process_group(backend, store=store, rank=where.rank, world_size=where.world_size, timeout=limit)
         dist.barrier()
         pipe.send({"reached": 2})
-        pipe.send({"wrong_of": _exchanged(where, device), "reached": 3})
+        own = values(where.rank, EXCHANGED, "float32", device=device)
+        pipe.send({"reached": 3})
+        pipe.send({"wrong_of": _exchanged(where, own), "reached": 4})
         fault = next(
             (wrong for size in sizes for name in DTYPES if (wrong := _summed(where, device, name, size))), None
         )
-        pipe.send({"fault": fault, "reached": 4})
+        pipe.send({"fault": fault, "reached": 5})
     except Exception as failure:  # noqa: BLE001  whatever it is, it is this rank's answer
         with contextlib.suppress(OSError):
             pipe.send({"fault": "too little memory is free" if is_full(failure) else first_line(failure)})
@@ -103,16 +113,14 @@ def values(rank: int, size: int, name: str, *, device: str) -> Any:
     return whole.to(getattr(torch, name))
 
 
-def _exchanged(where: Launched, device: str) -> list[int]:
+def _exchanged(where: Launched, own: Any) -> list[int]:
     """The ranks whose values are not what they should be: theirs is the fault, where a sum is wrong for everyone."""
     import torch
     import torch.distributed as dist
 
-    size = 4 * PERIOD
-    own = values(where.rank, size, "float32", device=device)
-    each = [torch.zeros(size, dtype=torch.float32, device=device) for _ in range(where.world_size)]
+    each = [torch.zeros_like(own) for _ in range(where.world_size)]
     dist.all_gather(each, own)
-    return [rank for rank, got in enumerate(each) if not torch.equal(got.cpu(), expected(rank, size))]
+    return [rank for rank, got in enumerate(each) if not torch.equal(got.cpu(), expected(rank, EXCHANGED))]
 
 
 def expected(rank: int, size: int) -> Any:

@@ -121,7 +121,7 @@ class Lead:
         """Tell every rank that can be told how it ended, and leave."""
         self._beating.end()
         for channel in self.channels.values():
-            with contextlib.suppress(Gone):
+            with contextlib.suppress(Gone, OSError):
                 channel.connection.settimeout(GRACE_SECONDS)
                 channel.send({"end": exit_code, "what": what})
                 channel.connection.shutdown(socket.SHUT_WR)
