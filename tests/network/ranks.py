@@ -57,7 +57,7 @@ def start(
     codes: Mapping[int, str] | None = None,
     address: str = "127.0.0.1",
     local: int | None = None,
-    **environment: str,
+    environment: Mapping[str, str] | None = None,
 ) -> Ranks:
     """Start these ranks; `codes` are run at the beginning of a rank, `local` is how many share a host."""
     size = world_size or len(ranks)
@@ -67,7 +67,7 @@ def start(
         "MASTER_ADDR": address,
         "MASTER_PORT": str(free_port()),
         "GLOO_SOCKET_IFNAME": "lo",
-        **environment,
+        **(environment or {}),
     }
     commands: dict[int, Command] = {}
     for rank in ranks:

@@ -31,7 +31,7 @@ def three() -> Iterator[Hosts]:
 def crew(three: Hosts, forking: Forking, tmp_path: Path) -> Iterator[Crew]:
     """Start a rank on each of the first `count` hosts; whatever a test did to an interface is undone."""
 
-    def begin(*options: str, count: int = 3, codes: dict[int, str] | None = None, **environment: str) -> Ranks:
+    def begin(*options: str, count: int = 3, codes: dict[int, str] | None = None) -> Ranks:
         return start(
             forking,
             tmp_path,
@@ -40,7 +40,7 @@ def crew(three: Hosts, forking: Forking, tmp_path: Path) -> Iterator[Crew]:
             codes={rank: three.code(rank) + (codes or {}).get(rank, "") for rank in range(count)},
             address=three.address(0),
             local=1,
-            **{"GLOO_SOCKET_IFNAME": "net0", **environment},
+            environment={"GLOO_SOCKET_IFNAME": "net0"},
         )
 
     yield begin
@@ -83,6 +83,7 @@ def test_of_two_hosts_the_slow_direction_is_named_and_the_all_reduce_still_ends(
     assert what.startswith("from rank 0 (host-0, 10.9.0.1 on net0) to rank 1 (host-1, 10.9.0.2 on net0)")
 
 
+@pytest.mark.full
 def test_two_hosts_that_do_not_reach_one_another_are_named_though_both_reach_rank_0(crew: Crew, three: Hosts) -> None:
     three.on(1, *"ip route add blackhole 10.9.0.3/32".split())
     ranks = crew("--only", "interface,link")

@@ -9,7 +9,7 @@ from loradock.checks.base import Finding, error, ok
 from loradock.network.base import Asked, Crew, Me, Outcome, Peer, Stage, several
 from loradock.network.collective import STEPS, bounded
 
-SIZES = (1, 1000, 1_000_003)
+SIZES = (1, 1000, 262_147)
 LARGEST_BYTES = 8
 PATIENCE_SECONDS = 5.0
 SPARE_SECONDS = 10.0
