@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 import pytest
-from manifests.broken import BROKEN, GOOD, Broken
+from manifests.broken import Broken, cases
+from manifests.goods import GOOD, GOODS
 
-from loradock.manifests.check import problems
+from loradock.manifests.check import GROUPS, RULES, problems
 
-
-def told(text: str) -> list[tuple[str, int | None]]:
-    return [(problem.what.partition(":")[0], problem.line) for problem in problems(text, file="job.yaml")]
-
-
-def test_a_good_manifest_gives_nothing() -> None:
-    assert [str(problem) for problem in problems(GOOD, file="good.yaml")] == []
+CASES = cases()
 
 
-@pytest.mark.parametrize("case", BROKEN, ids=lambda case: case.why.replace(" ", "-"))
+@pytest.mark.parametrize("kind", GOODS)
+def test_a_good_manifest_gives_nothing(kind: str) -> None:
+    assert [str(problem) for problem in problems(GOODS[kind], file="good.yaml")] == []
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.why.replace(" ", "-"))
 def test_a_broken_manifest_is_refused_by_its_rule_alone_at_its_line(case: Broken) -> None:
     found = problems(case.text, file="job.yaml")
-    assert told(case.text) == [(case.rule, case.line)], "\n".join(map(str, found))
+    told = [(problem.what.partition(":")[0], problem.line) for problem in found]
+    assert told == [(case.rule, case.line)], "\n".join(map(str, found))
     assert case.says in str(found[0])
+    assert found[0].file == "job.yaml"
     assert found[0].hint
+
+
+def test_every_rule_has_a_name_of_its_own_and_a_broken_manifest() -> None:
+    names = [rule.name for rule in RULES]
+    assert len(set(names)) == len(names)
+    security = {rule.name for group, rules in GROUPS.items() if group.startswith("Pod Security") for rule in rules}
+    assert set(names) - security == {case.rule for case in CASES} - security
+
+
+def test_every_problem_of_every_object_is_told_at_once_in_the_order_of_the_file() -> None:
+    text = GOOD.replace("storage: 50Gi", "storage: 50Gb").replace("restartPolicy: Never", "restartPolicy: Always")
+    text = text.replace("hostname", "hostname\n          maxSkews: 2").replace(
+        "name: demo-config\n  labels", "name: Demo\n  labels"
+    )
+    found = problems(text, file="job.yaml")
+    assert [problem.what.partition(":")[0] for problem in found] == [
+        "object-name",
+        "quantity",
+        "restart-policy",
+        "schema",
+    ]
+    assert [problem.line for problem in found] == sorted(problem.line or 0 for problem in found)

@@ -20,7 +20,7 @@ _FROM_LETTER = {"Service", "JobSet", "TrainJob"}
 
 
 def _objects(manifest: Manifest) -> Iterator[Found]:
-    if not manifest.kind:
+    if manifest.kind in ("", "List"):
         return
     metadata = manifest.root["metadata"]
     if not metadata["name"] and not metadata["generateName"]:

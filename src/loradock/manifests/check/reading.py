@@ -91,7 +91,8 @@ def _value(node: yaml.Node) -> object:
     if isinstance(node, yaml.MappingNode):
         values: dict[str, object] = {}
         for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value not in values:  # the second of two is reported
+            is_key = isinstance(key, yaml.ScalarNode) and (key.value != "<<" or key.style is not None)
+            if is_key and key.value not in values:  # what is none, and a second one, strict_yaml tells
                 values[key.value] = _value(value)
         return values
     if isinstance(node, yaml.SequenceNode):

@@ -49,7 +49,9 @@ def _kinds(manifest: Manifest) -> Iterator[Found]:
             example = {"apiVersion": "batch/v1", "kind": "Job"}[name]
             yield root[name].found("is missing, so nobody knows what this is", f"write {name}: {example}")
             return
-    if _validator(root["apiVersion"].text, manifest.kind) is None:
+    if manifest.kind == "List":
+        yield root["items"].found("is no list of objects", "begin each object with a dash, or divide them by --- lines")
+    elif _validator(root["apiVersion"].text, manifest.kind) is None:
         what = f"is {manifest.kind} of {root['apiVersion'].text}, which is unknown here: nothing in it was checked"
         near = difflib.get_close_matches(manifest.kind.lower(), _known_kinds(), n=1)
         known = [full for kind in near for full in _known_kinds()[kind]]
