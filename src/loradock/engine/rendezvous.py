@@ -17,7 +17,7 @@ from loradock.errors import EnvironmentUnfit, Hung, UsageError
 from loradock.facts import Facts
 
 LAST_WORDS = "LORADOCK_LAST_WORDS"
-"""A folder where `loradock launch` writes how the processes of this machine ended: `RANK.json`; and `RANK.told` is there
+"""A folder where `loradock launch` writes how processes of this machine ended: `RANK.json`; `RANK.told` is there
 where it was another process that ended this one."""
 ATTEMPT_SECONDS = 5.0
 POLL_SECONDS = 0.1
