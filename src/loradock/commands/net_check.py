@@ -142,8 +142,12 @@ def _text(value: str | float | None) -> str:
 
 def verdict(report: Report, exit_code: int) -> str:
     """How it ended, in a sentence."""
-    errors, warnings = len(report.named("error")), len(report.named("warning"))
+    counts = ", ".join(_counted(len(report.named(kind)), kind) for kind in ("error", "warning"))
     seconds = sum(each.seconds for each in report.looked)
     left = f"; left out: {', '.join(report.left_out)}" if report.left_out else ""
     ending = "a run over these ranks would not work as it is" if exit_code else "these ranks can train together"
-    return f"{report.world_size} ranks, {errors} errors, {warnings} warnings, {seconds:.1f} s: {ending}{left}"
+    return f"{report.world_size} ranks, {counts}, {seconds:.1f} s: {ending}{left}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
