@@ -6,8 +6,6 @@ import os
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-import yaml
-
 from loradock import __version__, probe
 from loradock import plan as plans
 from loradock.commands.render_options import PLACES, Site, counts, host_paths, pairs
@@ -21,6 +19,7 @@ from loradock.manifests import asked, names, quantities
 from loradock.manifests import sizes as sizing
 from loradock.manifests.sizes import CPUS_A_CARD, CPUS_WITHOUT, Seen, Sizes
 from loradock.manifests.workload import CONFIG_FILE, CONFIG_FOLDER, Fetch, Placement, Workload, problems
+from loradock.manifests.write import one_document
 
 ROWS = 10_000
 """Of the data set that sizes are made for: all of them as long as is allowed, so that no row has to be read."""
@@ -103,7 +102,7 @@ def config_text(config: RunConfig, *, name: str) -> str:
     """The configuration as YAML: what differs from the defaults, and the output on its volume."""
     output = str(PurePosixPath(asked.OUTPUT, PurePosixPath(config.output or name).name or name))
     content = config.model_dump(mode="json", exclude_defaults=True) | {"output": output}
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+    return one_document(content)
 
 
 def environment(site: Site, *, has_cache: bool) -> tuple[tuple[str, str], ...]:

@@ -34,13 +34,14 @@ def objects(workload: Workload) -> list[dict[str, Any]]:
     (training,) = pod["containers"]
     of_the_run = {"config"} | {each.name for each in workload.volumes if not each.is_site}
     patch["volumes"], pod["volumes"] = _parted(pod["volumes"], of_the_run)
-    mounts, training["volumeMounts"] = _parted(training["volumeMounts"], of_the_run)
-    patch["containers"] = [{"name": CONTAINER, "volumeMounts": mounts}]
+    for group in ("initContainers", "containers"):
+        if group in pod:
+            patch[group] = [_mounts_parted(each, of_the_run) for each in pod[group]]
     trainer = {
         "image": workload.image,
         "args": training.pop("args"),
         "numNodes": workload.nodes,
-        "resourcesPerNode": training.pop("resources"),
+        "resourcesPerNode": training["resources"],
         "env": training.pop("env"),
     }
     return [*config_map(workload), runtime(workload, job), train_job(workload, trainer=trainer, patch=patch)]
@@ -51,6 +52,12 @@ def _parted(entries: list[dict[str, Any]], chosen: set[str]) -> tuple[list[dict[
     return [each for each in entries if each["name"] in chosen], [
         each for each in entries if each["name"] not in chosen
     ]
+
+
+def _mounts_parted(container: dict[str, Any], chosen: set[str]) -> dict[str, Any]:
+    """The patch that mounts the chosen volumes; the container keeps the others."""
+    mounts, container["volumeMounts"] = _parted(container["volumeMounts"], chosen)
+    return {"name": container["name"], "volumeMounts": mounts}
 
 
 def runtime(workload: Workload, job: dict[str, Any]) -> dict[str, Any]:

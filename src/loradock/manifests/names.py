@@ -61,6 +61,11 @@ def label_value(text: str) -> str | None:
     return None if VALUE.fullmatch(text) else "letters, digits, `-`, `_` and `.`, 63 at most"
 
 
+def filled_value(text: str) -> str | None:
+    """The value of a label that has to say something."""
+    return label_value(text) if text else "a name, not an empty text"
+
+
 def variable(text: str) -> str | None:
     """The name of an environment variable."""
     return None if VARIABLE.fullmatch(text) else "letters, digits and `_`, no digit first"

@@ -29,6 +29,7 @@ NCCL_BYTES = 32 * MIB
 LEAST_SHM_BYTES = 256 * MIB
 CPUS_A_CARD, CPUS_WITHOUT = 8, 2
 SCRATCH_BYTES = 8 * GIB
+UNKNOWN_MODEL_BYTES = 64 * GIB
 LOGS_BYTES = GIB
 CHECKPOINT_BYTES_A_WEIGHT = 12
 LEAST_GRACE_SECONDS, SPARE_SECONDS = 120, 10
@@ -136,13 +137,19 @@ def _memory(facts: Facts, model: ModelFacts | None, plan: Plan | None, *, shm: S
         need += training
         said.append(f"{shown(training)} by the plan")
     elif model is not None:
-        pages = int(min(model.weights_bytes * PAGES_SHARE, MOST_PAGES_BYTES))
+        weights = weight_files_bytes(model)
+        pages = int(min(weights * PAGES_SHARE, MOST_PAGES_BYTES))
         need += pages
-        said.append(f"{shown(pages)} for pages of {shown(model.weights_bytes)} of weights")
+        said.append(f"{shown(pages)} for pages of {shown(weights)} of weights")
     else:
         need += MOST_PAGES_BYTES
         said.append(f"{shown(MOST_PAGES_BYTES)} for pages of a base that is not here to be measured")
     return Sized(value=up_to_gib(need), why=" + ".join([*said, f"{shown(shm.value)} of /dev/shm"]))
+
+
+def weight_files_bytes(model: ModelFacts) -> int:
+    """Of the base's files; where only its config.json is here, 16 bits a weight."""
+    return model.weights_bytes or 2 * model.parameters
 
 
 def _shm(config: RunConfig, facts: Facts, plan: Plan | None) -> Sized:
@@ -174,7 +181,7 @@ def _scratch(model: ModelFacts | None, *, downloads: bool) -> Sized:
     why = f"{shown(SCRATCH_BYTES)} for prepared rows and compiled kernels (assumed)"
     if not downloads:
         return Sized(value=SCRATCH_BYTES, why=why)
-    fetched = up_to_gib(model.weights_bytes) if model and model.weights_bytes else 64 * GIB
+    fetched = up_to_gib(weight_files_bytes(model)) if model else UNKNOWN_MODEL_BYTES
     return Sized(value=SCRATCH_BYTES + fetched, why=f"{why} + {shown(fetched)} for the base that is fetched")
 
 

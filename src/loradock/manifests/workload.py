@@ -130,9 +130,9 @@ def _texts(workload: Workload) -> Iterator[tuple[str, str, Check]]:
     yield "--image", workload.image, names.image
     for what, text, check in (
         ("--namespace", workload.namespace, names.label_name),
-        ("--run-id", workload.run_id, names.label_value),
+        ("--run-id", workload.run_id, names.filled_value),
         ("--pull-secret", workload.pull_secret, names.object_name),
-        ("--queue", workload.placement.queue, names.label_value),
+        ("--queue", workload.placement.queue, names.filled_value),
         ("--priority-class", workload.placement.priority_class, names.object_name),
         ("--topology", workload.placement.topology_key, names.label_key),
         ("the configuration", workload.config_text, names.printable),

@@ -5,16 +5,22 @@ Comments, where they are asked for, are put on lines of their own after that; th
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import yaml
 
-from loradock.errors import Problem, UsageError
+from loradock.config.scalars import scalar
+from loradock.errors import LoradockError
 
 Path = tuple[str | int, ...]
 Explain = Callable[[Path], str | None]
 WIDTH = 120
+COMMENT_COLUMNS = 80
+BLOCK = re.compile(r"(?:[!-~](?:[ -~]*[!-~])?\n)(?: *[!-~](?:[ -~]*[!-~])?\n)+")
+"""Two lines or more of ASCII, none empty, the first not indented, no space at an end."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -28,8 +34,13 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    """A block where there are several lines; the dumper itself falls back to quotes where a block cannot hold it."""
-    style = "|" if "\n" in value.rstrip("\n") else None
+    """A block for plain lines; else quotes with escapes for what some reader takes for something else.
+
+    PyYAML's other styles lose some line ends (U+0085) and empty lines; what is text in YAML 1.1 (`0o7`) is a number in
+    1.2, which configurations are read by.
+    """
+    is_plain = value.isprintable() and scalar(value) == value
+    style = "|" if BLOCK.fullmatch(value) else None if is_plain else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
@@ -42,12 +53,16 @@ def yaml_text(objects: Sequence[dict[str, Any]], *, explain: Explain | None = No
     return "---\n".join(texts)
 
 
-def _document(content: dict[str, Any], *, explain: Explain | None) -> str:
+def one_document(content: dict[str, Any]) -> str:
+    """One mapping as YAML. LoradockError where it does not read back as the same: nothing of it is to be used."""
     text: str = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=WIDTH)
     if yaml.safe_load(text) != content:
-        raise UsageError(
-            "a value cannot be written as YAML", problems=[Problem(what=repr(content)[:200], file=content["kind"])]
-        )
+        raise LoradockError("what was written as YAML does not read back as the same", hint="please report this")
+    return text
+
+
+def _document(content: dict[str, Any], *, explain: Explain | None) -> str:
+    text = one_document(content)
     return _commented(text, content["kind"], explain) if explain else text
 
 
@@ -56,7 +71,7 @@ def _commented(text: str, kind: str, explain: Explain) -> str:
     comments: dict[int, list[str]] = {}
     for path, line, column in _keys(yaml.compose(text, Loader=yaml.SafeLoader), (kind,)):
         if said := explain(path):
-            comments.setdefault(line, []).extend(f"{' ' * column}# {_one_line(each)}\n" for each in said.split("\n"))
+            comments.setdefault(line, []).extend(f"{' ' * column}# {each}\n" for each in _comment_lines(said))
     lines = text.splitlines(keepends=True)
     return "".join("".join([*comments.get(number, []), line]) for number, line in enumerate(lines))
 
@@ -74,6 +89,7 @@ def _keys(node: yaml.Node | None, path: Path) -> Iterator[tuple[Path, int, int]]
             yield from _keys(item, (*path, index))
 
 
-def _one_line(text: str) -> str:
-    """What may stand in a comment: nothing that ends the line."""
-    return "".join(each if each.isprintable() else " " for each in text)
+def _comment_lines(text: str) -> list[str]:
+    """Lines that may stand in a comment: nothing in them ends the line, and each is of COMMENT_COLUMNS at most."""
+    lines = ("".join(each if each.isprintable() else " " for each in line) for line in text.split("\n"))
+    return [part for line in lines for part in textwrap.wrap(line, COMMENT_COLUMNS, subsequent_indent="  ")]
