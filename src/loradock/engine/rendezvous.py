@@ -37,10 +37,10 @@ class Meeting:
 def meet(facts: Facts, *, limit_seconds: float) -> Meeting:
     """Wait for all processes of the run, at most so long (0: for ever).
 
-    Raises Hung naming those that did not come, EnvironmentUnfit where rank 0 cannot open the store or a process of this
-    machine ended meanwhile, UsageError where nobody said where to meet, KeyboardInterrupt after a signal.
+    Raises Hung naming those that did not come, EnvironmentUnfit where rank 0 cannot open the store or leaves, or where a
+    process of this machine ended meanwhile, UsageError where nobody said where to meet, KeyboardInterrupt after a signal.
     """
-    from torch.distributed import PrefixStore
+    from torch.distributed import DistError, PrefixStore
 
     place = address()
     until = time.monotonic() + limit_seconds if limit_seconds else float("inf")
@@ -48,11 +48,21 @@ def meet(facts: Facts, *, limit_seconds: float) -> Meeting:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     group, reports = PrefixStore(f"group/{attempt}", stores[0]), PrefixStore(f"reports/{attempt}", stores[1])
     group.set_timeout(PATIENCE)
-    reports.set(f"host/{facts.rank}", socket.gethostname())
+    try:
+        hosts = all_hosts(reports, facts, place, until=until)
+    except DistError as error:
+        what = f"rank 0, which keeps {place[0]}:{place[1]}, left before all processes had come"
+        raise EnvironmentUnfit(what, hint="see what rank 0 says") from error
+    return Meeting(group=group, reports=reports, hosts=hosts)
+
+
+def all_hosts(store: Any, facts: Facts, place: tuple[str, int], *, until: float) -> tuple[str, ...]:
+    """The host of every rank, once all have said it."""
+    store.set(f"host/{facts.rank}", socket.gethostname())
     keys = [f"host/{rank}" for rank in range(facts.world_size)]
-    while not reports.check(keys):
-        pause(until, lambda: missing(facts, place, [rank for rank, key in enumerate(keys) if not reports.check([key])]))
-    return Meeting(group=group, reports=reports, hosts=tuple(host.decode() for host in reports.multi_get(keys)))
+    while not store.check(keys):
+        pause(until, lambda: missing(facts, place, [rank for rank, key in enumerate(keys) if not store.check([key])]))
+    return tuple(host.decode() for host in store.multi_get(keys))
 
 
 def address() -> tuple[str, int]:
