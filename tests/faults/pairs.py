@@ -9,10 +9,11 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults.forking import Command, Forking
@@ -141,16 +142,11 @@ def adapter(folder: Path) -> bytes:
     return (folder / "out" / "adapter" / "adapter_model.safetensors").read_bytes()
 
 
-def read(folder: Path, name: str) -> dict[str, object]:
+def read(folder: Path, name: str) -> dict[str, Any]:
     return json.loads((folder / "out" / name).read_text(encoding="utf-8"))
 
 
-def lines(folder: Path, kind: str) -> list[dict[str, object]]:
+def lines(folder: Path, kind: str) -> list[dict[str, Any]]:
     """The metric lines of a kind."""
     text = (folder / "out" / "metrics.jsonl").read_text(encoding="utf-8")
     return [line for line in map(json.loads, text.splitlines()) if line["kind"] == kind]
-
-
-def status_of(folder: Path) -> Mapping[str, object]:
-    """status.json."""
-    return read(folder, "status.json")

@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,13 @@ from faults.pairs import (
     SLOW,
     STEPS,
     Pair,
+    Start,
     adapter,
     arguments,
     begun,
     cut,
     lines,
     read,
-    status_of,
     two_hosts,
 )
 
@@ -39,7 +38,6 @@ PEER_SECONDS = 5.0
 SLACK_SECONDS = 15.0
 """Two reports, the naming and the record, on a machine that others use."""
 LIMITED = f"limits.peer_seconds={PEER_SECONDS}"
-Start = Callable[..., Pair]
 
 LATE = """
 import os, time
@@ -115,7 +113,10 @@ def test_a_process_that_is_stopped_is_named_and_the_same_command_continues_to_th
     assert PEER_SECONDS - 1 < took < PEER_SECONDS + SLACK_SECONDS
     assert f"error: no sign of life from rank 1 on {host} for" in pair.ranks[0].text()
     assert re.search(r"the last that it said: training, after step \d", pair.ranks[0].text())
-    assert (status_of(tmp_path)["state"], status_of(tmp_path)["exit_code"]) == ("failed", Hung.exit_code)
+    assert (read(tmp_path, "status.json")["state"], read(tmp_path, "status.json")["exit_code"]) == (
+        "failed",
+        Hung.exit_code,
+    )
     again = start(tmp_path)
     assert again.finish() == [0, 0], again.text()
     assert "continuing from checkpoint-" in again.text()
@@ -158,7 +159,7 @@ def test_an_error_of_one_process_is_the_end_of_all_with_its_exit_code(tmp_path: 
     pair = start(tmp_path, code=DIVERGES)
     assert pair.finish() == [Diverged.exit_code] * 2, pair.text()
     assert re.search(r"another process .*: rank 1 on \S+, after step 5: .*the loss is nan", pair.ranks[0].text())
-    assert status_of(tmp_path)["exit_code"] == Diverged.exit_code
+    assert read(tmp_path, "status.json")["exit_code"] == Diverged.exit_code
 
 
 def test_data_that_rank_0_refuses_end_all_with_65(tmp_path: Path, start: Start) -> None:
@@ -196,8 +197,8 @@ def test_a_slow_process_is_named_and_the_run_goes_on(tmp_path: Path, start: Star
     host = os.uname().nodename
     made = [line["rank_seconds"] for line in lines(tmp_path, "train")]
     assert len(made) == STEPS
-    assert all(each.keys() == {f"0@{host}", f"1@{host}"} for each in made)  # type: ignore[attr-defined]
-    [alert] = read(tmp_path, "run.json")["alerts"]  # type: ignore[misc]
+    assert all(each.keys() == {f"0@{host}", f"1@{host}"} for each in made)
+    [alert] = read(tmp_path, "run.json")["alerts"]
     assert alert["name"] == "straggler"
     assert re.match(rf"rank 1 on {host} takes 1?\d\d % longer than the others", alert["what"])
     assert f"alert: rank 1 on {host} takes" in pair.text()

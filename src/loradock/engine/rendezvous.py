@@ -37,8 +37,9 @@ class Meeting:
 def meet(facts: Facts, *, limit_seconds: float) -> Meeting:
     """Wait for all processes of the run, at most so long (0: for ever).
 
-    Raises Hung naming those that did not come, EnvironmentUnfit where rank 0 cannot open the store or leaves, or where a
-    process of this machine ended meanwhile, UsageError where nobody said where to meet, KeyboardInterrupt after a signal.
+    Raises Hung naming those that did not come, EnvironmentUnfit where rank 0 cannot open the store or leaves, and where
+    a process of this machine ended meanwhile, UsageError where nobody said where to meet, KeyboardInterrupt after a
+    signal.
     """
     from torch.distributed import DistError, PrefixStore
 
