@@ -27,6 +27,7 @@ COMMANDS = {
     "data": ("loradock.commands.data", "Look at a data set: lengths, truncation, padding, odd rows."),
     "build": ("loradock.commands.build", "Build the image, on scratch storage."),
     "prune": ("loradock.commands.prune", "Free the space that loradock's images, caches and scratch take."),
+    "bundle": ("loradock.commands.bundle", "Image, model and data in one verified file, for a site without a network."),
     "lock": ("loradock.commands.lock", "Verify the installed packages against the lock."),
     "render": ("loradock.commands.render", "Write a run as Kubernetes objects, or check a manifest."),
     "image": ("loradock.commands.image", "An image's bill of materials, content digest and signature."),
