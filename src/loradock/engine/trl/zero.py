@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed
 
+from loradock.data.collate import IGNORED
 from loradock.engine.base import Job
 from loradock.engine.trl.zero_config import OPTIMIZERS, STAGES, configuration
 from loradock.errors import ConfigError, EnvironmentUnfit
@@ -216,6 +217,14 @@ def put(zero: Any, parameter: Any, value: torch.Tensor, *, name: str) -> None:
     size, rank = parameter.ds_tensor.numel(), torch.distributed.get_rank()
     padded = torch.nn.functional.pad(value.flatten(), (0, size * torch.distributed.get_world_size() - value.numel()))
     utils.safe_set_local_optimizer_state(parameter, padded[rank * size : (rank + 1) * size], name)
+
+
+def as_many_everywhere(batches: list[dict[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
+    """These micro-batches, and idle ones (no label counts) up to the number that the busiest process has."""
+    most = torch.tensor(len(batches))
+    torch.distributed.all_reduce(most, op=torch.distributed.ReduceOp.MAX)
+    idle = {**batches[-1], "labels": torch.full_like(batches[-1]["labels"], IGNORED)}
+    return batches + [idle] * (int(most) - len(batches))
 
 
 @contextlib.contextmanager

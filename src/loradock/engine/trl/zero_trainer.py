@@ -57,6 +57,11 @@ class ZeroTrainer(StepTrainer):
         zero.keep_whole(trainable(self.job.model))
         return trained
 
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """As without ZeRO, with as many passes on every process: each pass meets the others'."""
+        batches = zero.as_many_everywhere(inputs["micro_batches"])
+        return super().training_step(model, {**inputs, "micro_batches": batches}, num_items_in_batch)
+
     def accumulating(self, model: Any, *, is_last: bool) -> AbstractContextManager[Any]:
         """ZeRO cuts up the gradients of each micro-batch, and is told with which one a step ends."""
         model.set_gradient_accumulation_boundary(is_last)
