@@ -33,7 +33,7 @@ class ShardedEngine:
         adapters.broadcast(job.model)
         prepare(job.model, checkpointed=job.plan.value("checkpointed_layers"))
         share = shard(job.model, cpu_offload=job.plan.value("cpu_offload"))
-        found = [Decision(name="share of the model", value=share.local_bytes, why=str(share))]
+        found = [Decision(name="share of the model", value=share.part, why=str(share))]
         if job.plan.value("packing"):
             change = isolation.of_job(job)
             why = f"documents do not see one another: logits move by {change:.1e} of the largest"

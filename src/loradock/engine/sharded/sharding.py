@@ -32,6 +32,11 @@ class Share:
     groups: int
     processes: int
 
+    @property
+    def part(self) -> float:
+        """The share of the parameters' bytes."""
+        return round(self.local_bytes / self.whole_bytes, 3)
+
     def __str__(self) -> str:
         return (
             f"this process holds {self.local_bytes / 2**20:,.1f} of {self.whole_bytes / 2**20:,.1f} MiB of parameters "

@@ -1,7 +1,7 @@
 """The loop of the sharded engine: an optimiser step after another, each a few micro-batches, and what is due between.
 
-All processes make the same number of passes in the same order, since each pass gathers weights from all of them; a
-process without rows of its own in a step runs an idle micro-batch.
+All processes make the same number of passes in the same order, since each pass gathers weights from all of them: one
+that has fewer micro-batches in a step than another runs idle ones, of which nothing is learned.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 import torch.distributed
 
 from loradock import signals
+from loradock.data.collate import IGNORED
 from loradock.engine import guards, ranks, schedule, training_state
 from loradock.engine.attempts import StopNow
 from loradock.engine.base import Doing, Dtypes, Emit, Job, StepDone
@@ -125,7 +126,7 @@ class ShardedTrainer:
         """
         scale = 1 / max(1, inputs["supervised_tokens"])
         total = torch.zeros((), device=self.device)
-        for tensors in inputs["micro_batches"]:
+        for tensors in in_step(inputs["micro_batches"]):
             self.poll()
             loss = self.loss_sum(tensors) * scale
             (loss * self.job.world_size).backward()
@@ -212,6 +213,14 @@ class ShardedTrainer:
         """End the data workers."""
         if self.loader is not None:
             self.loader.close()
+
+
+def in_step(micro_batches: list[dict[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
+    """The micro-batches of this process, and as many idle ones as the process with the most has more."""
+    most = int(max(ranks.all_of(len(micro_batches))))
+    last = micro_batches[-1]
+    idle = {**last, "labels": torch.full_like(last["labels"], IGNORED)}
+    return micro_batches + [idle] * (most - len(micro_batches))
 
 
 def trainer_of(job: Job, emit: Emit, saver: Saver) -> ShardedTrainer:
