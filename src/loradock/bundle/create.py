@@ -89,7 +89,7 @@ def _below(source: Path, problems: list[Problem]) -> list[tuple[str, Path]]:
 
 
 def create(output: Path, inputs: Inputs, *, progress: Progress | None = None) -> Manifest:
-    """Write the bundle; DiskFull before anything is written where it would not fit. A partial one never has its name."""
+    """Write the bundle; DiskFull before anything is written where it would not fit. No partial one has its name."""
     if output.exists():
         raise UsageError(f"{output} is there already", hint=f"rm {output}, or name another file")
     sizes = {path: file.stat().st_size for path, file in inputs.files.items()}

@@ -1,4 +1,4 @@
-"""The manifest of a bundle: every member with its size and sha256. Its own sha256 stands for the whole bundle."""
+"""The manifest of a bundle: every member with its size and sha256. Its sha256 stands for the whole bundle."""
 
 from __future__ import annotations
 
@@ -41,14 +41,22 @@ class Manifest:
 
     @property
     def content(self) -> bytes:
-        """The text of the member `manifest.json`; the same for the same members."""
-        document = {"format": FORMAT, **asdict(self)}
-        return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+        """The text of the member `manifest.json`, with its own sha256; the same for the same members."""
+        return _text({**self._body, "sha256": self.sha256})
+
+    @property
+    def sha256(self) -> str:
+        """Of the content without this line: a bit that flips in the manifest shows too."""
+        return hashlib.sha256(_text(self._body)).hexdigest()
 
     @property
     def digest(self) -> str:
-        """`sha256:...` of the content: what stands for the whole bundle."""
-        return f"sha256:{hashlib.sha256(self.content).hexdigest()}"
+        """`sha256:...`: what stands for the whole bundle."""
+        return f"sha256:{self.sha256}"
+
+    @property
+    def _body(self) -> dict[str, Any]:
+        return {"format": FORMAT, **asdict(self)}
 
     @property
     def size_bytes(self) -> int:
@@ -58,6 +66,10 @@ class Manifest:
     def of_part(self, part: str) -> tuple[Member, ...]:
         """The members of image, lock, model or data."""
         return tuple(member for member in self.members if member.path.startswith(f"{part}/"))
+
+
+def _text(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
 
 
 def read(content: bytes, *, file: str) -> Manifest:
@@ -78,7 +90,7 @@ def read(content: bytes, *, file: str) -> Manifest:
     except (ValueError, KeyError, TypeError) as failure:
         raise DataError(f"{file}: its manifest is damaged: {failure}", hint=MADE_BY) from failure
     if made.content != content:
-        raise DataError(f"{file}: its manifest is not as loradock writes it", hint=MADE_BY)
+        raise DataError(f"{file}: its manifest is damaged: its own sha256 differs", hint=MADE_BY)
     return made
 
 
