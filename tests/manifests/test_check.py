@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from manifests.broken import Broken, cases
 from manifests.goods import GOOD, GOODS
 
-from loradock.manifests.check import GROUPS, RULES, problems
+from loradock.manifests.check import GROUPS, RULES, problems, reference
 
 CASES = cases()
 
@@ -46,3 +48,30 @@ def test_every_problem_of_every_object_is_told_at_once_in_the_order_of_the_file(
         "schema",
     ]
     assert [problem.line for problem in found] == sorted(problem.line or 0 for problem in found)
+
+
+def test_the_page_of_rules_is_the_table_of_rules(request: pytest.FixtureRequest) -> None:
+    page = Path(__file__).parents[2] / "docs" / "manifest-check.md"
+    if request.config.getoption("--write-manifest-rules", default=False):
+        page.write_text(reference.markdown(), encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == reference.markdown(), (
+        "run: pytest tests/manifests --write-manifest-rules"
+    )
+
+
+def test_the_example_on_the_page_is_what_is_said() -> None:
+    text = GOOD
+    for old, new in (
+        ("backoffLimit: 3", "backofLimit: 3"),
+        ("values: [75]", "values: [0, 75]"),
+        ("restartPolicy: Never", "restartPolicy: OnFailure"),
+        ("sizeLimit: 8Gi", "sizeLimit: 8Gb"),
+        (
+            "            readOnlyRootFilesystem: true\n",
+            "            privileged: true\n            readOnlyRootFilesystem: true\n",
+        ),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    found = "".join(f"  {problem}\n" for problem in problems(text, file="job.yaml"))
+    assert f"```\nerror: 5 problem(s) in 1 file(s)\n{found}```" in reference.markdown()

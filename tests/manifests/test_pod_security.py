@@ -13,7 +13,8 @@ import pytest
 import yaml
 from manifests.goods import IMAGE, POD
 
-from loradock.manifests.check import GROUPS, problems
+from loradock.manifests.check import GROUPS, judge, problems
+from loradock.manifests.check.reading import objects
 
 LISTS = ("containers", "initContainers", "ephemeralContainers")
 RESTRICTED_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
@@ -54,9 +55,8 @@ def changed(path: str, value: object, *, make: dict[str, Any] | None = None) -> 
 
 
 def told(made: dict[str, Any]) -> list[str]:
-    return [
-        problem.what.partition(":")[0] for problem in problems(yaml.safe_dump(made, sort_keys=False), file="pod.yaml")
-    ]
+    manifest = next(objects(made, lines={}))
+    return [problem.what.partition(":")[0] for problem in judge(manifest, file="pod.yaml")]
 
 
 def everywhere(field: str) -> tuple[str, ...]:

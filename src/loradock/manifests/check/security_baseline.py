@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from loradock.manifests.check.base import BASELINE_CAPABILITIES, Manifest, Rule, added_capabilities
 from loradock.manifests.check.fields import Found
 
+STANDARD = "1.34"
 _SELINUX_TYPES = frozenset(("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"))
 _SECCOMP = ("RuntimeDefault", "Localhost")
 _SYSCTLS = frozenset(
