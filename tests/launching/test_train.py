@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -102,12 +102,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, words: list[str], fork
     return adapter(folder)
 
 
-@pytest.fixture(scope="module")
-def hosts() -> Iterator[tuple[str, str]]:
-    with two_hosts() as names:
-        yield names
-
-
 def on_both(folder: Path, words: list[str], hosts: tuple[str, str], *, name: str) -> list[Launcher]:
     """A launcher on each host, of one process; the folder is what they share."""
     options = ("--nproc", "1", "--nnodes", "2", "--rdzv", "10.77.0.1:29500", "--node-rank")
@@ -144,13 +138,14 @@ def test_a_signal_to_the_launcher_ends_with_75_and_the_same_command_continues_to
 
 
 @pytest.mark.full
-def test_two_hosts_train_what_one_process_does(tmp_path: Path, words: list[str], hosts: tuple[str, str]) -> None:
+def test_two_hosts_train_what_one_process_does(tmp_path: Path, words: list[str]) -> None:
     """But for the order of additions."""
     plain = [*words, "--set", "lora.dropout=0"]
     one = Launcher(tmp_path / "one", plain, "--nproc", "1")
     assert one.finish() == 0, one.text()
-    two = on_both(tmp_path / "two", plain, hosts, name="log")
-    assert [each.finish() for each in two] == [0, 0], two[0].text()
+    with two_hosts() as hosts:
+        two = on_both(tmp_path / "two", plain, hosts, name="log")
+        assert [each.finish() for each in two] == [0, 0], two[0].text()
     losses = [[line["loss"] for line in lines(tmp_path / name, "train")] for name in ("one", "two")]
     weights = [load(adapter(tmp_path / name)) for name in ("one", "two")]
     assert len(losses[0]) == STEPS
