@@ -18,16 +18,12 @@ import torch.distributed
 
 from loradock.data.collate import IGNORED
 from loradock.engine.base import Job
-from loradock.engine.trl.zero_config import OPTIMIZERS, STAGES, configuration
+from loradock.engine.zero_config import BUILD, INSTALL, OPTIMIZERS, STAGES, configuration
 from loradock.errors import ConfigError, EnvironmentUnfit
 from loradock.model.adapters import trainable
 from loradock.plan import Plan
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
-INSTALL = (
-    "loradock build --variant deepspeed; or here: python -m pip install --require-hashes --no-deps "
-    "--no-build-isolation -r docker/requirements-deepspeed.lock"
-)
 ALIGNMENT = 2
 """Numbers to whose multiple a process's part of the optimiser state is padded (DeepSpeed: four bytes for NCCL)."""
 
@@ -46,7 +42,6 @@ def settings(job: Job) -> dict[str, Any] | None:
     stage = stage_of(job.plan)
     if not stage:
         return None
-    load()
     mode, plan = f"train.parallel zero{stage}", job.plan
     if plan.value("compute_dtype") == "float16":
         raise ConfigError(
@@ -57,7 +52,9 @@ def settings(job: Job) -> dict[str, Any] | None:
         raise ConfigError(what, hint="--set train.optimizer=adamw_fused")
     if plan.value("compile") != "off":
         raise ConfigError(f"{mode} runs layers eagerly, and train.compile is on", hint="--set train.compile=off")
-    return configuration(job.config, plan, stage=stage)
+    made = configuration(job.config, plan, stage=stage)
+    load()  # last: it takes seconds, and every process is to come to the same end together
+    return made
 
 
 def load() -> Any:
@@ -68,7 +65,9 @@ def load() -> Any:
             from deepspeed.utils.logging import logger  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         what = "is not installed" if error.name == "deepspeed" else f"does not start: {error}"
-        raise EnvironmentUnfit(f"train.parallel asks for DeepSpeed, which {what}", hint=INSTALL) from error
+        raise EnvironmentUnfit(
+            f"train.parallel asks for DeepSpeed, which {what}", hint=f"{BUILD}; or here: {INSTALL}"
+        ) from error
     logger.setLevel("WARNING")
     return deepspeed
 

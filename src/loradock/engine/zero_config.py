@@ -17,6 +17,10 @@ from loradock.errors import ConfigError, InputMissing, Problem
 from loradock.plan import Plan
 
 STAGES = {"zero2": 2, "zero3": 3}
+TRIED = "0.19.8"
+"""The release that is locked; its partitions are read and written here, so another one counts as untried."""
+BUILD = "loradock build --variant deepspeed"
+INSTALL = "python -m pip install --require-hashes --no-deps --no-build-isolation -r docker/requirements-deepspeed.lock"
 AUTO = "auto"
 OPTIMIZERS = ("adamw", "adamw_fused")
 """Those whose state has a moment for each weight, so that it can be gathered; sharding makes eight bits needless."""
