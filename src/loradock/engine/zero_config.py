@@ -166,7 +166,8 @@ def problems(own: Mapping[str, Any], config: RunConfig, plan: Plan, *, stage: in
         yield Problem(what="zero_optimization is no object", file=file, hint='write {"stage": "auto"}')
     elif zero.get("stage", stage) != stage:
         what = f"zero_optimization.stage is {json.dumps(zero['stage'])}, and train.parallel is zero{stage}"
-        yield Problem(what=what, file=file, hint=f"--set train.parallel=zero{zero['stage']}")
+        remedy = f"--set train.parallel=zero{zero['stage']}" if zero["stage"] in STAGES.values() else 'write "auto"'
+        yield Problem(what=what, file=file, hint=remedy)
     elif plan.value("cpu_offload") and device_of(zero.get("offload_optimizer")) == "none":
         what = "zero_optimization.offload_optimizer.device is none, and train.cpu_offload is true"
         yield Problem(what=what, file=file, hint="--set train.cpu_offload=false")
