@@ -16,7 +16,7 @@ FIXED: dict[tuple[str, ...], str] = {
     ("Service", "spec", "clusterIP"): "headless: a name for each pod",
     ("spec", "publishNotReadyAddresses"): "ranks find one another before any pod is ready",
     ("annotations", "loradock/run-id"): "which run this is: --run-id, else the name with the configuration's digest",
-    ("annotations", "loradock/lock-sha256"): "the lock of the packages that this was rendered with",
+    ("annotations", "loradock/lock-sha256"): "the first 32 digits of the lock of the packages",
     ("labels", "kueue.x-k8s.io/queue-name"): "Kueue admits it from this queue when there is room for all its pods",
     ("spec", "suspend"): "begins suspended: the queue lets it start",
     ("spec", "restartPolicy"): "a failed container is not started again in place: the policy of the Job decides",

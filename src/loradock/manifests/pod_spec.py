@@ -23,6 +23,7 @@ INDEX = "JOB_COMPLETION_INDEX"
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 GPU = "nvidia.com/gpu"
+LOCK_DIGITS = 32
 
 
 def run_labels(workload: Workload) -> dict[str, str]:
@@ -37,8 +38,8 @@ def run_labels(workload: Workload) -> dict[str, str]:
 
 
 def run_annotations(workload: Workload) -> dict[str, str]:
-    """Which run this is, and from which lock its image was made."""
-    lock = {"loradock/lock-sha256": workload.lock_sha256} if workload.lock_sha256 else {}
+    """Which run this is, and the lock of its packages: so many digits that podman, which takes 63, plays it too."""
+    lock = {"loradock/lock-sha256": workload.lock_sha256[:LOCK_DIGITS]} if workload.lock_sha256 else {}
     return {"loradock/run-id": workload.identity, **lock}
 
 
