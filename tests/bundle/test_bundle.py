@@ -320,7 +320,7 @@ def test_the_command_makes_verifies_and_lays_out(inputs: Path, tmp_path: Path) -
     assert failure is None
     file = tmp_path / "loradock-bundle.tar"
     digest = out.split()[-1]
-    assert "lock    requirements.lock: 1 files" in out, "the lock of this installation goes along"
+    assert "lock    requirements.lock: 1 file," in out, "the lock of this installation goes along"
     out, failure = run("verify", file, "--expect", digest, "--json")
     assert failure is None
     assert json.loads(out[out.index("{") :])["digest"] == digest

@@ -101,12 +101,10 @@ def create(output: Path, inputs: Inputs, *, progress: Progress | None = None) ->
             members: list[Member] = []
             done_bytes = 0
             for path, chunks in _sources(inputs):
-                size_bytes, sha256 = add(file, path, chunks)
+                size_bytes, sha256 = add(file, path, _told(chunks, path, done_bytes, total_bytes, progress))
                 _require_unchanged(path, size_bytes, sizes)
                 members.append(Member(path=path, size_bytes=size_bytes, sha256=sha256))
                 done_bytes += size_bytes
-                if progress:
-                    progress(path, done_bytes, max(total_bytes, done_bytes))
             manifest = Manifest(
                 loradock=__version__,
                 members=tuple(members),
@@ -137,6 +135,17 @@ def _sources(inputs: Inputs) -> Iterator[tuple[str, Iterator[bytes]]]:
         sources[IMAGE_MEMBER] = inputs.image.chunks
     for path in sorted(sources):
         yield path, sources[path]()
+
+
+def _told(
+    chunks: Iterator[bytes], path: str, done_bytes: int, total_bytes: int, progress: Progress | None
+) -> Iterator[bytes]:
+    """The chunks, each told as it goes by; an engine may give more bytes than it announced."""
+    for chunk in chunks:
+        yield chunk
+        done_bytes += len(chunk)
+        if progress:
+            progress(path, done_bytes, max(total_bytes, done_bytes))
 
 
 def _read(file: Path) -> Iterator[bytes]:

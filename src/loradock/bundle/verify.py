@@ -90,15 +90,15 @@ def verify(
             try:
                 for chunk in content(file, places[member.path]):
                     digest.update(chunk)
+                    done_bytes += len(chunk)
                     if sink:
                         sink(member.path, chunk)
+                    if progress:
+                        progress(member.path, done_bytes, manifest.size_bytes)
             except Damaged as failure:
                 raise DataError(f"{path}: {failure}", hint=COPY_AGAIN) from failure
             if digest.hexdigest() != member.sha256:
                 problems.append(Problem(what=f"{member.path} is not what went in: its sha256 differs"))
-            done_bytes += member.size_bytes
-            if progress:
-                progress(member.path, done_bytes, manifest.size_bytes)
     if problems:
         raise DataError(f"{path} is damaged", hint=COPY_AGAIN, problems=problems)
     return manifest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +14,7 @@ import click
 from loradock.bundle.create import Image, gather, lock_here
 from loradock.bundle.create import create as write_bundle
 from loradock.bundle.load import lay_out, load_image
-from loradock.bundle.manifest import DATA, IMAGE, LOCK, MODEL, PARTS, Manifest
+from loradock.bundle.manifest import DATA, IMAGE, MODEL, PARTS, Manifest
 from loradock.bundle.verify import verify as verify_bundle
 from loradock.errors import UsageError
 from loradock.host import Host
@@ -99,9 +100,11 @@ def load(file: Path, *, output: Path, expect: str | None, is_without_image: bool
         from loradock.image.engine import connect
 
         with closing(connect()) as client:
-            click.echo(f"loaded {manifest.image}: {load_image(client, file)}", err=True)
+            loaded = load_image(client, file)
+        other = "" if loaded == manifest.image_id else f" ({manifest.image_id} where it was saved)"
+        click.echo(f"loaded {manifest.image}: {loaded}{other}", err=True)
     tell(manifest, file, as_json=as_json)
-    click.echo(command(manifest, output), err=True)
+    click.echo(command(manifest, output, has_image=bool(manifest.of_part(IMAGE)) and not is_without_image), err=True)
 
 
 def _digest(expect: str | None) -> str | None:
@@ -134,13 +137,18 @@ def tell(manifest: Manifest, file: Path, *, as_json: bool) -> None:
         if members:
             size_bytes = sum(member.size_bytes for member in members)
             name = manifest.image if part == IMAGE else ", ".join(sorted({each.path.split("/")[1] for each in members}))
-            click.echo(f"{part:8}{name}: {len(members)} files, {size_bytes / 1e6:,.1f} MB")
+            files = "1 file" if len(members) == 1 else f"{len(members)} files"
+            click.echo(f"{part:8}{name}: {files}, {size_bytes / 1e6:,.1f} MB")
     click.echo(f"{file}: {manifest.digest}")
 
 
-def command(manifest: Manifest, folder: Path) -> str:
-    """What to type there."""
-    names = {part: sorted({each.path.split("/")[1] for each in manifest.of_part(part)}) for part in (MODEL, DATA, LOCK)}
-    model = f" --model {folder}/{MODEL}/{names[MODEL][0]}" if names[MODEL] else ""
-    data = "".join(f" --data {folder}/{DATA}/{name}" for name in names[DATA])
-    return f"try: loradock train{model}{data}"
+def command(manifest: Manifest, folder: Path, *, has_image: bool) -> str:
+    """What to type there: in the image, whose working directory is then the folder, or without one."""
+    names = {part: sorted({each.path.split("/")[1] for each in manifest.of_part(part)}) for part in (MODEL, DATA)}
+    start, below = "loradock", f"{folder}/"
+    if has_image:
+        mounted = f"--user $(id -u):0 -v {shlex.quote(str(folder.absolute()))}:/workspace"
+        start, below = f"docker run --rm --gpus all --network none {mounted} {manifest.image}", ""
+    model = f" --model {shlex.quote(f'{below}{MODEL}/{names[MODEL][0]}')}" if names[MODEL] else ""
+    data = "".join(f" --data {shlex.quote(f'{below}{DATA}/{name}')}" for name in names[DATA])
+    return f"try: {start} train{model}{data}"
