@@ -1,4 +1,4 @@
-# The loradock image: system -> wheels -> venv -> runtime; flash-attn beside them, built only when asked for.
+# The loradock image: system -> wheels -> venv -> runtime; flash-attn and DeepSpeed beside them, built only when asked for.
 #
 #   loradock build                     checks the machine first, keeps wheels on scratch storage, writes a record
 #   docker build -t loradock .         the same image with BuildKit alone
@@ -9,6 +9,17 @@
 ARG BASE_IMAGE=nvidia/cuda:12.8.1-base-ubuntu24.04@sha256:133c78a0575303be34164d0b90137a042172bdf60696af01a3c424ab402d86e2
 ARG DEVEL_IMAGE=nvidia/cuda:12.8.1-devel-ubuntu24.04@sha256:520292dbb4f755fd360766059e62956e9379485d9e073bbd2f6e3c20c270ed66
 ARG FLASH_ATTN=off
+# standard; or deepspeed, which has DeepSpeed, and a compiler for the operations that it builds at run time.
+ARG VARIANT=standard
+
+FROM scratch AS lock-standard
+COPY docker/requirements.lock /requirements.lock
+
+FROM scratch AS lock-deepspeed
+COPY docker/requirements-deepspeed.lock /requirements.lock
+
+# hadolint ignore=DL3006
+FROM lock-${VARIANT} AS lock
 
 # What every process of the image needs from the distribution: docker/system/apt.txt says why, line by line.
 # hadolint ignore=DL3006
@@ -17,6 +28,13 @@ ENV LANG=C.UTF-8
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 RUN --mount=type=bind,source=docker/system,target=/run/loradock \
     /run/loradock/apt_install /run/loradock/apt.txt \
+    && /run/loradock/harden
+
+FROM system AS system-standard
+
+FROM system AS system-deepspeed
+RUN --mount=type=bind,source=docker/system,target=/run/loradock \
+    /run/loradock/apt_install /run/loradock/apt-deepspeed.txt \
     && /run/loradock/harden
 
 # pip, for the stages below; none of it reaches the image. `loradock build` runs this stage to fill its wheel cache.
@@ -54,30 +72,47 @@ RUN --mount=type=bind,source=docker/fetch_flash_attn,target=/run/loradock/fetch_
 # hadolint ignore=DL3006
 FROM flash-attn-${FLASH_ATTN} AS flash-attn
 
+# DeepSpeed has no wheel of its own: one of its Python is made from the hashed source release, nothing is compiled.
+FROM wheels AS built-standard
+RUN mkdir /wheels
+
+FROM wheels AS built-deepspeed
+RUN --mount=type=bind,source=docker/venv,target=/run/loradock \
+    --mount=type=bind,source=docker/requirements-deepspeed.lock,target=/run/requirements.lock \
+    --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca \
+    /run/loradock/build_deepspeed /run/requirements.lock /wheels
+
+# hadolint ignore=DL3006
+FROM built-${VARIANT} AS built
+
 # The packages: one layer, from the lock (a step mounts just the files that decide it, so nothing else rebuilds it),
 # trimmed and byte-compiled before it is closed; then proven without a GPU.
-FROM system AS venv
+# hadolint ignore=DL3006
+FROM system-${VARIANT} AS venv
 RUN --mount=type=bind,source=docker/venv,target=/run/loradock \
-    --mount=type=bind,source=docker/requirements.lock,target=/run/requirements.lock \
+    --mount=type=bind,from=lock,source=/requirements.lock,target=/run/requirements.lock \
     --mount=type=bind,from=wheels,source=/usr/lib/python3/dist-packages/pip,target=/run/pip/pip \
     --mount=type=bind,from=flash-attn,source=/wheels,target=/run/flash-attn \
+    --mount=type=bind,from=built,source=/wheels,target=/run/built \
     --mount=type=secret,id=pip,target=/etc/pip.conf --mount=type=secret,id=ca,target=/run/secrets/ca \
     --mount=type=cache,id=loradock-pip,target=/root/.cache/pip \
     /run/loradock/install_venv /opt/loradock/venv /run/requirements.lock
 ENV PATH=/opt/loradock/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONNOUSERSITE=1
 RUN --mount=type=bind,source=docker/prove.py,target=/run/loradock/prove.py \
-    --mount=type=bind,source=docker/requirements.lock,target=/run/loradock/requirements.lock \
+    --mount=type=bind,from=lock,source=/requirements.lock,target=/run/loradock/requirements.lock \
     /opt/loradock/venv/bin/python -B /run/loradock/prove.py /run/loradock/requirements.lock
 
 # loradock itself: a change of code rebuilds from here.
 FROM venv AS runtime
-COPY docker/requirements.lock docker/versions.json /opt/loradock/lock/
+COPY --from=lock /requirements.lock /opt/loradock/lock/
+COPY docker/versions.json /opt/loradock/lock/
 COPY --chmod=0755 entrypoint docker/healthcheck /opt/loradock/bin/
 RUN --mount=type=bind,source=.,target=/run/loradock \
     --mount=type=bind,from=wheels,source=/usr/lib/python3/dist-packages/pip,target=/run/pip/pip \
     /run/loradock/docker/install_loradock /run/loradock
 
+ARG VARIANT
 ARG VERSION=0+unknown
 ARG REVISION=unknown
 ARG LOCK_SHA256=unknown
@@ -96,6 +131,7 @@ LABEL org.opencontainers.image.title="loradock" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.base.name="${BASE_NAME}" \
       loradock.image="true" \
+      loradock.variant="${VARIANT}" \
       loradock.lock="${LOCK_SHA256}" \
       loradock.packages="${PACKAGES_SHA256}" \
       loradock.base.verified="${BASE_VERIFIED}"

@@ -1,7 +1,7 @@
 """Makes and verifies the lock files: one resolve, every package by hash. `scripts/lock` is its door.
 
 The development lock is resolved first, from all extras and the pins of docker/versions.json; the runtime lock takes
-its versions from it. Each lock begins with the digest of what it was made from and of its own body, so that
+its versions from it, and the DeepSpeed lock, which is the runtime lock with DeepSpeed, all of its own. Each lock begins with the digest of what it was made from and of its own body, so that
 `--check` notices a forgotten run of scripts/lock, or an edit by hand, without a network.
 """
 
@@ -22,6 +22,9 @@ RUNTIME_EXTRAS = ("train", "image", "k8s", "track")
 DEV_EXTRAS = (*RUNTIME_EXTRAS, "dev")
 DEV_LOCK = ROOT / "docker" / "requirements-dev.lock"
 RUNTIME_LOCK = ROOT / "docker" / "requirements.lock"
+DEEPSPEED_EXTRAS = (*RUNTIME_EXTRAS, "deepspeed")
+DEEPSPEED_LOCK = ROOT / "docker" / "requirements-deepspeed.lock"
+LOCKS = {RUNTIME_LOCK: RUNTIME_EXTRAS, DEV_LOCK: DEV_EXTRAS, DEEPSPEED_LOCK: DEEPSPEED_EXTRAS}
 RESOLVE = (
     "--universal",
     "--python-version=3.11",
@@ -34,10 +37,11 @@ RESOLVE = (
 )
 
 
-def pins() -> dict[str, str]:
-    """Package name -> exact version, from docker/versions.json."""
+def pins(extras: tuple[str, ...]) -> dict[str, str]:
+    """Package name -> exact version, from docker/versions.json; DeepSpeed's where it is asked for."""
     versions = json.loads((ROOT / "docker" / "versions.json").read_text(encoding="utf-8"))
-    return {name: pin["version"] for name, pin in versions["python"].items()}
+    optional = {name: versions[name] for name in ("deepspeed",) if name in extras}
+    return {name: pin["version"] for name, pin in {**versions["python"], **optional}.items()}
 
 
 def inputs_digest(extras: tuple[str, ...]) -> str:
@@ -49,7 +53,7 @@ def inputs_digest(extras: tuple[str, ...]) -> str:
         "python": project["requires-python"],
         "dependencies": sorted(project["dependencies"]),
         "extras": {extra: sorted(optional[extra]) for extra in extras},
-        "pins": pins(),
+        "pins": pins(extras),
         "uv": pyproject["tool"]["uv"],
         "resolve": RESOLVE,
     }
@@ -77,23 +81,25 @@ def resolve(lock: Path, *, extras: tuple[str, ...], constraints: Path, uv: str, 
 
 
 def make(*, uv: str, upgrade: bool) -> None:
-    """Write both locks, or neither when one cannot be resolved."""
+    """Write all locks, or none when one cannot be resolved."""
+    bodies: dict[Path, str] = {}
     with tempfile.TemporaryDirectory() as folder:
-        pinned, dev, runtime = (Path(folder) / name for name in ("pins.txt", "dev.txt", "runtime.txt"))
-        pinned.write_text("".join(f"{name}=={version}\n" for name, version in pins().items()), encoding="utf-8")
+        made, pinned = Path(folder, "made.txt"), Path(folder, "pins.txt")
         if DEV_LOCK.exists():
-            shutil.copy(DEV_LOCK, dev)
-        dev_body = resolve(dev, extras=DEV_EXTRAS, constraints=pinned, uv=uv, upgrade=upgrade)
-        shutil.copy(dev, runtime)
-        runtime_body = resolve(runtime, extras=RUNTIME_EXTRAS, constraints=pinned, uv=uv, upgrade=False)
-    DEV_LOCK.write_text(header(dev_body, extras=DEV_EXTRAS) + dev_body, encoding="utf-8")
-    RUNTIME_LOCK.write_text(header(runtime_body, extras=RUNTIME_EXTRAS) + runtime_body, encoding="utf-8")
+            shutil.copy(DEV_LOCK, made)
+        for lock in (DEV_LOCK, RUNTIME_LOCK, DEEPSPEED_LOCK):
+            extras = LOCKS[lock]
+            pinned.write_text("".join(f"{name}=={version}\n" for name, version in pins(extras).items()), "utf-8")
+            is_first = lock == DEV_LOCK
+            bodies[lock] = resolve(made, extras=extras, constraints=pinned, uv=uv, upgrade=upgrade and is_first)
+    for lock, body in bodies.items():
+        lock.write_text(header(body, extras=LOCKS[lock]) + body, encoding="utf-8")
 
 
 def problems() -> list[str]:
     """What is wrong with the locks as they lie there; empty when they are what scripts/lock made last."""
     found: list[str] = []
-    for lock, extras in ((RUNTIME_LOCK, RUNTIME_EXTRAS), (DEV_LOCK, DEV_EXTRAS)):
+    for lock, extras in LOCKS.items():
         name = lock.relative_to(ROOT)
         if not lock.exists():
             found.append(f"{name}: missing")

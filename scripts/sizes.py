@@ -20,6 +20,7 @@ MEGABYTE = 1_000_000
 STAGES = {
     "base": {"bytes": 400 * MEGABYTE, "files": 12_000, "measured": False},
     "system": {"bytes": 315 * MEGABYTE, "files": 9_000, "measured": True},
+    "system-deepspeed": {"bytes": 90 * MEGABYTE, "files": 2_500, "measured": False},
     "wheels": {"bytes": 12 * MEGABYTE, "files": 1_300, "measured": True},
     "loradock": {"bytes": 15 * MEGABYTE, "files": 500, "measured": True},
     "devel": {"bytes": 9_000 * MEGABYTE, "files": 40_000, "measured": False},

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCKS = ("requirements.lock", "requirements-dev.lock")
+LOCKS = ("requirements.lock", "requirements-dev.lock", "requirements-deepspeed.lock")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 OURS = (
     *("Dockerfile", "entrypoint", "pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
@@ -56,8 +56,16 @@ def test_a_lock_holds_no_address(lock: str) -> None:
     assert "--find-links" not in text
 
 
-def test_the_runtime_lock_is_part_of_the_development_lock() -> None:
-    assert entries(LOCKS[0]).items() <= entries(LOCKS[1]).items()
+@pytest.mark.parametrize("larger", LOCKS[1:])
+def test_the_runtime_lock_is_part_of_every_other(larger: str) -> None:
+    assert entries(LOCKS[0]).items() <= entries(larger).items()
+
+
+def test_the_deepspeed_lock_adds_only_deepspeed_and_what_it_needs() -> None:
+    added = {requirement.partition("==")[0] for requirement in entries(LOCKS[2]).keys() - entries(LOCKS[0]).keys()}
+    version = json.loads((ROOT / "docker" / "versions.json").read_text(encoding="utf-8"))["deepspeed"]["version"]
+    assert added == {"deepspeed", "hjson", "msgpack", "ninja", "py-cpuinfo"}
+    assert f"deepspeed=={version} ; sys_platform == 'linux'" in entries(LOCKS[2])
 
 
 @pytest.mark.parametrize("lock", LOCKS)

@@ -15,7 +15,9 @@ from loradock.errors import Interrupted, LoradockError
 
 COMMANDS = {
     "train": ("loradock.commands.train", "Fine-tune an adapter: the main job."),
+    "launch": ("loradock.commands.launch", "Run a command as several processes: GPUs, machines."),
     "env-check": ("loradock.commands.env_check", "Prove that this machine can train, or say what to do."),
+    "net-check": ("loradock.commands.net_check", "Prove that ranks reach one another and are alike, before a run."),
     "diagnose": ("loradock.commands.diagnose", "Find what brakes a run: one change at a time, measured."),
     "profile": ("loradock.commands.profile", "Where the time of a run goes, and what bounds it."),
     "plan": ("loradock.commands.plan", "Audit a run: decisions, what it leaves, time and cost."),
@@ -25,7 +27,9 @@ COMMANDS = {
     "data": ("loradock.commands.data", "Look at a data set: lengths, truncation, padding, odd rows."),
     "build": ("loradock.commands.build", "Build the image, on scratch storage."),
     "prune": ("loradock.commands.prune", "Free the space that loradock's images, caches and scratch take."),
+    "bundle": ("loradock.commands.bundle", "Image, model and data in one verified file, for a site without a network."),
     "lock": ("loradock.commands.lock", "Verify the installed packages against the lock."),
+    "render": ("loradock.commands.render", "Write a run as Kubernetes objects, or check a manifest."),
     "image": ("loradock.commands.image", "An image's bill of materials, content digest and signature."),
 }
 

@@ -81,19 +81,27 @@ def make(
     return Plan(decisions=tuple(decisions), memory_bytes=expected, model=model, data=data)
 
 
-def on_card(config: RunConfig, *, card: str, model: ModelFacts, data: DataFacts) -> Plan:
-    """The plan for a machine with one card of this short name (a10, h200), which need not be there.
+def on_card(config: RunConfig, *, card: str, model: ModelFacts, data: DataFacts, count: int = 1) -> Plan:
+    """The plan for a machine with `count` cards of this short name (a10, h200), which need not be there.
 
-    The machine is taken to have 8 CPUs, 64 GiB, and no flash-attn. UsageError for a card that is not in the table, and
+    The machine is taken to have 8 CPUs and 64 GiB a card, and no flash-attn. UsageError for a card that is not in the table, and
     what `make` raises.
     """
-    return make(config, facts=machine_with(card), model=model, data=data)
+    return make(config, facts=machine_with(card, count=count), model=model, data=data)
 
 
-def machine_with(card: str) -> Facts:
-    """A machine with one named card."""
-    gpus = (cards.named(card).as_gpu(),)
-    return Facts(platform="any", python="any", cpus=8, memory_bytes=64 << 30, in_container=True, gpus=gpus)
+def machine_with(card: str, *, count: int = 1) -> Facts:
+    """A machine with `count` cards of one name, and a process for each."""
+    return Facts(
+        platform="any",
+        python="any",
+        cpus=8 * count,
+        memory_bytes=count * (64 << 30),
+        in_container=True,
+        gpus=(cards.named(card).as_gpu(),) * count,
+        world_size=count,
+        local_world_size=count,
+    )
 
 
 def tokens_per_second(plan: Plan, config: RunConfig, *, facts: Facts) -> float:

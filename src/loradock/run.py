@@ -12,9 +12,11 @@ from typing import Any
 from loradock import secrecy, signals, termination
 from loradock.config.load import Loaded
 from loradock.endings import as_loradock_error
+from loradock.engine import ranks
+from loradock.engine.peers import Peers
 from loradock.engine.status import Status
 from loradock.engine.watchdog import Limits, Watchdog
-from loradock.errors import Hung, Interrupted, Locked, LoradockError, Stopped
+from loradock.errors import Interrupted, Locked, LoradockError, Stopped
 from loradock.facts import Facts
 from loradock.record import RunRecord
 from loradock.stages import Exam, Result, Stages
@@ -32,11 +34,13 @@ def execute(
     before: Mapping[str, Any] | None = None,
     allowed: Collection[str] = (),
     fence: Callable[[], None] = lambda: None,
+    peers: Peers | None = None,
 ) -> Result:
     """Run it all; raises LoradockError, with run.json telling how far it came, `env_check` in it.
 
     `before` is the record of the run that lies in `directory` unfinished, which is continued; `allowed` names the
-    fields in which it may have changed. `fence` raises Locked where another run has taken the directory over.
+    fields in which it may have changed. `fence` raises Locked where another run has taken the directory over. `peers`
+    are the other processes of the run, which end it where one of them is gone.
     """
     record = None
     status = Status(directory, run_id=(before or {}).get("run_id", ""), is_writing=facts.rank == 0)
@@ -47,33 +51,42 @@ def execute(
         )
         record.put(env_check=env_check)
         status = Status(directory, run_id=record.run_id, is_writing=record.is_writing)
-        with watched(loaded, facts=facts, record=record, status=status, view=view) as watchdog:
-            stages = Stages(loaded=loaded, facts=facts, record=record, status=status, view=view, watchdog=watchdog)
+        with watched(loaded, facts=facts, record=record, status=status, view=view, peers=peers) as watchdog:
+            stages = Stages(
+                loaded=loaded, facts=facts, record=record, status=status, view=view, watchdog=watchdog, peers=peers
+            )
             result = stages.go(allowed=allowed, exam=exam)
         record.end("finished", exit_code=0)
         status.put(state="finished", exit_code=0, now=True)
         return result
     except (Exception, KeyboardInterrupt) as error:
         with signals.deferred():
-            ended = as_loradock_error(error, directory, has_committed=bool(record and record.has_committed))
+            ended = ranks.blamed(error, peers)
+            ended = ended or as_loradock_error(error, directory, has_committed=bool(record and record.has_committed))
             if problem := end(record, status, ended) if record else None:
                 view.note(f"warning: how the run ended is not recorded: {problem}")
         raise ended from error
 
 
 @contextmanager
-def watched(loaded: Loaded, *, facts: Facts, record: RunRecord, status: Status, view: View) -> Iterator[Watchdog]:
-    """The watchdog of a run; where it ends the process, the record says so."""
-    limits = Limits(**loaded.config.limits.model_dump())
+def watched(
+    loaded: Loaded, *, facts: Facts, record: RunRecord, status: Status, view: View, peers: Peers | None
+) -> Iterator[Watchdog]:
+    """The watchdog of a run; where it ends the process, the record says so, and the other processes hear of it."""
+    limits = Limits(**loaded.config.limits.model_dump(exclude={"peer_seconds"}))
     if facts.rank:  # it waits for rank 0, which has a limit
         limits = replace(limits, setup_seconds=0)
     heartbeat = os.environ.get("LORADOCK_HEARTBEAT") if not facts.local_rank else None
 
-    def hung(error: Hung) -> None:
+    def hung(error: LoradockError) -> None:
         termination.write(error.exit_code, error)  # first: the main thread may hang in one of the other files
         end(record, status, error)
+        if peers:
+            peers.say(error)
 
     with Watchdog(limits, heartbeat=Path(heartbeat) if heartbeat else None, on_hang=hung) as watchdog:
+        if peers:
+            peers.watchdog = watchdog
         yield watchdog
     if watchdog.problem:
         view.note(f"warning: {watchdog.problem}")

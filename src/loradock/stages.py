@@ -23,6 +23,7 @@ from loradock.engine import engine_named, fingerprint, isolation, ranks, space, 
 from loradock.engine.base import Engine, Job, Outcome
 from loradock.engine.checkpoints import Checkpoint, Checkpoints, found, newest_good, sweep
 from loradock.engine.manifest import DamagedCheckpoint, open_checkpoint
+from loradock.engine.peers import Peers
 from loradock.engine.saving import Progress
 from loradock.engine.status import Status
 from loradock.engine.watchdog import Phase, Watchdog
@@ -65,6 +66,7 @@ class Stages:
     status: Status
     view: View
     watchdog: Watchdog
+    peers: Peers | None = None
 
     def go(self, *, allowed: Collection[str], exam: Exam | None) -> Result:
         """The stages in order."""
@@ -109,6 +111,7 @@ class Stages:
             watchdog=self.watchdog,
             world_size=facts.world_size,
             rank=facts.rank,
+            peers=self.peers,
         )
         self.check_job(job)
         scores = {"before": exam(model, words)} if exam else {}

@@ -28,6 +28,9 @@ from loradock.monitoring.monitor import Monitor, sampler_of
 from loradock.record import RunRecord
 from loradock.trackers import open_all
 
+NOT_TRACKED = ("step", "phases", "rank_seconds")
+"""Of a metric line: what is no number to draw."""
+
 
 class View(Protocol):
     """What a person watches. Every method is called on rank 0 only."""
@@ -64,9 +67,7 @@ def told(job: Job, *, record: RunRecord, status: Status, view: View) -> Iterator
         keep(event, record=record, status=status)
         if isinstance(event, (StepResult, EvalResult)):
             kind = "train" if isinstance(event, StepResult) else "eval"
-            values = {
-                f"{kind}/{name}": value for name, value in asdict(event).items() if name not in ("step", "phases")
-            }
+            values = {f"{kind}/{name}": value for name, value in asdict(event).items() if name not in NOT_TRACKED}
             for tracker in opened:
                 tracker.log(values, step=event.step)
         view.event(event)

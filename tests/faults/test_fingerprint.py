@@ -40,6 +40,7 @@ FREE = {
     "limits.setup_seconds": "how long a hang may last",
     "limits.step_seconds": "how long a hang may last",
     "limits.save_seconds": "how long a hang may last",
+    "limits.peer_seconds": "how long another process may be silent",
     "model.cache_weights": "the same bits: tests/engine/fast/test_equality.py",
     "evaluation.every": JUDGED,
     "checkpoints.every": JUDGED,
@@ -63,11 +64,13 @@ OTHER: dict[str, Any] = {
     "train.global_batch": 32, "train.micro_batch": 2, "train.packing": False, "train.epochs": 2.0,
     "train.max_steps": 9, "train.learning_rate": 1e-3, "train.schedule": "linear", "train.warmup": 0.1,
     "train.weight_decay": 0.1, "train.max_grad_norm": 0.5, "train.optimizer": "adamw", "train.checkpointing": True,
+    "train.parallel": "ddp", "train.cpu_offload": False, "train.deepspeed": "/srv/zero.json",
     "train.neftune_alpha": 5.0, "train.tf32": False, "train.compile": "default", "train.workers": 2,
     "train.early_stopping": 3, "train.seed": 1, "evaluation.every": 7, "checkpoints.every": 7, "checkpoints.keep": 5,
     "checkpoints.keep_best": True, "logging.every": 3, "logging.trackers": ["tensorboard"], "logging.project": "other",
     "logging.monitor_seconds": 0.5,
     "limits.setup_seconds": 5, "limits.step_seconds": 5, "limits.save_seconds": 5,
+    "limits.peer_seconds": 5,
 }  # fmt: skip
 SCHEMA = [key.name for key in keys() if key.name != "data.sources"]
 

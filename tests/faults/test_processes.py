@@ -7,18 +7,16 @@ In CI both are forked from a process that has everything imported, with the envi
 from __future__ import annotations
 
 import io
-import json
 import os
 import signal
-import socket
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from faults.forking import Command, Forking
+from faults.forking import Forking
+from faults.pairs import SAVE_EVERY, SLOW, STEPS, Pair, Start, adapter, arguments, begun, lines, read
 from jobs import job_of
 from safetensors.torch import load
 
@@ -26,30 +24,6 @@ from loradock.engine.checkpoints import visible
 from loradock.engine.fast import self_check
 from loradock.engine.fast.engine import build
 from loradock.errors import EnvironmentUnfit
-
-STEPS, SAVE_EVERY = 12, 4
-RUN = (
-    f"train.max_steps={STEPS}",
-    f"checkpoints.every={SAVE_EVERY}",
-    "checkpoints.keep=9",
-    "train.global_batch=8",
-    "train.micro_batch=2",
-    "train.workers=0",
-    "data.max_length=64",
-    "logging.every=1",
-    "lora.rank=4",
-    "lora.dropout=0.1",
-)
-# Slow enough for a signal to come in between; the order of all that is computed stays what it is.
-SLOW = """
-import time
-from loradock.engine.flow import Flow
-real = Flow.after
-def after(self, step):
-    time.sleep(0.2)
-    return real(self, step)
-Flow.after = after
-"""
 
 # As an initialisation may come out otherwise on another card.
 UNLIKE = """
@@ -65,46 +39,10 @@ adapters.attach = attach
 """
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Two processes of a run in the folder; `launcher` is what a signal to the run goes to."""
-
-    folder: Path
-    launcher: Sequence[Command]
-    ranks: Sequence[Command]
-
-    def text(self) -> str:
-        return "".join(each.text() for each in self.launcher)
-
-    def reached(self, step: int) -> bool:
-        """Wait until a step was made."""
-        return self.launcher[0].wait_until(lambda: f"step {step}/{STEPS}" in self.text())
-
-    def finish(self) -> list[int]:
-        return [each.finish() for each in self.launcher]
-
-
-Start = Callable[..., Pair]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 @pytest.fixture
 def start(llama: Path, rows: Path, forking: Forking) -> Start:
     def begin(folder: Path, *settings: str, engine: str, code: str = "", count: int = 2) -> Pair:
-        folder.mkdir(exist_ok=True)
-        sets = [word for setting in (*RUN, f"engine={engine}", *settings) for word in ("--set", setting)]
-        inputs = ("--model", str(llama), "--data", str(rows), "--output", "out", "--skip-env-check")
-        sizes = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
-        each = {**sizes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        pair = [
-            forking.start(folder, "train", *inputs, *sets, code=code, RANK=str(rank), LOCAL_RANK=str(rank), **each)
-            for rank in range(count)
-        ]
-        return Pair(folder, launcher=pair, ranks=pair)
+        return begun(forking, folder, arguments(llama, rows, *settings, engine=engine), code=code, count=count)
 
     return begin
 
@@ -116,24 +54,14 @@ def torchrun(llama: Path, rows: Path, forking: Forking) -> Start:
     def begin(folder: Path, *, engine: str, code: str = "") -> Pair:
         folder.mkdir(exist_ok=True)
         (folder / "main.py").write_text(f"{code}\nfrom loradock import cli\ncli.main()\n", encoding="utf-8")
-        sets = [word for setting in (*RUN, f"engine={engine}") for word in ("--set", setting)]
-        inputs = ["--model", str(llama), "--data", str(rows), "--output", "out", "--skip-env-check"]
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "main.py", "train"]
-        command = [sys.executable, *launch, *inputs, *sets]
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "main.py"]
+        command = [sys.executable, *launch, *arguments(llama, rows, engine=engine)]
         launcher = forking.start(
             folder, code=f"import os\nos.execv({command[0]!r}, {command!r})", PYTHONPATH=os.pathsep.join(sys.path)
         )
         return Pair(folder, launcher=[launcher], ranks=[])
 
     return begin
-
-
-def adapter(folder: Path) -> bytes:
-    return (folder / "out" / "adapter" / "adapter_model.safetensors").read_bytes()
-
-
-def read(folder: Path, name: str) -> dict[str, object]:
-    return json.loads((folder / "out" / name).read_text(encoding="utf-8"))
 
 
 def random_states(folder: Path) -> list[bytes]:
@@ -169,8 +97,7 @@ def test_two_processes_train_what_one_does(engine: str, tmp_path: Path, start: S
         folder = tmp_path / str(count)
         pair = start(folder, "lora.dropout=0", engine=engine, count=count, code=UNLIKE)
         assert pair.finish() == [0] * count, pair.text()
-        lines = [json.loads(line) for line in (folder / "out" / "metrics.jsonl").read_text("utf-8").splitlines()]
-        losses[count] = [line["loss"] for line in lines if line["kind"] == "train"]
+        losses[count] = [line["loss"] for line in lines(folder, "train")]
         weights[count] = load(adapter(folder))
     assert len(losses[1]) == STEPS
     assert losses[2] == pytest.approx(losses[1], rel=1e-5)
@@ -241,7 +168,7 @@ def test_when_one_of_two_is_killed_the_other_ends_and_the_same_command_continues
     codes = first.finish()
     assert codes[1] == -signal.SIGKILL
     assert codes[0] == EnvironmentUnfit.exit_code, first.text()
-    assert "error: another process of this run has ended" in first.text()
+    assert "error: another process of this run has ended, or cannot be reached: rank 1 on " in first.text()
     again = start(tmp_path, engine=engine)
     assert again.finish() == [0, 0], again.text()
     assert "continuing from checkpoint-" in again.text()

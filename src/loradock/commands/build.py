@@ -17,7 +17,7 @@ from rich.table import Table
 from loradock.image.build import build as build_image
 from loradock.image.build import preflight
 from loradock.image.engine import connect
-from loradock.image.inputs import BuildAsk
+from loradock.image.inputs import VARIANTS, BuildAsk
 from loradock.image.progress import Step
 from loradock.image.scratch import Finding, default_scratch
 from loradock.image.space import Room, gb
@@ -98,7 +98,14 @@ def _plain(text: str) -> str:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--tag", "-t", help="The image's name. [default: loradock:VERSION]")
+@click.option("--tag", "-t", help="The image's name. [default: loradock:VERSION, or VERSION-VARIANT]")
+@click.option(
+    "--variant",
+    type=click.Choice(list(VARIANTS)),
+    default="standard",
+    show_default=True,
+    help="deepspeed: with ZeRO-2 and ZeRO-3, and a compiler for DeepSpeed's operations.",
+)
 @click.option("--scratch", type=FOLDER, help="Wheels, compile trees, records. [default: ~/.cache/loradock/build]")
 @click.option("--context", type=FOLDER, help="The checkout to build from. [default: the one that this runs from]")
 @click.option("--base-image", help="Instead of the pinned CUDA base, for a site without that registry.")

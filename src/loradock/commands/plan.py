@@ -34,6 +34,7 @@ LOG_COLUMNS = 180
 @click.command()
 @run_options
 @click.option("--gpu", metavar="NAME", help="Plan for this card (a10, h200, ...), which need not be here.")
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Plan for so many cards, a process for each.")
 @click.option("--price-per-hour", type=click.FloatRange(min=0), metavar="X", help="Price of one card, for the cost.")
 @click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Plan without the data: so many rows ...")
 @click.option("--mean-tokens", type=click.IntRange(min=1), metavar="M", help="... of so many tokens on average ...")
@@ -43,6 +44,7 @@ def plan(
     ask: Ask,
     *,
     gpu: str | None,
+    gpus: int | None,
     price_per_hour: float | None,
     rows: int | None,
     mean_tokens: int | None,
@@ -54,6 +56,7 @@ def plan(
     \b
     loradock plan run.yaml --gpu a10 --price-per-hour 0.75
     loradock plan --preset mistral-a10 --model DIR --rows 170000 --mean-tokens 155 --gpu a10
+    loradock plan --model DIR --rows 170000 --mean-tokens 155 --gpu h100 --gpus 8
 
     Of the model only config.json and the tokenizer are needed, no weights. Gains are predictions: `loradock diagnose`
     measures them.
@@ -65,7 +68,7 @@ def plan(
     warnings.simplefilter("ignore")
     made_up = _made_up(rows, mean_tokens, longest_tokens)
     loaded = ask.load(needs_inputs=made_up is None)
-    facts = _machine(gpu)
+    facts = _machine(gpu, count=gpus)
     base, model, length = _model(loaded.config)
     if made_up:
         data, at_length = made_up_facts(*made_up, length=length, validation=loaded.config.data.validation), None
@@ -115,13 +118,16 @@ def _made_up(rows: int | None, mean: int | None, longest: int | None) -> tuple[i
     return rows, mean, longest or TIMES_MEAN * mean
 
 
-def _machine(gpu: str | None) -> Facts:
-    """The named card's machine, or this one."""
+def _machine(gpu: str | None, *, count: int | None) -> Facts:
+    """The named card's machine, or this one; with so many processes, where a number is given."""
     from loradock import plan as plans
     from loradock import probe
     from loradock.host import Host
 
-    return plans.machine_with(gpu) if gpu else probe.gather(Host())
+    if gpu:
+        return plans.machine_with(gpu, count=count or 1)
+    here = probe.gather(Host())
+    return replace(here, world_size=count, local_world_size=count) if count else here
 
 
 def _model(config: RunConfig) -> tuple[BaseModel, Any, int]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from loradock.facts import Facts
     from loradock.host import Host
     from loradock.resume import Standing
+    from loradock.stages import Result
 
 QUIET = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -123,7 +124,6 @@ def run_one(
 ) -> dict[str, Any]:
     """Find the run, look at the machine, hold the directory, run, and say how it ended. Returns what run.json holds."""
     from loradock import resume as resuming
-    from loradock import run
     from loradock.checks.examination import gathered
     from loradock.demo.exam import verdict
     from loradock.engine import ranks
@@ -140,39 +140,52 @@ def run_one(
     host = Host()
     facts = gathered(host)
     proof = looked_first(loaded, host=host, facts=facts, screen=screen, skips=skips_env_check)
-    ranks.join(facts, asked=loaded.config.device)
-    lock = None
-    if facts.rank == 0:
-        directory, lock = claimed(loaded, standing, parent=parent, is_fresh=fresh, screen=screen)
-        standing = resuming.standing_of(directory) if (directory / RECORD).exists() else resuming.NEW
-    else:
-        directory = Path()
-    directory, standing = ranks.from_first(facts, (directory, standing))
-    screen.start(directory, is_first=facts.rank == 0)
-    if lock and lock.warning:
-        screen.note(f"warning: {lock.warning}")
-    try:
-        with redirect_stdout(sys.stderr):  # libraries print there; stdout is for our result alone
-            result = run.execute(
-                loaded,
-                facts=facts,
-                directory=directory,
-                view=screen,
-                exam=exam,
-                env_check=proof,
-                before=standing.record,
-                allowed=allowed,
-                fence=lock.check if lock else lambda: None,
-            )
-    finally:
-        ranks.leave()
-        if lock:
-            lock.release()
+    with ranks.joined(facts, config=loaded.config) as peers:
+        result = run_held(
+            loaded,
+            standing,
+            facts=facts,
+            parent=parent,
+            screen=screen,
+            is_fresh=fresh,
+            exam=exam,
+            env_check=proof,
+            allowed=allowed,
+            peers=peers,
+        )
     with signals.deferred():  # it is done: what is left is to say so
         screen.finished(result)
         if exam and facts.rank == 0:
             screen.verdict(verdict(result.record["exam"]))
     return result.record
+
+
+def run_held(
+    loaded: Loaded, standing: Standing, *, facts: Facts, parent: Path | None, screen: Any, is_fresh: bool, **more: Any
+) -> Result:
+    """Run in a directory that is held against other runs while it lasts; `more` is what `run.execute` takes besides."""
+    from loradock import resume as resuming
+    from loradock import run
+    from loradock.engine import ranks
+
+    directory, lock = Path(), None
+    if facts.rank == 0:
+        directory, lock = claimed(loaded, standing, parent=parent, is_fresh=is_fresh, screen=screen)
+    try:
+        if lock:
+            standing = resuming.standing_of(directory) if (directory / RECORD).exists() else resuming.NEW
+        directory, standing = ranks.from_first(facts, (directory, standing))
+        screen.start(directory, is_first=facts.rank == 0)
+        if lock and lock.warning:
+            screen.note(f"warning: {lock.warning}")
+        fence = lock.check if lock else lambda: None
+        with redirect_stdout(sys.stderr):  # libraries print there; stdout is for our result alone
+            return run.execute(
+                loaded, facts=facts, directory=directory, view=screen, before=standing.record, fence=fence, **more
+            )
+    finally:
+        if lock:
+            lock.release()
 
 
 def claimed(

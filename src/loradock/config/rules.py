@@ -159,6 +159,14 @@ def _micro_batch_fits(config: RunConfig) -> Iterator[Finding]:
         yield Finding(keys=("train.micro_batch", "train.global_batch"), what=what, hint=hint)
 
 
+def _deepspeed_has_a_use(config: RunConfig) -> Iterator[Finding]:
+    given, mode = config.train.deepspeed, config.train.parallel
+    if given is not None and mode not in ("zero2", "zero3"):
+        what = f"train.deepspeed {given} configures DeepSpeed, and train.parallel {mode} does not use it"
+        hint = "--set train.parallel=zero2 (or zero3), or delete the key"
+        yield Finding(keys=("train.deepspeed", "train.parallel"), what=what, hint=hint)
+
+
 def _flash_attention_can_run(config: RunConfig) -> Iterator[Finding]:
     if config.model.attention != "flash_attention_2":
         return
@@ -191,5 +199,6 @@ RULES: tuple[Rule, ...] = (
     _validation_is_a_part,
     _warmup_is_a_part,
     _micro_batch_fits,
+    _deepspeed_has_a_use,
     _flash_attention_can_run,
 )

@@ -141,6 +141,17 @@ class TrainConfig(Section):
     optimizer: Literal["auto", "adamw_fused", "adamw", "adamw_8bit", "paged_adamw_8bit"] = Field(
         default="auto", description="auto: fused AdamW; paged 8-bit only when memory demands it."
     )
+    parallel: Literal["auto", "ddp", "fsdp", "zero2", "zero3"] = Field(
+        default="auto",
+        description="How processes share the model; auto: ddp where it fits one card, fsdp where it does not.",
+    )
+    cpu_offload: bool | Auto = Field(
+        default="auto", description="Weights of a shared model in host memory; auto: only where nothing else fits."
+    )
+    deepspeed: str | None = Field(
+        default=None,
+        description="Path of a DeepSpeed configuration of your own (JSON); needs parallel zero2 or zero3.",
+    )
     checkpointing: bool | NotNegative | Auto = Field(
         default="auto",
         description="Gradient checkpointing (recompute activations): all layers, none, or how many (fast engine).",
@@ -200,6 +211,9 @@ class LimitsConfig(Section):
         default=1800, description="For one micro-batch, in training or evaluation."
     )
     save_seconds: Annotated[float, Field(ge=0)] = Field(default=1800, description="For one checkpoint or the export.")
+    peer_seconds: Annotated[float, Field(ge=0)] = Field(
+        default=300, description="For another process of the run, before it is named and this one ends too."
+    )
 
 
 class RunConfig(Section):
@@ -207,8 +221,9 @@ class RunConfig(Section):
 
     name: str | None = Field(default=None, description="Name of the run; default: from the model and the data.")
     output: str | None = Field(default=None, description="Run directory; default runs/NAME-NNN, a new one each time.")
-    engine: Literal["auto", "fast", "trl"] = Field(
-        default="auto", description="The training loop; auto: fast where it serves the model and the request, else trl."
+    engine: Literal["auto", "fast", "trl", "sharded"] = Field(
+        default="auto",
+        description="The training loop; auto: fast where it serves the model and the request, else trl; sharded: FSDP.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: the GPU where there is one.")
     deterministic: bool = Field(default=False, description="Bit-identical reruns on a GPU, somewhat slower.")

@@ -11,6 +11,10 @@ def engine_named(name: str) -> Engine:
         from loradock.engine.fast.engine import FastEngine
 
         return FastEngine()
+    if name == "sharded":
+        from loradock.engine.sharded import ShardedEngine
+
+        return ShardedEngine()
     from loradock.engine.trl import TrlEngine
 
     return TrlEngine()

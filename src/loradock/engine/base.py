@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from loradock.config.schema import RunConfig
 from loradock.engine.checkpoints import Checkpoint, Checkpoints
+from loradock.engine.peers import Peers
 from loradock.engine.watchdog import Watchdog
 from loradock.optimizations.base import Decision
 from loradock.plan import Plan
@@ -32,6 +33,8 @@ class StepResult:
     `loss` is the mean over supervised tokens, in nats; `tokens` are real ones (no padding), summed over all
     processes; `memory_bytes` is the peak that the allocator reserved on this process's card (0 on a CPU). `phases`:
     seconds of this process by what it did (see `engine.meter`); `logging` is that of the line before, not in `seconds`.
+    `rank_seconds`: of a step, what each process took for its own part, without waiting for the others; its keys are
+    `RANK@HOST`. None for one process, and where the engine cannot tell.
     """
 
     step: int
@@ -47,6 +50,7 @@ class StepResult:
     seconds: float
     memory_bytes: int
     phases: dict[str, float]
+    rank_seconds: dict[str, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +127,7 @@ class Job:
     """Everything that an engine needs. `steps` and `evaluation` come from `data.steps`, sharded for this process.
 
     `resume` is the verified checkpoint that the run continues from; `watchdog` wants a beat for every micro-batch.
+    `peers` are the other processes of the run, where there are any.
     """
 
     config: RunConfig
@@ -137,6 +142,7 @@ class Job:
     watchdog: Watchdog
     world_size: int
     rank: int
+    peers: Peers | None = None
 
     def without_cache(self) -> Job:
         """The same job, and the same bits, with no layer's weights kept dense."""

@@ -59,6 +59,8 @@ class Flow:
 
     def after(self, step: int) -> Due:
         """What is due after a step. After a signal an evaluation waits for the run that continues."""
+        if self.job.peers:
+            self.job.peers.step = step
         if ranks.any_of(bool(signals.requested())):
             self.stopped_by = signals.requested() or "another process of the run"
         is_ending = step >= len(self.job.steps) or bool(self.stopped_by)

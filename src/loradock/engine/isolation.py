@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from loradock.engine.base import Job
 from loradock.errors import ModelError
 
 MOVED_TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 1e-2}
@@ -44,6 +45,22 @@ def check(model: Any, first: Sequence[int], second: Sequence[int], *, dtype: str
             hint="--set train.packing=false, or another model.attention",
         )
     return change
+
+
+def of_job(job: Job) -> float:
+    """`check` with the first and the last row of the job's first micro-batch."""
+    batch = job.steps[0].micro_batches[0]
+    rows = [
+        batch.prepared.row(int(row), length=int(length))[0]
+        for row, length in zip(batch.rows, batch.lengths, strict=True)
+    ]
+    return check(
+        job.model,
+        rows[0].tolist(),
+        rows[-1].tolist(),
+        dtype=job.plan.value("compute_dtype"),
+        vocabulary=job.plan.model.vocabulary,
+    )
 
 
 def logits(model: Any, documents: list[list[int]]) -> Any:

@@ -2,41 +2,106 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
-from loradock.errors import StorageError
+from loradock import signals
+from loradock.config.schema import RunConfig
+from loradock.engine import rendezvous
+from loradock.engine.peers import Peers
+from loradock.errors import Interrupted, LoradockError
 from loradock.facts import Facts
 
 T = TypeVar("T")
-FIRST_FAILED = 1
-PATIENCE = timedelta(hours=6)
 
 
-def join(facts: Facts, *, asked: str) -> None:
-    """Join the process group where there is more than one process; a preparation may take hours, so wait that long.
+class PeerFailed(RuntimeError):
+    """Another process could not do its part; which one and why, its last word says."""
 
-    `asked` is the configured device: auto, cpu or cuda.
+
+@contextmanager
+def joined(facts: Facts, *, config: RunConfig) -> Iterator[Peers | None]:
+    """Inside, the process group is there, and its processes watch one another; None where there is only one.
+
+    A preparation may take hours, so the group waits that long; `limits.peer_seconds` is for one that says nothing.
     """
+    if facts.world_size == 1:
+        yield None
+        return
+    meeting = rendezvous.meet(facts, limit_seconds=config.limits.setup_seconds)
+    peers = Peers(meeting, rank=facts.rank, limit_seconds=config.limits.peer_seconds)
+    peers.start()
+    is_on_card = facts.has_gpu and config.device != "cpu"
+    try:
+        enter_group(facts, meeting.group, is_on_card=is_on_card)
+        yield peers
+        peers.leave(None)
+    except BaseException as error:
+        ended = last_word(error, peers)
+        is_told = is_cut_off(error) or is_cut_off(error.__cause__)
+        peers.leave(ended, is_told=is_told)
+        if ended is error:
+            raise
+        raise ended from error
+    finally:
+        leave_group()
+
+
+def enter_group(facts: Facts, store: Any, *, is_on_card: bool) -> None:
+    """Make the process group: gloo, and NCCL where there are cards."""
     import torch
     import torch.distributed
 
-    if facts.world_size == 1 or torch.distributed.is_initialized():
-        return
-    device = "cuda" if facts.has_gpu and asked != "cpu" else "cpu"
-    if device == "cuda":
+    if is_on_card:
         torch.cuda.set_device(facts.local_rank)
-    torch.distributed.init_process_group("gloo" if device == "cpu" else "cpu:gloo,cuda:nccl", timeout=PATIENCE)
+        # By default torch aborts the process where another one is gone, before anybody could say which one.
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+    with stdout_as_stderr():
+        torch.distributed.init_process_group(
+            "cpu:gloo,cuda:nccl" if is_on_card else "gloo",
+            store=store,
+            rank=facts.rank,
+            world_size=facts.world_size,
+            timeout=rendezvous.PATIENCE,
+        )
 
 
-def leave() -> None:
+@contextmanager
+def stdout_as_stderr() -> Iterator[None]:
+    """Inside, native code that prints (gloo does) prints to stderr: stdout is for our result alone."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def leave_group() -> None:
     """Leave the process group, where one was joined."""
     import torch.distributed
 
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+
+
+def last_word(error: BaseException, peers: Peers) -> LoradockError:
+    """What a process says that ends with this."""
+    if isinstance(error, LoradockError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted(f"stopped by {signals.requested() or 'a signal'}")
+    return blamed(error, peers) or LoradockError(f"unexpected {type(error).__name__}: {error}")
+
+
+def blamed(error: BaseException, peers: Peers | None) -> LoradockError | None:
+    """Where the error says that another process is gone: the one that names it. A signal here explains more."""
+    return peers.blamed() if peers and is_cut_off(error) and not signals.requested() else None
 
 
 def first_then_all(facts: Facts, work: Callable[[], T]) -> T:
@@ -56,7 +121,7 @@ def first_then_all(facts: Facts, work: Callable[[], T]) -> T:
     if facts.rank == 0:
         return result  # type: ignore[return-value]
     if not done[0]:
-        raise SystemExit(FIRST_FAILED)
+        raise PeerFailed("rank 0 failed")
     return work()
 
 
@@ -94,8 +159,35 @@ def any_of(flag: bool) -> bool:
     return bool(value.item())
 
 
-def is_cut_off(error: BaseException) -> bool:
+def all_of(value: float) -> list[float]:
+    """The value of every process, in the order of their ranks."""
+    import torch.distributed
+
+    if not torch.distributed.is_initialized():
+        return [value]
+    values = [torch.zeros(1, dtype=torch.float64) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(values, torch.tensor([value], dtype=torch.float64))
+    return [float(each) for each in values]
+
+
+def by_name(seconds: float, peers: Peers | None) -> dict[str, float] | None:
+    """The value of every process under `RANK@HOST`; None where there is only one process."""
+    if peers is None:
+        return None
+    return {f"{rank}@{peers.hosts[rank]}": round(each, 6) for rank, each in enumerate(all_of(seconds))}
+
+
+@contextmanager
+def waiting(peers: Peers | None) -> Iterator[None]:
+    """Inside, this process is where it waits for all the others."""
+    with peers.waiting() if peers else nullcontext():
+        yield
+
+
+def is_cut_off(error: BaseException | None) -> bool:
     """Whether the error says that another process of the run, or the way to it, is gone."""
+    if isinstance(error, PeerFailed):
+        return True
     if not isinstance(error, RuntimeError):
         return False
     import torch.distributed
@@ -105,7 +197,7 @@ def is_cut_off(error: BaseException) -> bool:
 
 @contextmanager
 def together(what: str) -> Iterator[None]:
-    """Inside, rank 0 may fail alone: then every other process ends with an error that says so, rather than wait."""
+    """Inside, rank 0 may fail alone: then every other process ends for its reason, rather than wait."""
 
     failed = True
     try:
@@ -114,4 +206,4 @@ def together(what: str) -> Iterator[None]:
     finally:
         someone_failed = any_of(failed)
     if someone_failed:
-        raise StorageError(f"another process of this run failed at {what}", hint="see what rank 0 says")
+        raise PeerFailed(f"rank 0 failed at {what}")

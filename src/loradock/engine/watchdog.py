@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from loradock.errors import Hung
+from loradock.errors import Hung, LoradockError
 
 Phase = Literal["setup", "step", "save"]
 DOING: dict[Phase, str] = {"setup": "setting up", "step": "training", "save": "saving"}
@@ -50,13 +50,14 @@ class Watchdog:
     `problem` says why the heartbeat file could not be written, once it could not; the run goes on.
     """
 
-    def __init__(self, limits: Limits, *, heartbeat: Path | None, on_hang: Callable[[Hung], None]) -> None:
+    def __init__(self, limits: Limits, *, heartbeat: Path | None, on_hang: Callable[[LoradockError], None]) -> None:
         """`on_hang` writes the record of the run's end; it is called in a thread, for 10 s at most."""
         self.limits = limits
         self.problem: str | None = None
         self._heartbeat = heartbeat
         self._on_hang = on_hang
-        self._phase: Phase = "setup"
+        self.phase: Phase = "setup"
+        self.silent_seconds = 0.0
         self._has_beaten = True
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -78,24 +79,23 @@ class Watchdog:
         """Give a sign of life, and name the phase that begins with it; costs an attribute write."""
         self._has_beaten = True
         if phase is not None:
-            self._phase = phase
+            self.phase = phase
 
     def _watch(self) -> None:
-        silent_seconds = 0.0
         seen = touched = time.monotonic()
         is_untouched = False
         while not self._is_over.wait(TICK_SECONDS):
-            now, phase = time.monotonic(), self._phase  # the phase first: a beat sets it last
+            now, phase = time.monotonic(), self.phase  # the phase first: a beat sets it last
             # A tick that came late counts as one: for the rest of that time this process did not run.
             passed_seconds, seen = now - seen, now
-            silent_seconds += passed_seconds if passed_seconds < LATE_SECONDS else TICK_SECONDS
+            self.silent_seconds += passed_seconds if passed_seconds < LATE_SECONDS else TICK_SECONDS
             if self._has_beaten:
-                self._has_beaten, silent_seconds, is_untouched = False, 0.0, True
+                self._has_beaten, self.silent_seconds, is_untouched = False, 0.0, True
             if is_untouched and now - touched >= TOUCH_SECONDS:
                 self._touch()
                 touched, is_untouched = now, False
-            if 0 < self.limits.of(phase) < silent_seconds:
-                self._end(self._hung(phase, silent_seconds))
+            if 0 < self.limits.of(phase) < self.silent_seconds:
+                self.end(self._hung(phase, self.silent_seconds))
 
     def _touch(self) -> None:
         try:
@@ -112,9 +112,10 @@ class Watchdog:
             f"(--set limits.{phase}_seconds={limit * 2:g} waits longer)",
         )
 
-    def _end(self, hung: Hung) -> None:
-        """Say where every thread stands, let the run write its end, end the workers and this process."""
-        words = [threading.Thread(target=work, args=(hung,), daemon=True) for work in (show_stacks, self._on_hang)]
+    def end(self, error: LoradockError, *, has_stacks: bool = True) -> None:
+        """From a thread: say why, and where every thread stands; let the run write its end, end workers and process."""
+        show = show_stacks if has_stacks else show_error
+        words = [threading.Thread(target=work, args=(error,), daemon=True) for work in (show, self._on_hang)]
         deadline = time.monotonic() + LAST_WORDS_SECONDS
         for each in words:
             each.start()
@@ -123,16 +124,26 @@ class Watchdog:
         for pid in descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        os._exit(hung.exit_code)
+        os._exit(error.exit_code)
 
 
-def show_stacks(hung: Hung) -> None:
+def show_error(error: LoradockError) -> None:
+    """Write the error to stderr."""
+    write_out(f"{error}\n".encode())
+
+
+def show_stacks(error: LoradockError) -> None:
     """Write the error and the stacks of all threads to stderr."""
     # By way of memory: faulthandler keeps the interpreter's lock while it writes, and stderr may be what hangs.
     with open(os.memfd_create("stacks"), "w+b") as stacks:
         faulthandler.dump_traceback(stacks, all_threads=True)
         text = os.pread(stacks.fileno(), STACKS_BYTES, 0)
-    rest = memoryview(f"{hung}\n".encode() + text)
+    write_out(f"{error}\n".encode() + text)
+
+
+def write_out(text: bytes) -> None:
+    """Write to stderr, past Python's own buffers."""
+    rest = memoryview(text)
     while rest:
         rest = rest[os.write(STDERR, rest) :]
 

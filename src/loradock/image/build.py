@@ -44,7 +44,7 @@ class Preflight:
 
 def preflight(ask: BuildAsk, *, client: DockerClient, view: View) -> Preflight:
     """Look at the checkout, the engine, the scratch and the disks; refuse where the build could not end well."""
-    source = checkout(ask.context)
+    source = checkout(ask.context, variant=ask.variant)
     where = places(client.info())
     scratch = opened(ask.scratch)
     findings = probe(scratch.tmp)
@@ -77,6 +77,7 @@ def _needs(ask: BuildAsk, *, source: Checkout, client: DockerClient, where: Plac
         has_base=bool(client.images.list(base)),
         compiles=ask.compiles,
         has_devel=bool(client.images.list(devel)),
+        variant=ask.variant,
     )
 
 
@@ -171,6 +172,7 @@ def _arguments(workshop: Workshop, *, flash_sha256: str | None) -> dict[str, str
     source = workshop.checkout
     flash = {"FLASH_ATTN": "wheel", "FLASH_ATTN_SHA256": flash_sha256} if flash_sha256 else {"FLASH_ATTN": "off"}
     return flash | {
+        "VARIANT": workshop.ask.variant,
         "VERSION": __version__,
         "REVISION": source.revision,
         "LOCK_SHA256": source.lock_sha256,
@@ -189,8 +191,8 @@ def _cache_options(workshop: Workshop) -> tuple[str, ...]:
 
 
 def tag_of(ask: BuildAsk) -> str:
-    """The tag that the image gets."""
-    return ask.tag or f"loradock:{__version__}"
+    """The tag that the image gets; a variant is named in it."""
+    return ask.tag or f"loradock:{__version__}" + (f"-{ask.variant}" if ask.variant != "standard" else "")
 
 
 def _record(workshop: Workshop, *, image: str, found: Preflight, made_with: dict[str, Any]) -> dict[str, Any]:
@@ -209,6 +211,7 @@ def _record(workshop: Workshop, *, image: str, found: Preflight, made_with: dict
         "repo_digests": built.attrs.get("RepoDigests") or [],
         "base": {"name": workshop.base, "is_verified": source.is_verified(workshop.base)},
         "version": __version__,
+        "variant": source.variant,
         "revision": source.revision,
         "lock_sha256": source.lock_sha256,
         **made_with,

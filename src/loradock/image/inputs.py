@@ -12,16 +12,22 @@ from typing import Any
 import loradock
 from loradock.errors import InputMissing, UsageError
 
+VARIANTS = {"standard": "requirements.lock", "deepspeed": "requirements-deepspeed.lock"}
+"""What an image is for -> its lock."""
 SOURCES = ("Dockerfile", "entrypoint", "docker", "src", "pyproject.toml", "README.md", "LICENSE")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildAsk:
-    """The options of `loradock build`. `flash_attn` is off, build, or wheel:PATH; None means the pinned default."""
+    """The options of `loradock build`. `flash_attn` is off, build, or wheel:PATH; None means the pinned default.
+
+    `variant` is a key of VARIANTS.
+    """
 
     scratch: Path
     context: Path | None = None
     tag: str | None = None
+    variant: str = "standard"
     base_image: str | None = None
     devel_image: str | None = None
     flash_attn: str = "off"
@@ -70,11 +76,12 @@ class Checkout:
     lock_sha256: str
     versions: dict[str, Any]
     revision: str
+    variant: str = "standard"
 
     @property
     def lock_file(self) -> Path:
         """The lock with hashes."""
-        return self.root / "docker" / "requirements.lock"
+        return self.root / "docker" / VARIANTS[self.variant]
 
     @property
     def packages_sha256(self) -> str:
@@ -102,7 +109,7 @@ class Checkout:
         return base == self.pinned("base") and bool(self.versions["images"]["base"].get("verified"))
 
 
-def checkout(folder: Path | None) -> Checkout:
+def checkout(folder: Path | None, *, variant: str = "standard") -> Checkout:
     """The checkout at `folder`, or the one that this loradock runs from, or the working directory."""
     candidates = [folder] if folder else [Path(loradock.__file__).parents[2], Path.cwd()]
     root = next((path.absolute() for path in candidates if (path / "Dockerfile").is_file()), None)
@@ -112,7 +119,7 @@ def checkout(folder: Path | None) -> Checkout:
             hint="loradock build --context PATH-OF-THE-CHECKOUT",
         )
     try:
-        lock = (root / "docker" / "requirements.lock").read_bytes()
+        lock = (root / "docker" / VARIANTS[variant]).read_bytes()
         versions = json.loads((root / "docker" / "versions.json").read_text(encoding="utf-8"))
     except OSError as error:
         raise InputMissing(f"{root} is not a checkout of loradock: {error}", hint="--context PATH") from error
@@ -122,6 +129,7 @@ def checkout(folder: Path | None) -> Checkout:
         lock_sha256=hashlib.sha256(lock).hexdigest(),
         versions=versions,
         revision=_revision(root),
+        variant=variant,
     )
 
 

@@ -189,11 +189,21 @@ class Sizes:
         return [name for name, version in self.versions.items() if (_normal(name), version) not in there]
 
     def needs(
-        self, where: Places, *, scratch: Path, has_layers: bool, has_base: bool, compiles: bool, has_devel: bool
+        self,
+        where: Places,
+        *,
+        scratch: Path,
+        has_layers: bool,
+        has_base: bool,
+        compiles: bool,
+        has_devel: bool,
+        variant: str = "standard",
     ) -> list[Need]:
         """What this build writes at most: less where images, layers or wheels are there already."""
         parts = [("the base image", "base")] * (not has_base) + [("loradock itself", "loradock")]
         parts += [("system packages", "system"), ("pip", "wheels")] * (not has_layers)
+        if variant != "standard" and not has_layers:
+            parts += [(f"system packages of {variant}", f"system-{variant}")]
         if compiles:
             parts += [("the development base image", "devel")] * (not has_devel)
             parts += [("the flash-attn toolchain", "flash-attn-toolchain")]

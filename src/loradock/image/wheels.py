@@ -23,15 +23,22 @@ from loradock.image.scratch import Scratch
 
 HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 REQUIREMENT = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s;]+)", re.MULTILINE)
-# First what is there already, without an index; only where something is missing does pip ask one.
+# First what is there already, without an index; only where something is missing does pip ask one. DeepSpeed is released
+# as source only, of which the build makes a wheel.
 FETCH = """
 set -- python3 -m pip download --disable-pip-version-check --no-cache-dir --progress-bar off \
-  --require-hashes --no-deps --only-binary :all: -r /lock -d /wheels
-if ls /wheels/*.whl >/dev/null 2>&1 && "$@" --no-index --find-links /wheels >/tmp/offline.log 2>&1; then
-  cat /tmp/offline.log
-else
-  "$@"
-fi
+  --require-hashes --no-deps -d /wheels
+fetch() {
+  if ls /wheels/*.whl >/dev/null 2>&1 && "$@" --no-index --find-links /wheels >/tmp/offline.log 2>&1; then
+    cat /tmp/offline.log
+  else
+    "$@"
+  fi
+}
+awk '/^[a-z0-9]/ { keep = $0 !~ /^deepspeed==/ } keep' /lock >/tmp/wheels.txt
+awk '/^[a-z0-9]/ { keep = $0 ~ /^deepspeed==/ } keep' /lock >/tmp/sources.txt
+fetch "$@" --only-binary :all: -r /tmp/wheels.txt
+if [ -s /tmp/sources.txt ]; then fetch "$@" --no-binary :all: --no-build-isolation -r /tmp/sources.txt; fi
 """
 # What the container says of itself; a file of the scratch that it cannot see is left out.
 ABOUT = """
@@ -117,9 +124,9 @@ def _is_unmoved(path: Path, seen: Mapping[str, int]) -> bool:
 
 
 def downloaded(lines: list[str]) -> set[str]:
-    """The wheels that pip says it saved or found, by file name."""
+    """The wheels and source releases that pip says it saved or found, by file name."""
     found = (
-        re.search(r"(?:Saved|Processing|File was already downloaded) (?:file://)?/wheels/(\S+\.whl)", line)
+        re.search(r"(?:Saved|Processing|File was already downloaded) (?:file://)?/wheels/(\S+\.(?:whl|tar\.gz))", line)
         for line in lines
     )
     return {match[1] for match in found if match}

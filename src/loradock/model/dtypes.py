@@ -50,13 +50,18 @@ def stored(model: Any) -> dict[str, str]:
     """How the frozen weights lie in memory: base (inner weights) and other weights."""
     from bitsandbytes.nn import Linear4bit, Linear8bitLt
 
-    weights: list[Any] = [layer.weight for layer in model.modules() if isinstance(layer, (Linear4bit, Linear8bitLt))]
     quantised = Counter(
-        f"{weight.quant_type} in {short(weight.dtype)}" if hasattr(weight, "quant_type") else "int8"
-        for weight in weights
+        f"{quant_type(layer)} in {short(layer.weight.dtype)}" if isinstance(layer, Linear4bit) else "int8"
+        for layer in model.modules()
+        if isinstance(layer, (Linear4bit, Linear8bitLt))
     )
     whole = whole_weights(model)
     return {"base": listed(quantised or whole), "other weights": listed(whole)}
+
+
+def quant_type(layer: Any) -> str:
+    """nf4 or fp4, of a 4-bit layer. A sharded weight has lost its state, and the layer keeps it."""
+    return (getattr(layer.weight, "quant_state", None) or layer.quant_state).quant_type
 
 
 def whole_weights(model: Any) -> Counter[str]:

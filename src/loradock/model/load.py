@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import ModelError, OutOfMemory
+from loradock.model import spread
 from loradock.model.patches import PATCHES
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ class Coverage:
 def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) -> tuple[Any, Coverage]:
     """Load the base as planned. Returns the frozen transformers model and what quantisation covers.
 
-    Every process puts the whole model on its own card (a device map over cards would break DDP). Raises ModelError
-    where files do not fit the config or quantisation covers less than asked, OutOfMemory where the card is full.
+    Every process puts the whole model on its own card (a device map over cards would break DDP); under FSDP its part,
+    and the weights are stand-ins until the sharded engine has them (`model.spread`). Raises ModelError where
+    files do not fit the config or quantisation covers less than asked, OutOfMemory where the card is full.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -48,16 +50,21 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
     torch.set_num_threads(plan.value("threads"))
     dtype = getattr(torch, plan.value("compute_dtype"))
     device = f"cuda:{local_rank}" if plan.value("device") == "cuda" else "cpu"
+    attention = plan.value("attention")
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            base.directory,
-            quantization_config=quantization(asked, dtype),
-            dtype=dtype,
-            device_map={"": device},
-            attn_implementation=plan.value("attention"),
-            trust_remote_code=base.trust_remote_code,
-            local_files_only=True,
-        )
+        if plan.value("parallel") == "fsdp":
+            kept_on = "cpu" if plan.value("cpu_offload") else device
+            model = spread.read(base, asked, dtype=dtype, attention=attention, device=device, kept_on=kept_on)
+        else:
+            model = AutoModelForCausalLM.from_pretrained(
+                base.directory,
+                quantization_config=quantization(asked, dtype),
+                dtype=dtype,
+                device_map={"": device},
+                attn_implementation=attention,
+                trust_remote_code=base.trust_remote_code,
+                local_files_only=True,
+            )
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
             f"the base model does not fit on {device}", hint="free the card, or take a smaller model or a larger card"
@@ -111,7 +118,7 @@ def coverage(model: Any) -> Coverage:
             state = getattr(parameter, "quant_state", None)
             count = state.shape.numel() if state is not None else parameter.numel()
             total += count
-            if is_quantised and parameter.dtype in (torch.uint8, torch.int8):
+            if is_quantised and (state is not None or parameter.dtype == torch.int8):
                 quantised += count
                 continue
             other_bytes += parameter.numel() * parameter.element_size()

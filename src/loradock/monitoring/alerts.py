@@ -41,6 +41,10 @@ LOSS_WINDOW = 10
 LOSS_SHARE = 0.10
 LOSS_NOISE = 6.0
 """Standard errors of a median."""
+STRAGGLING_SHARE = 0.05
+"""That a process is slower than the others, for its own part of a step."""
+STRAGGLING_NOISE = 3.0
+"""Standard errors of a median by which it is more than that."""
 THROTTLED_SHARE = 0.2
 """Of the recent samples."""
 THROTTLES = ("HW Power Brake Slowdown", "HW Thermal Slowdown", "SW Thermal Slowdown", "HW Slowdown")
@@ -198,6 +202,33 @@ def padding(lines: Lines) -> Alert | None:
     )
 
 
+def straggling(lines: Lines) -> Alert | None:
+    """One process of several is slower than the others, which wait for it in every step."""
+    recent = [line["rank_seconds"] for line in lines[-RECENT:] if line.get("rank_seconds")]
+    if len(recent) < LEAST_LINES:
+        return None
+    name, share = max(((each, slower(recent, each)) for each in recent[-1]), key=lambda each: each[1])
+    if share <= STRAGGLING_SHARE:
+        return None
+    rank, _, host = name.partition("@")
+    return Alert(
+        name="straggler",
+        what=f"rank {rank} on {host} takes {percent(share)} longer than the others for its part of a step; they wait",
+        remedy=f"loradock env-check --level bench on {host}, --compare with another host; or leave {host} out",
+    )
+
+
+def slower(recent: Sequence[Mapping[str, float]], name: str) -> float:
+    """By which share a process is slower than the median of the others, less what may be noise."""
+    shares = []
+    for seconds in recent:
+        others = [value for each, value in seconds.items() if each != name]
+        shares.append(seconds.get(name, 0.0) / max(1e-9, statistics.median(others)) - 1 if others else 0.0)
+    middle = statistics.median(shares)
+    deviation = 1.48 * statistics.median(abs(share - middle) for share in shares)
+    return middle - STRAGGLING_NOISE * 1.25 * deviation / len(shares) ** 0.5
+
+
 def values(lines: Lines, key: str) -> list[float]:
     """What the lines say under this key, where they do."""
     return [line[key] for line in lines if line.get(key) is not None]
@@ -209,4 +240,4 @@ def percent(share: float) -> str:
 
 
 ON_SAMPLES: tuple[Watch, ...] = (idle_card, card_nearly_full, host_memory_rising, card_memory_rising, throttled)
-ON_LINES: tuple[Watch, ...] = (waiting_for_data, loss_diverging, padding)
+ON_LINES: tuple[Watch, ...] = (waiting_for_data, loss_diverging, padding, straggling)

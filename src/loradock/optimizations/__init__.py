@@ -18,6 +18,7 @@ from loradock.optimizations import (
     micro_batch,
     optimizer,
     packing,
+    parallel,
     steps,
     tf32,
     threads,
@@ -28,6 +29,8 @@ from loradock.optimizations.base import Decide
 DECISIONS: tuple[Decide, ...] = (
     device.decide,
     compute_dtype.decide,
+    parallel.decide,
+    parallel.decide_cpu_offload,
     engine.decide,
     attention.decide,
     kernels.decide,

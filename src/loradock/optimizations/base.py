@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loradock import cards, memory, shapes, speed
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError
 from loradock.facts import DataFacts, Facts, ModelFacts
+from loradock.memory import sharded
 from loradock.memory.fast import FastMemory, Setting, Shape
 from loradock.shapes import Choice, Limits
 
@@ -34,6 +35,19 @@ ROW_SPREAD = 0.75
 FULL_STEP = 1.6
 """Standard deviations above the mean that a full step has: 95 % of all steps are smaller."""
 FIRST_FLASH = (8, 0)
+FAST_ARCHITECTURES = (
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "GemmaForCausalLM",
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Phi3ForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+)
+FAST_OPTIMIZERS = ("auto", "adamw_fused")
+SHARDED = ("fsdp", "zero2", "zero3")
+"""Ways to share a model in which something of it is cut among the processes."""
 UNKNOWN_CARD = "a100-40"
 """A card that is not in the table is taken to relate products, traffic and launches as this one does."""
 
@@ -93,8 +107,12 @@ class Question:
     ) -> dict[str, int]:
         """Bytes by component for a pass of `micro_batch` rows as long as the longest there can be.
 
-        `checkpointing`: all layers, none, or for the fast engine how many.
+        `checkpointing`: all layers, none, or for the fast and the sharded engine how many.
         """
+        if self.decided.get("parallel") in SHARDED:
+            batch = memory.trl.Batch(rows=micro_batch, length=self.row_tokens, is_packed=self.decided["packing"])
+            setting = self.sharded_setting(checkpointing, optimizer=optimizer)
+            return sharded.parts(self.model, batch, setting=setting, sharing=self.sharing)
         if self.is_fast:
             layers = self.model.layers * checkpointing if isinstance(checkpointing, bool) else checkpointing
             shape = Shape(tokens=micro_batch * self.row_tokens, checkpointed=layers, cached=cached_layers)
@@ -111,6 +129,94 @@ class Question:
             attention=self.decided["attention"],
             has_dropout=self.config.lora.dropout > 0,
         )
+
+    @property
+    def sharing(self) -> sharded.Sharing:
+        """How the processes share the model."""
+        decided = self.decided
+        return sharded.Sharing(
+            mode=decided["parallel"], processes=self.facts.world_size, cpu_offload=bool(decided.get("cpu_offload"))
+        )
+
+    def sharded_setting(self, checkpointing: bool | int, *, optimizer: str) -> sharded.Setting:
+        """How the memory model of a shared model takes this question."""
+        asked = self.config.model
+        layers = self.model.layers * checkpointing if isinstance(checkpointing, bool) else checkpointing
+        return sharded.Setting(
+            quantization=asked.quantization,
+            double_quant=asked.double_quant,
+            dtype=self.decided["compute_dtype"],
+            rank=self.config.lora.rank,
+            optimizer=optimizer,
+            checkpointed=layers,
+            attention=self.decided.get("attention", "sdpa"),
+            has_dropout=self.config.lora.dropout > 0,
+        )
+
+    def smallest_bytes(self, *, mode: str, cpu_offload: bool) -> dict[str, int]:
+        """Bytes by component of the least that a process needs when they share the model by `mode`.
+
+        One row, all layers computed again, where nothing else was asked for. What is decided later is taken as it
+        would be.
+        """
+        train = self.config.train
+        is_fast = mode == "ddp" and self.config.engine != "trl" and not self.fast_obstacle
+        guess = {
+            "parallel": mode,
+            "cpu_offload": cpu_offload,
+            "engine": "fast" if is_fast else "sharded" if mode == "fsdp" else "trl",
+            "packing": is_fast if train.packing == "auto" else train.packing,
+            "attention": "flash_attention_2" if self.on_gpu and "flash-attn" in self.facts.packages else "sdpa",
+        }
+        other = replace(self, decided={**self.decided, **guess})
+        is_paged = mode == "ddp" and self.on_gpu and not is_fast and train.optimizer == "auto"
+        optimizer = "adamw_fused" if train.optimizer == "auto" else train.optimizer
+        return other.expected_bytes(
+            micro_batch=1 if train.micro_batch == "auto" else train.micro_batch,
+            checkpointing=True if train.checkpointing == "auto" else self.asked_layers(train.checkpointing),
+            optimizer="paged_adamw_8bit" if is_paged else optimizer,
+        )
+
+    def host_bytes(self, *, mode: str) -> int:
+        """Host memory of a process whose part of the model lives there."""
+        setting = self.sharded_setting(True, optimizer="adamw_fused")
+        sharing = sharded.Sharing(mode=mode, processes=self.facts.world_size, cpu_offload=True)
+        return sharded.host_bytes(self.model, setting=setting, sharing=sharing)
+
+    @property
+    def fast_obstacle(self) -> str | None:
+        """Why the fast engine cannot be used, or None."""
+        config, model = self.config, self.model
+        obstacles = {
+            f"no family of it serves {model.architecture}": model.architecture not in FAST_ARCHITECTURES,
+            "the model runs code of its own": config.model.trust_remote_code is not None,
+            model.peculiarity or "": model.peculiarity is not None,
+            "its matrices are NF4 or whole, not int8": config.model.quantization == "int8",
+            "its own kernels leave nothing to compile": config.train.compile != "off",
+        }
+        return next((text for text, holds in (obstacles | self._not_plain()).items() if holds), None)
+
+    @property
+    def sharded_obstacle(self) -> str | None:
+        """Why the sharded engine cannot be used, or None."""
+        config = self.config
+        obstacles = {
+            "int8 layers keep statistics that are not cut": config.model.quantization == "int8",
+            f"lora.init {config.lora.init} takes whole base weights apart": config.lora.init in ("pissa", "olora"),
+            "float16 needs a loss scale, which it does not keep": self.decided["compute_dtype"] == "float16",
+            "its layers are not compiled": config.train.compile != "off",
+        }
+        return next((text for text, holds in (obstacles | self._not_plain()).items() if holds), None)
+
+    def _not_plain(self) -> dict[str, bool]:
+        """What neither the fast nor the sharded engine does."""
+        lora, train = self.config.lora, self.config.train
+        return {
+            "it has no DoRA": lora.dora,
+            "it trains adapters only, no modules_to_save": bool(lora.modules_to_save),
+            "it has no NEFTune noise": train.neftune_alpha > 0,
+            f"its optimiser is adamw_fused, not {train.optimizer}": train.optimizer not in FAST_OPTIMIZERS,
+        }
 
     @property
     def is_fast(self) -> bool:

@@ -29,6 +29,8 @@ def decide(question: Question) -> Decision:
 def decide_layers(question: Question) -> Decision:
     """As few as fit: each costs a second forward of its own."""
     name, layers = "checkpointed_layers", question.model.layers
+    if question.decided["engine"] == "sharded":
+        return _decide_sharded(question, name=name)
     if not question.is_fast:
         is_on = question.decided["checkpointing"]
         return Decision(name=name, value=layers if is_on else 0, why="the TRL engine recomputes all layers or none")
@@ -58,8 +60,28 @@ def _decide_fast(question: Question) -> Decision:
     return Decision(name="checkpointing", value=count >= layers - 1, why=why)
 
 
+def _decide_sharded(question: Question, *, name: str) -> Decision:
+    """As few as fit, where not all or none were asked for."""
+    wanted, layers, decided = question.config.train.checkpointing, question.model.layers, question.decided
+    if wanted != "auto":
+        return asked(name, question.asked_layers(wanted))
+    if not decided["checkpointing"]:
+        return Decision(name=name, value=0, why="it fits without")
+
+    def needs(count: int) -> int:
+        rows, optimizer = decided["micro_batch"], decided["optimizer"]
+        return question.expected_bytes(micro_batch=rows, checkpointing=count, optimizer=optimizer)["total"]
+
+    have = question.memory_bytes
+    count = next((count for count in range(layers) if needs(count) <= have), layers)
+    why = f"{layers - count} of {layers} layers have room for what they keep: {needs(count) / 2**30:.1f} GiB in all"
+    return Decision(name=name, value=count, why=why)
+
+
 def _all_or_none(question: Question, wanted: bool | int) -> bool:
     count = question.asked_layers(wanted)
+    if question.decided["engine"] == "sharded":
+        return count > 0
     if 0 < count < question.model.layers:
         raise ConfigError(
             f"train.checkpointing is {count}, and the TRL engine recomputes all layers or none",

@@ -13,7 +13,11 @@ def decide(question: Question) -> Decision:
     wanted = question.config.model.kernels
     if not question.is_fast:
         idle = f", so model.kernels={wanted} has no effect" if wanted != "auto" else ""
-        return Decision(name=NAME, value="none", why=f"the TRL engine computes with the model's own modules{idle}")
+        return Decision(
+            name=NAME,
+            value="none",
+            why=f"the {question.decided['engine']} engine computes with the model's own modules{idle}",
+        )
     if wanted == "triton" and not question.on_gpu:
         raise ConfigError(
             f"model.kernels is triton, which needs a card, and the device is {question.decided['device']}",

@@ -35,7 +35,12 @@ def too_large(question: Question, expected: dict[str, int]) -> OutOfMemory:
             f"the base weights need about {weights:.1f} GiB, {card}",
             hint="--model with a smaller one, or a larger card",
         )
-    if not question.decided["checkpointing"]:
+    mode = question.decided.get("parallel")
+    if mode == "fsdp" and not question.decided["cpu_offload"]:
+        remedy = "--set train.cpu_offload=true"
+    elif mode == "ddp" and not question.sharded_obstacle:
+        remedy = "--set train.parallel=fsdp --set engine=auto"
+    elif not question.decided["checkpointing"]:
         remedy = "--set train.checkpointing=true"
     elif question.config.model.cache_weights not in ("auto", 0):
         remedy = "--set model.cache_weights=auto"

@@ -103,7 +103,7 @@ def judge(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int, on
 
 def expected(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int) -> tuple[int, int, dict[str, int]]:
     """(bytes needed, bytes to plan with, the needed by component), with all that saves memory and is not ruled out."""
-    from loradock.optimizations import attention, compute_dtype, device, engine
+    from loradock.optimizations import attention, compute_dtype, device, engine, parallel
     from loradock.optimizations.base import Question
 
     rows = DataFacts(
@@ -117,7 +117,8 @@ def expected(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int)
     )
     decided: dict[str, object] = {"packing": config.train.packing is True}
     question = Question(config=config, facts=facts, model=model, data=rows, decided=decided)
-    for decide in (device.decide, compute_dtype.decide, engine.decide, attention.decide):
+    sharing = (parallel.decide, parallel.decide_cpu_offload)
+    for decide in (device.decide, compute_dtype.decide, *sharing, engine.decide, attention.decide):
         decision = decide(question)
         decided[decision.name] = decision.value
     optimizer = config.train.optimizer

@@ -6,6 +6,7 @@ from loradock.checks.packages import (
     builds,
     cuda_packages,
     cuda_runtimes,
+    deepspeed,
     libraries,
     library_variables,
     lock,
@@ -24,5 +25,6 @@ CHECKS: tuple[Check, ...] = (
     builds.CHECK,
     cuda_runtimes.CHECK,
     protobuf.CHECK,
+    deepspeed.CHECK,
     lock.CHECK,
 )

@@ -6,6 +6,7 @@ import gc
 import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ from loradock.engine.fast.optimizer import FlatAdamW
 from loradock.engine.feed import StepLoader, step_loader
 from loradock.engine.flow import Flow
 from loradock.engine.meter import DATA, OPTIMIZER, PASSES, Meter
+from loradock.engine.pace import Pace
 from loradock.engine.saving import Saver
 from loradock.engine.training_state import RandomState, Stateful
 from loradock.model import dtypes
@@ -47,6 +49,7 @@ class FastTrainer:
         self.device = model.adapters.values.device
         self.flow = Flow(job)
         self.meter = Meter()
+        self.pace = Pace(self.device)
         self.step = 0
         self.loader: StepLoader | None = None
         self.optimizer = FlatAdamW(
@@ -112,13 +115,16 @@ class FastTrainer:
         """One optimiser step: forward and backward of every micro-batch, then the update."""
         adapters = self.model.adapters
         with self.meter.spent(PASSES):
-            adapters.gradient.zero_()
-            loss = self.gradients(inputs)
-            if self.job.world_size > 1:
-                torch.distributed.all_reduce(adapters.gradient)
-            self.grad_norm = self.clip()
-            scale = self.scaler.get_scale() if self.scaler else None
-            guards.check_step(loss, self.grad_norm, step=self.step + 1, scale=scale)
+            with self.pace.own():
+                adapters.gradient.zero_()
+                loss = self.gradients(inputs)
+            with ranks.waiting(self.job.peers):
+                if self.job.world_size > 1:
+                    torch.distributed.all_reduce(adapters.gradient)
+                self.grad_norm = self.clip()
+                scale = self.scaler.get_scale() if self.scaler else None
+                guards.check_step(loss, self.grad_norm, step=self.step + 1, scale=scale)
+            self.pace.settle()
         with self.meter.spent(OPTIMIZER):
             self.update()
         self.meter.add(**inputs["counts"])
@@ -190,11 +196,11 @@ class FastTrainer:
         if self.job.world_size > 1:
             torch.distributed.all_reduce(losses)
         loss = float(losses) / self.steps_since_line
-        self.emit(
-            self.meter.line(
-                self.job, self.step, loss=loss, learning_rate=self.learning_rate, grad_norm=float(self.grad_norm)
-            )
+        line = self.meter.line(
+            self.job, self.step, loss=loss, learning_rate=self.learning_rate, grad_norm=float(self.grad_norm)
         )
+        own_seconds = (self.meter.phases.get(DATA, 0.0) + self.pace.taken()) / self.steps_since_line
+        self.emit(replace(line, rank_seconds=ranks.by_name(own_seconds, self.job.peers)))
         self.losses = torch.zeros_like(losses)
         self.steps_since_line = 0
         self.meter = Meter.after_line(began)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trl import SFTConfig
 
 from loradock.engine.base import Job
+from loradock.engine.trl import zero
 
 OPTIMIZERS = {
     "adamw_fused": "adamw_torch_fused",
@@ -18,6 +19,7 @@ def settings(job: Job) -> SFTConfig:
     """The trainer's arguments for this plan; data, logging and evaluation are ours, so most of it is switched off."""
     plan, train = job.plan, job.config.train
     dtype, steps = plan.value("compute_dtype"), len(job.steps)
+    sharding = zero.settings(job)
     return SFTConfig(
         output_dir=str(job.directory / "checkpoints"),
         max_steps=steps,
@@ -27,8 +29,9 @@ def settings(job: Job) -> SFTConfig:
         weight_decay=train.weight_decay,
         max_grad_norm=train.max_grad_norm,
         optim=OPTIMIZERS[plan.value("optimizer")],
-        bf16=dtype == "bfloat16",
+        bf16=dtype == "bfloat16" and sharding is None,  # else DeepSpeed would copy the adapters to 16 bits
         fp16=dtype == "float16",
+        deepspeed=sharding,
         tf32=plan.value("tf32") or None,
         use_cpu=plan.value("device") == "cpu",
         gradient_checkpointing=plan.value("checkpointing"),

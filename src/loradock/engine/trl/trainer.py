@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import datasets
@@ -84,6 +84,11 @@ class StepTrainer(SFTTrainer):
         if hook := getattr(self, "neftune_hook_handle", None):
             hook.remove()
 
+    @property
+    def computing(self) -> Any:
+        """The model to call outside of a step."""
+        return self.model
+
     def parts(self) -> Stateful:
         """What has a state of its own besides the adapter."""
         return {"optimizer": self.optimizer, "scaler": self.accelerator.scaler}
@@ -114,12 +119,16 @@ class StepTrainer(SFTTrainer):
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         """Also take up optimiser, scaler and random state, and go on with the schedule."""
         prepared = super()._prepare_for_training(*args, **kwargs)
+        self.after_preparing()
         if self.job.resume:
             training_state.restore(self.job.resume, self.parts(), rank=self.job.rank)
             schedule.continue_at(self.lr_scheduler, self.job.resume.step)
         self.random_state = RandomState.now()
         self.job.watchdog.beat("step")
         return prepared
+
+    def after_preparing(self) -> None:
+        """Model and optimiser are as they train, and hold what this attempt begins with."""
 
     def _send_telemetry(self) -> None:
         """Nothing is sent anywhere."""
@@ -165,14 +174,25 @@ class StepTrainer(SFTTrainer):
         with self.meter.spent(PASSES):
             for index, tensors in enumerate(batches):
                 self.poll()
-                is_last = index == len(batches) - 1
-                with nullcontext() if is_last else self.accelerator.no_sync(model):
+                with self.accumulating(model, is_last=index == len(batches) - 1):
                     loss = self.loss_sum(model, tensors, share=1 / len(batches)) * scale
-                    self.accelerator.backward(loss)
+                    self.backward(model, loss)
                 total += loss.detach()
+            self.end_passes(model)
         self.meter.add(**inputs["counts"])
         self.step_loss = total
         return total
+
+    def accumulating(self, model: Any, *, is_last: bool) -> AbstractContextManager[Any]:
+        """Around a micro-batch: processes exchange gradients with the last one."""
+        return nullcontext() if is_last else self.accelerator.no_sync(model)
+
+    def backward(self, model: Any, loss: torch.Tensor) -> None:
+        """The gradient of a micro-batch."""
+        self.accelerator.backward(loss)
+
+    def end_passes(self, model: Any) -> None:
+        """All micro-batches of a step are done."""
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         """Also the last look before the optimiser step."""
@@ -198,9 +218,9 @@ class StepTrainer(SFTTrainer):
         self.emit(Doing(what="evaluating", step=self.state.global_step))
         with torch.compiler.set_stance("force_eager"):  # else every layer is compiled once more, without gradients
             result: EvalResult = evaluate(
-                self.model,
+                self.computing,
                 evaluation_inputs(self.job),
-                lambda tensors: self.loss_sum(self.model, tensors),
+                lambda tensors: self.loss_sum(self.computing, tensors),
                 step=self.state.global_step,
                 poll=self.poll_together,
             )
@@ -221,7 +241,7 @@ class StepTrainer(SFTTrainer):
         if not self.reported_dtypes:
             self.reported_dtypes = True
             with torch.compiler.set_stance("force_eager"):
-                found = dtypes.parts(self.model, self.optimizer)
+                found = dtypes.parts(self.computing, self.optimizer)
             dtypes.check(found, self.job.plan)
             self.emit(Dtypes(found=found))
         self.compiled.report()

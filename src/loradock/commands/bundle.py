@@ -1,0 +1,154 @@
+"""`loradock bundle`: image, lock, model and data in one verified file, for a site without a network."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from loradock.bundle.create import Image, gather, lock_here
+from loradock.bundle.create import create as write_bundle
+from loradock.bundle.load import lay_out, load_image
+from loradock.bundle.manifest import DATA, IMAGE, MODEL, PARTS, Manifest
+from loradock.bundle.verify import verify as verify_bundle
+from loradock.errors import UsageError
+from loradock.host import Host
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+FILE = click.Path(path_type=Path)
+DEFAULT_NAME = "loradock-bundle.tar"
+
+
+@click.group("bundle", context_settings={"help_option_names": ["-h", "--help"]})
+def bundle() -> None:
+    """Carry a run to a site without a network: one file, every byte of it accounted for."""
+
+
+@bundle.command("create")
+@click.argument("output", type=FILE)
+@click.option("--image", metavar="REF", help="An image of this machine's engine.")
+@click.option("--model", type=FILE, metavar="DIR", help="The directory of the base model.")
+@click.option("--data", type=FILE, multiple=True, metavar="FILE", help="A file or directory of data; may be repeated.")
+@click.option("--lock", type=FILE, help="The lock to put in; that of this installation, if none is named.")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest on stdout.")
+def create(
+    output: Path, *, image: str | None, model: Path | None, data: tuple[Path, ...], lock: Path | None, as_json: bool
+) -> None:
+    """Write OUTPUT (a file, or a directory for one), and print the digest that stands for it.
+
+    \b
+    loradock bundle create run.tar --image loradock:0.1.0 --model ./base --data rows.jsonl
+
+    The same inputs give the same bytes. Hidden files stay out; links are followed.
+    """
+    target = output / DEFAULT_NAME if output.is_dir() else output
+    lock = lock or (lock_here(Host()) if image or model or data else None)
+    if image is None:
+        manifest = write_bundle(target, gather(model=model, data=data, lock=lock, image=None), progress=progress())
+    else:
+        from loradock.image.engine import connect
+
+        with closing(connect()) as client:
+            inputs = gather(model=model, data=data, lock=lock, image=saved(client, image))
+            manifest = write_bundle(target, inputs, progress=progress())
+    tell(manifest, target, as_json=as_json)
+
+
+def saved(client: DockerClient, reference: str) -> Image:
+    """What the engine would save of an image."""
+    from loradock.image.engine import image_named
+
+    found = image_named(client, reference)
+    return Image(
+        reference=reference,
+        id=str(found.id),
+        size_bytes=int(found.attrs.get("Size", 0)),
+        chunks=lambda: (chunk for chunk in found.save(named=reference)),
+    )
+
+
+@bundle.command("verify")
+@click.argument("file", type=FILE)
+@click.option("--expect", metavar="DIGEST", help="Fail unless the bundle has this digest (sha256:...).")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest on stdout.")
+def verify(file: Path, *, expect: str | None, as_json: bool) -> None:
+    """Read every byte of FILE and hold it against the manifest; needs neither a network nor an engine.
+
+    Ends with 65 where anything differs. Only --expect, with the digest that `create` printed, tells a bundle from
+    another one that is whole too.
+    """
+    tell(verify_bundle(file, expect=_digest(expect), progress=progress()), file, as_json=as_json)
+
+
+@bundle.command("load")
+@click.argument("file", type=FILE)
+@click.option("--output", type=FILE, required=True, metavar="DIR", help="A new folder for lock, model and data.")
+@click.option("--expect", metavar="DIGEST", help="Fail unless the bundle has this digest (sha256:...).")
+@click.option("--no-image", "is_without_image", is_flag=True, help="Leave the image in the bundle.")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest on stdout.")
+def load(file: Path, *, output: Path, expect: str | None, is_without_image: bool, as_json: bool) -> None:
+    """Verify FILE, lay out its files below a new folder, and give its image to the engine."""
+    manifest = lay_out(file, output, expect=_digest(expect), progress=progress())
+    if manifest.of_part(IMAGE) and not is_without_image:
+        from loradock.image.engine import connect
+
+        with closing(connect()) as client:
+            loaded = load_image(client, file)
+        other = "" if loaded == manifest.image_id else f" ({manifest.image_id} where it was saved)"
+        click.echo(f"loaded {manifest.image}: {loaded}{other}", err=True)
+    tell(manifest, file, as_json=as_json)
+    click.echo(command(manifest, output, has_image=bool(manifest.of_part(IMAGE)) and not is_without_image), err=True)
+
+
+def _digest(expect: str | None) -> str | None:
+    if expect and not expect.startswith("sha256:"):
+        raise UsageError(f"{expect!r} is no digest", hint="sha256: and 64 digits, as loradock bundle create printed it")
+    return expect
+
+
+def progress() -> Callable[[str, int, int], None]:
+    """Tell on stderr how far it came, a line for each ten per cent at most."""
+    told = -1
+
+    def tell_it(path: str, done_bytes: int, total_bytes: int) -> None:
+        nonlocal told
+        tenth = 10 * done_bytes // max(1, total_bytes)
+        if tenth > told:
+            told = tenth
+            click.echo(f"{done_bytes / 1e6:12,.1f} of {total_bytes / 1e6:,.1f} MB  {path}", err=True)
+
+    return tell_it
+
+
+def tell(manifest: Manifest, file: Path, *, as_json: bool) -> None:
+    """The manifest, or what is in it, and the digest."""
+    if as_json:
+        click.echo(json.dumps({"digest": manifest.digest, **json.loads(manifest.content)}, indent=2))
+        return
+    for part in PARTS:
+        members = manifest.of_part(part)
+        if members:
+            size_bytes = sum(member.size_bytes for member in members)
+            name = manifest.image if part == IMAGE else ", ".join(sorted({each.path.split("/")[1] for each in members}))
+            files = "1 file" if len(members) == 1 else f"{len(members)} files"
+            click.echo(f"{part:8}{name}: {files}, {size_bytes / 1e6:,.1f} MB")
+    click.echo(f"{file}: {manifest.digest}")
+
+
+def command(manifest: Manifest, folder: Path, *, has_image: bool) -> str:
+    """What to type there: in the image, whose working directory is then the folder, or without one."""
+    names = {part: sorted({each.path.split("/")[1] for each in manifest.of_part(part)}) for part in (MODEL, DATA)}
+    start, below = "loradock", f"{folder}/"
+    if has_image:
+        mounted = f"--user $(id -u):0 -v {shlex.quote(str(folder.absolute()))}:/workspace"
+        start, below = f"docker run --rm --gpus all --network none {mounted} {manifest.image}", ""
+    model = f" --model {shlex.quote(f'{below}{MODEL}/{names[MODEL][0]}')}" if names[MODEL] else ""
+    data = "".join(f" --data {shlex.quote(f'{below}{DATA}/{name}')}" for name in names[DATA])
+    return f"try: {start} train{model}{data}"

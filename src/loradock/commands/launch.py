@@ -1,0 +1,125 @@
+"""`loradock launch`: one command as the processes of a run, on this machine and on others."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from loradock import termination
+from loradock.errors import EnvironmentUnfit, UsageError
+from loradock.launching import processes
+from loradock.launching.place import interfaces, place_of
+
+SHOWN_LINES = 30
+TORCHRUNS = "TORCHELASTIC_"
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option(
+    "--nproc",
+    default="auto",
+    envvar="PET_NPROC_PER_NODE",
+    metavar="N|auto",
+    help="Processes here; auto: one for each visible GPU, one where there is none.",
+)
+@click.option("--nnodes", type=click.IntRange(min=1), default=1, envvar="PET_NNODES", help="Machines.")
+@click.option(
+    "--node-rank",
+    type=int,
+    envvar=["JOB_COMPLETION_INDEX", "PET_NODE_RANK"],
+    help="Which of them this is, from 0; default: $JOB_COMPLETION_INDEX.",
+)
+@click.option("--rdzv", metavar="HOST:PORT", help="Where they meet: the host of node 0, and a free port of it.")
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="After a signal, before processes that still run are killed; default: as long as they need.",
+)
+@click.option("--logs", type=click.Path(path_type=Path), help="Keep what all but the first process write here.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def launch(
+    *,
+    nproc: str,
+    nnodes: int,
+    node_rank: int | None,
+    rdzv: str | None,
+    grace: float | None,
+    logs: Path | None,
+    command: tuple[str, ...],
+) -> None:
+    """Run COMMAND (train and its options) as several processes, one for each GPU.
+
+    \b
+    loradock launch train run.yaml
+    loradock launch --nproc 2 train run.yaml --set device=cpu
+    loradock launch --nnodes 2 --node-rank 0 --rdzv node-0:29500 train run.yaml
+
+    The exit code is that of the process that failed first; 128 and the signal's number where one was killed.
+    """
+    place = place_of(processes=counted(nproc), nodes=nnodes, node=node_rank, meeting=rdzv or kubeflows())
+    chosen = interfaces(place, os.environ)
+    for name, interface in chosen.items():
+        click.echo(f"launch: {name}={interface}, which leads to {place.host}", err=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(TORCHRUNS)} | chosen
+    folder = log_folder(logs)
+    launched = processes.launch(
+        [sys.executable, "-m", "loradock", *command],
+        place=place,
+        environment=environment,
+        folder=folder,
+        grace_seconds=grace,
+    )
+    problem = processes.told(launched)
+    if problem and (culprit := launched.culprit):
+        show(culprit, problem, folder=folder)
+    elif logs is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    sys.exit(launched.culprit.code if launched.culprit else 0)
+
+
+def counted(nproc: str) -> int:
+    """How many processes; auto counts the cards without importing torch."""
+    if nproc.isdecimal() and int(nproc):
+        return int(nproc)
+    if nproc != "auto":
+        raise UsageError(f"--nproc {nproc} is neither a number nor auto", hint="--nproc 2")
+    from loradock import probe
+    from loradock.host import Host
+
+    return max(1, len(probe.gather(Host()).gpus))
+
+
+def kubeflows() -> str | None:
+    """Where Kubeflow's trainer says that the machines meet."""
+    host, port = os.environ.get("PET_MASTER_ADDR"), os.environ.get("PET_MASTER_PORT")
+    return f"{host}:{port}" if host and port else None
+
+
+def log_folder(logs: Path | None) -> Path:
+    """A folder for what is not shown. EnvironmentUnfit where none can be made."""
+    try:
+        if logs is None:
+            return Path(tempfile.mkdtemp(prefix="loradock-launch-"))
+        logs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"no folder for the logs of the processes can be made: {error}"
+        raise EnvironmentUnfit(what, hint="--logs DIR, or TMPDIR=DIR") from error
+    return logs
+
+
+def show(culprit: processes.Rank, problem: str, *, folder: Path) -> None:
+    """Say which process ended the run, and what it wrote last where that was not on the screen."""
+    code = culprit.code or 0
+    if culprit.log:
+        lines = culprit.log.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]
+        for line in lines:
+            click.echo(f"[rank {culprit.number}] {line}", err=True)
+    click.echo(f"launch: {problem} (logs: {folder})", err=True)
+    if code > processes.BY_SIGNAL:  # it could not say so itself
+        termination.write(code, problem)

@@ -1,0 +1,153 @@
+"""`loradock net-check`: prove that the ranks of a run reach one another and are alike, and name those that do not."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from loradock.errors import EnvironmentUnfit, UsageError
+
+if TYPE_CHECKING:
+    from loradock.network.base import Looked, Report, Row
+
+COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
+MARKS = {"ok": "ok", "warning": "WARNING", "error": "ERROR"}
+SHOWN_ROWS = 24
+WIDTH = 12
+
+
+@click.command("net-check")
+@click.option("--nproc", type=click.IntRange(2, 64), help="Start so many ranks on this machine, without a launcher.")
+@click.option("--only", metavar="NAME,...", default="", help="interface, clock, link, all-reduce, node.")
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=click.FloatRange(1, 3600),
+    default=60.0,
+    show_default=True,
+    help="Seconds that each stage waits for a rank.",
+)
+@click.option(
+    "--limit-percent",
+    type=click.FloatRange(0.1, 90),
+    default=5.0,
+    show_default=True,
+    help="Name a rank that is slower than the others by this much, beyond the noise.",
+)
+@click.option("--rounds", type=click.IntRange(3, 99), default=5, show_default=True, help="Rounds of the bench.")
+@click.option("--strict", "is_strict", is_flag=True, help="End with 71 for warnings too.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on stdout (rank 0).")
+def net_check(
+    *,
+    nproc: int | None,
+    only: str,
+    timeout_seconds: float,
+    limit_percent: float,
+    rounds: int,
+    is_strict: bool,
+    as_json: bool,
+) -> None:
+    """Prove that the ranks of a run reach one another, agree, and are alike.
+
+    \b
+    torchrun --nnodes 2 --nproc-per-node 8 ... -m loradock net-check
+    loradock net-check --nproc 2
+    loradock net-check --only link,all-reduce
+
+    Started as `loradock train` is. Every rank ends with 0, or with 71 where there is an error; rank 0 prints.
+    """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if nproc:
+        sys.exit(_local(nproc))
+    from loradock.checks.examination import gathered
+    from loradock.host import Host
+    from loradock.network.net_check import as_dict, chosen, follow, lead
+    from loradock.network.rendezvous import launched
+
+    stages = chosen([name.strip() for name in only.split(",")] if only else [])
+    host = Host()
+    facts = gathered(host)
+    where = launched(host, facts)
+    if where.rank:
+        ending = follow(where, stages, host=host, facts=facts, timeout_seconds=timeout_seconds)
+        if ending.exit_code and not facts.local_rank:
+            raise EnvironmentUnfit(f"net-check ended this rank, {where.rank}: {'; '.join(ending.what)}")
+        sys.exit(ending.exit_code)
+    report, code = lead(
+        where,
+        stages,
+        host=host,
+        facts=facts,
+        timeout_seconds=timeout_seconds,
+        limit_percent=limit_percent,
+        rounds=rounds,
+        is_strict=is_strict,
+        progress=_quiet if as_json else show,
+    )
+    click.echo(json.dumps(as_dict(report, code), indent=2) if as_json else verdict(report, code))
+    sys.exit(code)
+
+
+def _local(count: int) -> int:
+    """The ranks are given the same options."""
+    from loradock.network.local import launch
+
+    if os.environ.get("RANK"):
+        raise UsageError(
+            "--nproc starts ranks, and a launcher started this one", hint="leave --nproc out, or unset RANK"
+        )
+    arguments = sys.argv[sys.argv.index("net-check") + 1 :]
+    kept = [
+        each
+        for place, each in enumerate(arguments)
+        if not each.startswith("--nproc") and not (place and arguments[place - 1] == "--nproc")
+    ]
+    return launch(count, kept)
+
+
+def _quiet(looked: Looked) -> None:
+    """With --json nothing is shown before the end."""
+
+
+def show(looked: Looked) -> None:
+    """Print what a stage found, as soon as it ends."""
+    for finding in looked.outcome.findings:
+        line = f"{MARKS[finding.severity]:8}{looked.stage:{WIDTH}}{finding.what}"
+        click.echo(line if os.environ.get("NO_COLOR") else click.style(line, fg=COLORS[finding.severity]))
+        if finding.remedy:
+            click.echo(f"{'':{8 + WIDTH}}-> {finding.remedy}")
+    for line in table(looked.outcome.rows):
+        click.echo(f"{'':8}{line}")
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Rows in columns, the first ones of many."""
+    if not rows:
+        return []
+    keys = [key for key in rows[0] if any(row[key] is not None for row in rows)]
+    shown = [keys, *([_text(row[key]) for key in keys] for row in rows[:SHOWN_ROWS])]
+    widths = [max(len(line[place]) for line in shown) for place in range(len(keys))]
+    lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in shown]
+    return [*lines, *([f"... {len(rows) - SHOWN_ROWS} more: --json"] if len(rows) > SHOWN_ROWS else [])]
+
+
+def _text(value: str | float | None) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def verdict(report: Report, exit_code: int) -> str:
+    """How it ended, in a sentence."""
+    counts = ", ".join(_counted(len(report.named(kind)), kind) for kind in ("error", "warning"))
+    seconds = sum(each.seconds for each in report.looked)
+    left = f"; left out: {', '.join(report.left_out)}" if report.left_out else ""
+    ending = "a run over these ranks would not work as it is" if exit_code else "these ranks can train together"
+    return f"{report.world_size} ranks, {counts}, {seconds:.1f} s: {ending}{left}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

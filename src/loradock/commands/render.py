@@ -1,0 +1,105 @@
+"""`loradock render`: a run as Kubernetes objects, sized from its plan; and the check of any manifest."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from loradock.commands.render_options import Site, site_options
+from loradock.commands.run_options import Ask, run_options
+from loradock.errors import ConfigError, InputMissing, NotWritable, UsageError
+
+KIND_NAMES = ("pod", "job", "jobset", "trainjob")
+QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+
+
+@click.command()
+@click.argument("kind", required=False, type=click.Choice(KIND_NAMES))
+@run_options
+@click.option("--demo", is_flag=True, help="Render the embedded demo, which needs no card.")
+@site_options
+@click.option("--explain", "is_explained", is_flag=True, help="A comment above each field that says why it is there.")
+@click.option("--json", "as_json", is_flag=True, help="Print objects, sizes with reasons and warnings as JSON.")
+@click.option("-o", "file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE.")
+@click.option(
+    "--check", "checked", type=click.Path(path_type=Path), multiple=True, metavar="FILE",
+    help="Check a manifest instead, ours or any other.",
+)  # fmt: skip
+def render(
+    ask: Ask,
+    *,
+    kind: str | None,
+    demo: bool,
+    site: Site,
+    is_explained: bool,
+    as_json: bool,
+    file: Path | None,
+    checked: tuple[Path, ...],
+) -> None:
+    """Write a run as Kubernetes objects: KIND is pod, job, jobset or trainjob.
+
+    \b
+    loradock render pod --demo
+    loradock render job run.yaml --image REF@sha256:... --gpu h200 --data-claim data --output-claim runs
+    loradock render jobset run.yaml --gpu h200 --gpus 8 --nodes 2 --queue team-a --explain
+    loradock render --check manifest.yaml
+
+    The configuration becomes a ConfigMap. Relative paths in it begin at the data volume; no cluster is asked.
+    """
+    from loradock import kinds
+    from loradock.commands.render_workload import described
+    from loradock.manifests.explain import explain
+    from loradock.manifests.write import yaml_text
+
+    if checked:
+        check(checked, as_json=as_json)
+        return
+    if kind is None:
+        raise UsageError("render what?", hint=f"loradock render {'|'.join(KIND_NAMES)} ..., or --check FILE")
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    workload, warnings = described(ask, site=site, is_demo=demo)
+    objects = kinds.named(kind).objects(workload)
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if as_json:
+        content = {"objects": objects, "sizes": workload.sizes.as_dict(), "warnings": warnings}
+        text = json.dumps(content, indent=2) + "\n"
+    else:
+        text = yaml_text(objects, explain=explain(workload) if is_explained else None)
+    put(text, file)
+
+
+def put(text: str, file: Path | None) -> None:
+    """To the file, or to stdout."""
+    if file is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise NotWritable(f"cannot write {file}: {error.strerror}", hint="-o FILE elsewhere") from error
+
+
+def check(files: tuple[Path, ...], *, as_json: bool) -> None:
+    """Say what is wrong with manifests. ConfigError with every problem of all of them."""
+    from loradock.manifests.check import problems
+
+    found = []
+    for file in files:
+        try:
+            found += problems(file.read_text(encoding="utf-8"), file=str(file))
+        except OSError as error:
+            raise InputMissing(f"{file} cannot be read: {error.strerror}", hint=f"ls {file.parent}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{file} is not UTF-8 text: {error.reason}", hint=f"file {file}") from error
+    if as_json:
+        click.echo(json.dumps([vars(each) for each in found], indent=2))
+    if found:
+        raise ConfigError(f"{len(found)} problem(s) in {len(files)} file(s)", problems=found)
+    if not as_json:
+        for file in files:
+            click.echo(f"ok: {file}")

@@ -1,0 +1,62 @@
+"""The adapter of a sharded model as one: gathered for a checkpoint and for the export, cut again on a resume.
+
+A checkpoint holds the whole adapter under peft's names, as every engine's does, whatever the number of processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed
+
+from loradock.model.spread import own_parameters
+
+
+def broadcast(model: Any) -> None:
+    """Give every process rank 0's adapter, while it is whole."""
+    for _, _, _, parameter in own_parameters(model):
+        if parameter.requires_grad:
+            torch.distributed.broadcast(parameter.data, src=0)
+
+
+def gathered(part: torch.Tensor, *, shape: torch.Size) -> torch.Tensor:
+    """The whole tensor, on the device of `part`, of the rows of every process. Every process takes part."""
+    count = torch.distributed.get_world_size()
+    rows = math.ceil(shape[0] / count)
+    padded = part.new_zeros((rows, *shape[1:]))
+    padded[: len(part)] = part
+    parts = [torch.empty_like(padded) for _ in range(count)]
+    torch.distributed.all_gather(parts, padded)
+    return torch.cat(parts)[: shape[0]]
+
+
+def join(model: Any, *, everywhere: bool) -> list[tuple[Any, str, torch.nn.Parameter]]:
+    """Put whole adapter weights, on the host, in the place of the sharded ones; returns (module, key, sharded one).
+
+    Not `everywhere`: on rank 0 alone. The others get their own part, and need no memory for the rest.
+    """
+    before: list[tuple[Any, str, torch.nn.Parameter]] = []
+    keeps = everywhere or torch.distributed.get_rank() == 0
+    for _, module, key, parameter in list(own_parameters(model)):
+        if parameter.requires_grad:
+            sharded: Any = parameter.detach()
+            part = sharded.to_local()
+            whole = gathered(part, shape=parameter.shape)
+            module._parameters[key] = torch.nn.Parameter((whole if keeps else part).cpu())
+            before.append((module, key, parameter))
+    return before
+
+
+@contextmanager
+def as_one(model: Any) -> Iterator[None]:
+    """Inside, rank 0 sees the whole adapter."""
+    before = join(model, everywhere=False)
+    try:
+        yield
+    finally:
+        for module, key, parameter in before:
+            module._parameters[key] = parameter

@@ -1,0 +1,76 @@
+"""The TRL engine's trainer with DeepSpeed's engine in the place of DDP: what it does otherwise, and nothing else."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from loradock.engine.base import Decided
+from loradock.engine.training_state import Stateful
+from loradock.engine.trl import zero
+from loradock.engine.trl.trainer import StepTrainer
+from loradock.model.adapters import trainable
+from loradock.optimizations.base import Decision
+
+
+class ZeroTrainer(StepTrainer):
+    """A StepTrainer under ZeRO. Raises EnvironmentUnfit where the model does not come out sharded."""
+
+    groups: list[list[Any]] | None = None
+    zero: zero.ZeroOptimizer | None = None
+
+    @property
+    def computing(self) -> Any:
+        """DeepSpeed's engine, once it is there: autocast is its own."""
+        return self.model_wrapped
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """Also note which parameters each group has: DeepSpeed puts its own vectors in their place."""
+        optimizer = super().create_optimizer(*args, **kwargs)
+        if self.groups is None:
+            self.groups = [list(group["params"]) for group in optimizer.param_groups]
+        return optimizer
+
+    def after_preparing(self) -> None:
+        """Prove that the model is sharded, and say how."""
+        share = zero.verified(self.model_wrapped, stage=zero.stage_of(self.job.plan))
+        self.zero = zero.ZeroOptimizer(self.model_wrapped, self.groups or [])
+        self.emit(Decided(decisions=(Decision(name="share of the model", value=asdict(share), why=str(share)),)))
+
+    def parts(self) -> Stateful:
+        """The optimiser as one that gives and takes a whole state."""
+        return {"optimizer": self.zero, "scaler": None}
+
+    def commit(self) -> None:
+        """Save the last step that was completed: every process gathers, rank 0 writes."""
+        parts = {**self.parts(), "optimizer": self.zero.gathered() if self.zero else None}
+        with zero.whole(trainable(self.job.model)):
+            seconds = self.saver.save(self.flow.progress(self.step), parts, random_state=self.random_state)
+        self.meter.pause(seconds)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Also leave the adapter whole."""
+        trained = super().train(*args, **kwargs)
+        zero.keep_whole(trainable(self.job.model))
+        return trained
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """As without ZeRO, with as many passes on every process: each pass meets the others'."""
+        batches = zero.as_many_everywhere(inputs["micro_batches"])
+        return super().training_step(model, {**inputs, "micro_batches": batches}, num_items_in_batch)
+
+    def accumulating(self, model: Any, *, is_last: bool) -> AbstractContextManager[Any]:
+        """ZeRO cuts up the gradients of each micro-batch, and is told with which one a step ends."""
+        model.set_gradient_accumulation_boundary(is_last)
+        return nullcontext()
+
+    def backward(self, model: Any, loss: torch.Tensor) -> None:
+        """The engine's own backward; accelerate's would make a step with each micro-batch."""
+        model.backward(loss)
+
+    def end_passes(self, model: Any) -> None:
+        """The step, which DeepSpeed leaves out where the norm of the gradient is not finite; then the norm is inf."""
+        model.step()

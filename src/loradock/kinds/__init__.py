@@ -1,0 +1,15 @@
+"""The ordered table of kinds. To add one: a module with a `KIND`, and its line here; `tests/kinds` renders it."""
+
+from __future__ import annotations
+
+from loradock.kinds import job, jobset, pod, trainjob
+from loradock.kinds.base import Kind
+
+__all__ = ["KINDS", "Kind", "named"]
+
+KINDS: tuple[Kind, ...] = (pod.KIND, job.KIND, jobset.KIND, trainjob.KIND)
+
+
+def named(name: str) -> Kind:
+    """The kind of this name."""
+    return next(kind for kind in KINDS if kind.name == name)

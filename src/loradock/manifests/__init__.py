@@ -1,0 +1,1 @@
+"""Kubernetes manifests: what a workload needs, the parts that every kind shares, and the check of any manifest."""

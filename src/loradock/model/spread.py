@@ -1,0 +1,181 @@
+"""A base whose weights are spread over the processes of a run: each reads a matrix, quantises it, and keeps its part.
+
+No process ever holds the model, neither on its card nor in memory of its own: files are mapped, so that all processes
+of a machine read the same pages, and one matrix at a time is made. Until `engine.sharded` has put the parts
+in their places, a weight is a stand-in of the right shape, dtype and device that takes no memory; using one raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Self
+
+from loradock.config.schema import ModelConfig
+from loradock.errors import EnvironmentUnfit, ModelError
+
+if TYPE_CHECKING:
+    import torch
+
+    from loradock.model.source import BaseModel
+
+PART = "part_of_this_process"
+GUARD = "guard_of_stand_ins"
+
+
+def read(base: BaseModel, asked: ModelConfig, *, dtype: torch.dtype, attention: str, device: str, kept_on: str) -> Any:
+    """The base model with this process's part of each weight. Parts are what torch.chunk cuts along dimension 0.
+
+    `dtype` is that of weights which are not quantised. Matrices are quantised on `device`; parts of decoder layers are
+    kept on `kept_on`. NF4's scales stay whole on every process. Raises ModelError where the files do not hold the
+    model's weights by its own names.
+    """
+    import torch.distributed
+
+    count, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
+    model = skeleton(base, dtype=dtype, attention=attention)
+    if asked.quantization == "nf4":
+        make_quantised(model, asked, dtype=dtype)
+    layers = {id(module) for layer in decoder_layers(model) for module in layer.modules()}
+    placed: dict[int, torch.nn.Parameter] = {}
+    with WeightFiles(base) as files:
+        for name, module, key, parameter in own_parameters(model):
+            if id(parameter) not in placed:
+                value = files.read(name, shape=parameter.shape).to(device=device, dtype=dtype)
+                place = kept_on if id(module) in layers else device
+                placed[id(parameter)] = stand_in(module, key, value, count=count, rank=rank, place=place)
+            module._parameters[key] = placed[id(parameter)]
+    for module in model.modules():
+        for key, buffer in module.named_buffers(recurse=False):
+            module._buffers[key] = buffer.to(device)
+    guard = model.get_input_embeddings().register_forward_pre_hook(refuse)
+    setattr(model, GUARD, guard)
+    return model
+
+
+def skeleton(base: BaseModel, *, dtype: torch.dtype, attention: str) -> Any:
+    """The model without weights (on the meta device), its buffers computed."""
+    from accelerate import init_empty_weights
+    from transformers import AutoModelForCausalLM
+
+    with init_empty_weights(include_buffers=False):
+        model = AutoModelForCausalLM.from_config(
+            base.config, dtype=dtype, attn_implementation=attention, trust_remote_code=base.trust_remote_code
+        )
+    model.tie_weights()  # each weight was made anew when it was emptied
+    return model
+
+
+def make_quantised(model: Any, asked: ModelConfig, *, dtype: torch.dtype) -> None:
+    """Put an empty NF4 layer in the place of every linear layer but the output head."""
+    import torch
+    from bitsandbytes.nn import Linear4bit
+
+    head = model.get_output_embeddings()
+    for name, module in list(model.named_modules()):
+        if type(module) is torch.nn.Linear and module is not head:
+            empty = Linear4bit(
+                module.in_features,
+                module.out_features,
+                bias=module.bias is not None,
+                compute_dtype=dtype,
+                compress_statistics=asked.double_quant,
+                quant_type="nf4",
+                quant_storage=dtype,  # FSDP takes floating-point parameters only
+                device="meta",
+            )
+            model.set_submodule(name, empty)
+
+
+def stand_in(module: Any, key: str, value: torch.Tensor, *, count: int, rank: int, place: str) -> torch.nn.Parameter:
+    """A parameter like the whole weight that takes no memory, with this process's part of it."""
+    import torch
+    from bitsandbytes import nn
+
+    if isinstance(module, nn.Linear4bit) and key == "weight":
+        make: Any = nn.Params4bit
+        kind: dict[str, Any] = {"requires_grad": False, "quant_type": "nf4", "quant_storage": module.quant_storage}
+        empty: Any = module.weight
+        packed = make(value, compress_statistics=empty.compress_statistics, **kind).to(value.device)
+        module.quant_state = packed.quant_state
+        value = packed.data
+        whole = make(like(value), quant_state=module.quant_state, bnb_quantized=True, **kind)
+    else:
+        whole = torch.nn.Parameter(like(value), requires_grad=False)
+    setattr(whole, PART, part_of(value, count=count, rank=rank).to(place))
+    return whole
+
+
+def part_of(value: torch.Tensor, *, count: int, rank: int) -> torch.Tensor:
+    """A copy of the rows that fall to one process; none where there are fewer rows than processes."""
+    parts = value.detach().chunk(count, dim=0)
+    return parts[rank].clone() if rank < len(parts) else value.new_empty((0, *value.shape[1:]))
+
+
+def like(value: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape, dtype and device whose elements are all one and the same."""
+    return value.new_zeros(()).expand(value.shape)
+
+
+def own_parameters(model: Any) -> Iterator[tuple[str, Any, str, torch.nn.Parameter]]:
+    """(dotted name, module, key, parameter) of every parameter, tied ones each time they come up."""
+    for prefix, module in model.named_modules():
+        for key, parameter in module.named_parameters(recurse=False):
+            yield f"{prefix}.{key}" if prefix else key, module, key, parameter
+
+
+def decoder_layers(model: Any) -> list[Any]:
+    """The decoder's layers, of a causal LM with or without adapters around it."""
+    whole = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return list(whole.base_model.layers)
+
+
+def refuse(*_: Any) -> None:
+    """The forward hook while weights are stand-ins."""
+    raise EnvironmentUnfit(
+        "the weights are spread over the processes, and only training puts them together",
+        hint="--set train.parallel=ddp, where the whole model fits a card",
+    )
+
+
+class WeightFiles:
+    """The safetensors files of a base, by the names of their tensors; a context manager."""
+
+    def __init__(self, base: BaseModel) -> None:
+        self.base = base
+        self.opened = ExitStack()
+        self.holder: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        from safetensors import safe_open
+
+        for file in self.base.weight_files:
+            if file.suffix != ".safetensors":
+                raise ModelError(
+                    f"{file.name} is no safetensors file, of which single tensors can be read",
+                    hint="save the model as safetensors (save_pretrained), or --set train.parallel=ddp",
+                )
+            handle = self.opened.enter_context(safe_open(file, framework="pt", device="cpu"))
+            self.holder |= dict.fromkeys(handle.keys(), handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.opened.close()
+        self.holder.clear()
+
+    def read(self, name: str, *, shape: Any) -> torch.Tensor:
+        """The tensor of this name. ModelError where there is none, or one of another shape."""
+        prefix = getattr(self.base.config, "base_model_prefix", None) or "model"
+        found = next((each for each in (name, name.removeprefix(f"{prefix}.")) if each in self.holder), None)
+        if found is None:
+            raise ModelError(
+                f"{self.base.directory} has no tensor {name}: its files name weights in another way than the model",
+                hint="--set train.parallel=ddp, where the whole model fits a card",
+            )
+        value = self.holder[found].get_tensor(found)
+        if value.shape != shape:
+            raise ModelError(
+                f"{self.base.directory}: {found} is {list(value.shape)}, and the model wants {list(shape)}",
+                hint="do the weights belong to config.json?",
+            )
+        return value

@@ -1,0 +1,305 @@
+"""Processes of one run watch one another: the one that is gone, silent or late is named by the others, which end.
+
+Two forked processes (gloo on the CPU); those on two hosts live in two network namespaces with a cable between them.
+The judgement itself, a pure function, is looked at below.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from faults.forking import Forking
+from faults.pairs import (
+    SAVE_EVERY,
+    SLOW,
+    STEPS,
+    Pair,
+    Start,
+    adapter,
+    arguments,
+    begun,
+    cut,
+    lines,
+    read,
+    two_hosts,
+)
+
+from loradock.engine.peer_reports import LEAVING_SECONDS, SUSPECT_SECONDS, Heard, Report, judged
+from loradock.errors import Diverged, EnvironmentUnfit, Hung, Interrupted
+from loradock.monitoring.alerts import straggling
+
+PEER_SECONDS = 5.0
+SLACK_SECONDS = 15.0
+"""Two reports, the naming and the record, on a machine that others use."""
+LIMITED = f"limits.peer_seconds={PEER_SECONDS}"
+
+LATE = """
+import os, time
+from loradock.engine.fast.trainer import FastTrainer
+real = FastTrainer.gradients
+def gradients(self, inputs):
+    while os.environ["RANK"] == "1" and self.step == 5: time.sleep(60)
+    return real(self, inputs)
+FastTrainer.gradients = gradients
+"""
+DIVERGES = """
+import os, time
+from loradock.engine import guards
+from loradock.engine.fast.trainer import FastTrainer
+real = FastTrainer.gradients
+def gradients(self, inputs):
+    if os.environ["RANK"] == "1" and self.step == 5: raise guards.diverged(6, "the loss is nan")
+    return real(self, inputs)
+FastTrainer.gradients = gradients
+"""
+SLOWER = """
+import os, time
+from loradock.engine.fast.trainer import FastTrainer
+real = FastTrainer.gradients
+def gradients(self, inputs):
+    time.sleep(0.15 if os.environ["RANK"] == "1" else 0.05)
+    return real(self, inputs)
+FastTrainer.gradients = gradients
+"""
+FAILS_FIRST = """
+import os
+from loradock import stages
+from loradock.errors import DataError
+def refuse(*rest, **more): raise DataError("rows.jsonl:7: not a row")
+if os.environ["RANK"] == "0": stages.prepare_corpus = refuse
+"""
+
+
+@pytest.fixture
+def start(llama: Path, rows: Path, forking: Forking) -> Start:
+    def begin(folder: Path, *settings: str, engine: str = "fast", **more: object) -> Pair:
+        return begun(forking, folder, arguments(llama, rows, LIMITED, *settings, engine=engine), **more)  # type: ignore[arg-type]
+
+    return begin
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, llama: Path, rows: Path, forking: Forking) -> bytes:
+    """The adapter of the two-process run that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    pair = begun(forking, folder, arguments(llama, rows, engine="fast"))
+    assert pair.finish() == [0, 0], pair.text()
+    return adapter(folder)
+
+
+def seconds_to_end(pair: Pair, rank: int = 0) -> float:
+    began = time.monotonic()
+    pair.ranks[rank].finish(seconds=120)
+    return time.monotonic() - began
+
+
+def test_a_process_that_is_stopped_is_named_and_the_same_command_continues_to_the_same_bits(
+    tmp_path: Path, start: Start, undisturbed: bytes
+) -> None:
+    pair = start(tmp_path, code=SLOW)
+    assert pair.reached(SAVE_EVERY + 1), pair.text()
+    pair.ranks[1].send(signal.SIGSTOP)
+    took = seconds_to_end(pair)
+    code = pair.ranks[0].ended()
+    pair.ranks[1].send(signal.SIGKILL)
+    host = os.uname().nodename
+    assert code == Hung.exit_code, pair.text()
+    assert PEER_SECONDS - 1 < took < PEER_SECONDS + SLACK_SECONDS
+    assert f"error: no sign of life from rank 1 on {host} for" in pair.ranks[0].text()
+    assert re.search(r"the last that it said: training, after step \d", pair.ranks[0].text())
+    assert (read(tmp_path, "status.json")["state"], read(tmp_path, "status.json")["exit_code"]) == (
+        "failed",
+        Hung.exit_code,
+    )
+    again = start(tmp_path)
+    assert again.finish() == [0, 0], again.text()
+    assert "continuing from checkpoint-" in again.text()
+    assert adapter(tmp_path) == undisturbed
+
+
+def test_a_process_that_is_killed_is_named_at_once_where_the_launcher_says_so(tmp_path: Path, start: Start) -> None:
+    words = tmp_path / "words"
+    words.mkdir()
+    pair = start(tmp_path, "limits.peer_seconds=600", code=SLOW, LORADOCK_LAST_WORDS=str(words))
+    assert pair.reached(2), pair.text()
+    pair.ranks[1].send(signal.SIGKILL)
+    (words / "1.json").write_text(json.dumps({"code": 137, "what": "was killed by SIGKILL"}))
+    assert seconds_to_end(pair) < SLACK_SECONDS
+    assert pair.ranks[0].ended() == EnvironmentUnfit.exit_code
+    assert "another process of this run has ended: rank 1 on" in pair.ranks[0].text()
+    assert "was killed by SIGKILL" in pair.ranks[0].text()
+    assert (words / "0.told").exists(), "the launcher must not take it for the one that failed"
+
+
+def test_the_keeper_of_the_store_is_named_where_it_is_killed(tmp_path: Path, start: Start) -> None:
+    pair = start(tmp_path, code=SLOW)
+    assert pair.reached(2), pair.text()
+    pair.ranks[0].send(signal.SIGKILL)
+    assert seconds_to_end(pair, 1) < SLACK_SECONDS
+    assert pair.ranks[1].ended() == EnvironmentUnfit.exit_code
+    assert re.search(r"error: another process .*: rank 0 on \S+; no word for", pair.ranks[1].text())
+
+
+def test_a_process_that_is_late_is_named_by_all_and_by_itself_with_its_stacks(tmp_path: Path, start: Start) -> None:
+    pair = start(tmp_path, code=LATE)
+    assert pair.finish() == [Hung.exit_code] * 2, pair.text()
+    for rank in pair.ranks:
+        assert re.search(r"error: rank 1 on \S+ made no progress for \d+ s after step 5", rank.text())
+    assert "in gradients\n" in pair.ranks[1].text()
+    assert "in gradients\n" not in pair.ranks[0].text()
+
+
+def test_an_error_of_one_process_is_the_end_of_all_with_its_exit_code(tmp_path: Path, start: Start) -> None:
+    pair = start(tmp_path, code=DIVERGES)
+    assert pair.finish() == [Diverged.exit_code] * 2, pair.text()
+    assert re.search(r"another process .*: rank 1 on \S+, after step 5: .*the loss is nan", pair.ranks[0].text())
+    assert read(tmp_path, "status.json")["exit_code"] == Diverged.exit_code
+
+
+def test_data_that_rank_0_refuses_end_all_with_65(tmp_path: Path, start: Start) -> None:
+    pair = start(tmp_path, code=FAILS_FIRST)
+    assert pair.finish() == [65, 65], pair.text()
+    assert re.search(r"rank 0 on \S+, after step 0: rows.jsonl:7: not a row", pair.ranks[1].text())
+
+
+def test_a_signal_to_one_process_stops_all_at_the_same_step(tmp_path: Path, start: Start, undisturbed: bytes) -> None:
+    pair = start(tmp_path, code=SLOW)
+    assert pair.reached(SAVE_EVERY + 1), pair.text()
+    pair.ranks[1].send(signal.SIGTERM)
+    assert pair.finish() == [75, 75], pair.text()
+    steps = [re.search(r"step (\d+) is committed", rank.text()) for rank in pair.ranks]
+    assert steps[0]
+    assert steps[1]
+    assert steps[0][1] == steps[1][1]
+    again = start(tmp_path)
+    assert again.finish() == [0, 0], again.text()
+    assert adapter(tmp_path) == undisturbed
+
+
+def test_a_process_that_never_comes_is_named(tmp_path: Path, llama: Path, rows: Path, forking: Forking) -> None:
+    words = arguments(llama, rows, "limits.setup_seconds=2", engine="fast")
+    pair = begun(forking, tmp_path, words, WORLD_SIZE="3")
+    codes = pair.finish()
+    assert codes[0] == Hung.exit_code
+    assert codes[1] in (Hung.exit_code, EnvironmentUnfit.exit_code), "rank 0 may have left before its own time was up"
+    assert "error: rank 2 of 3 did not come to 127.0.0.1:" in pair.ranks[0].text()
+
+
+def test_a_slow_process_is_named_and_the_run_goes_on(tmp_path: Path, start: Start) -> None:
+    pair = start(tmp_path, code=SLOWER)
+    assert pair.finish() == [0, 0], pair.text()
+    host = os.uname().nodename
+    made = [line["rank_seconds"] for line in lines(tmp_path, "train")]
+    assert len(made) == STEPS
+    assert all(each.keys() == {f"0@{host}", f"1@{host}"} for each in made)
+    [alert] = read(tmp_path, "run.json")["alerts"]
+    assert alert["name"] == "straggler"
+    assert re.match(rf"rank 1 on {host} takes 1?\d\d % longer than the others", alert["what"])
+    assert f"alert: rank 1 on {host} takes" in pair.text()
+
+
+@pytest.mark.parametrize("fault", ["cut cable", "host killed"])
+def test_on_two_hosts_the_one_that_is_lost_is_named_and_the_run_continues_to_the_same_bits(
+    fault: str, tmp_path: Path, start: Start, undisturbed: bytes
+) -> None:
+    with two_hosts() as hosts:
+        pair = start(tmp_path, code=SLOW, hosts=hosts)
+        assert pair.reached(SAVE_EVERY + 1), pair.text()
+        if fault == "cut cable":
+            cut(hosts[1])
+        else:
+            pair.ranks[1].send(signal.SIGKILL)
+        took = seconds_to_end(pair)
+        assert took < PEER_SECONDS + SLACK_SECONDS
+        assert f"rank 1 on {hosts[1]}" in pair.ranks[0].text()
+        if fault == "cut cable":
+            assert pair.finish() == [Hung.exit_code] * 2, pair.text()
+            assert f"no sign of life from rank 0 on {hosts[0]}" in pair.ranks[1].text()
+        else:
+            assert pair.ranks[0].ended() == EnvironmentUnfit.exit_code
+    with two_hosts() as hosts:
+        again = start(tmp_path, hosts=hosts)
+        assert again.finish() == [0, 0], again.text()
+    assert "continuing from checkpoint-" in again.text()
+    assert adapter(tmp_path) == undisturbed
+
+
+def heard(rank: int, *, unheard: float = 0.0, ended: float = 0.0, host: str = "b", **more: object) -> Heard:
+    report = Report(rank=rank, host=host, **{"phase": "step", "step": 7, **more})  # type: ignore[arg-type]
+    return Heard(report=report, unheard_seconds=unheard, ended_seconds=ended)
+
+
+def test_all_goes_well_while_reports_come() -> None:
+    fine = [heard(0), heard(1, unheard=4), heard(2, code=0, unheard=99)]
+    assert judged(fine, me=0, limit_seconds=5) is None
+    assert judged([heard(0), heard(1, unheard=1e6)], me=0, limit_seconds=0) is None, "0 is for ever"
+    assert judged([heard(0, unheard=99), heard(1)], me=0, limit_seconds=5) is None, "its own report counts for nothing"
+
+
+def test_silence_names_all_of_the_host_that_is_silent_for_longest() -> None:
+    silent = [heard(0, host="a"), heard(1, unheard=6), heard(2, unheard=7), heard(3, unheard=6, host="c")]
+    error = judged(silent, me=0, limit_seconds=5)
+    assert isinstance(error, Hung)
+    assert "from ranks 1, 2 on b for 7 s (limit 5 s)" in error.what
+    assert "--set limits.peer_seconds=10" in str(error.hint)
+
+
+def test_a_broken_connection_is_blamed_on_the_one_that_is_silent_after_a_few_seconds() -> None:
+    seen = [heard(0), heard(1, unheard=SUSPECT_SECONDS + 0.1), heard(2, unheard=1)]
+    assert judged(seen, me=0, limit_seconds=300) is None
+    error = judged(seen, me=0, limit_seconds=300, is_cut_off=True)
+    assert isinstance(error, EnvironmentUnfit)
+    assert "rank 1 on b" in error.what
+
+
+def test_an_end_is_waited_for_before_it_is_taken_over() -> None:
+    """This process is probably on its way out, too, for the same reason."""
+    ending = {"code": Diverged.exit_code, "what": "the loss is nan"}
+    assert judged([heard(0), heard(1, ended=1, **ending)], me=0, limit_seconds=5) is None
+    error = judged([heard(0), heard(1, ended=LEAVING_SECONDS, **ending)], me=0, limit_seconds=5)
+    assert isinstance(error, Diverged)
+    assert "rank 1 on b, after step 7: the loss is nan" in error.what
+
+
+def test_what_another_one_was_told_is_told_on_as_it_was_unless_the_culprit_says_it_itself() -> None:
+    told = heard(1, code=82, what="rank 2 is silent", is_told=True)
+    error = judged([heard(0), told, heard(2)], me=0, limit_seconds=5)
+    assert isinstance(error, Hung)
+    assert error.what == "rank 2 is silent"
+    own = heard(2, code=76, what="stopped by SIGTERM", ended=LEAVING_SECONDS)
+    error = judged([heard(0), told, own], me=0, limit_seconds=5)
+    assert isinstance(error, Interrupted)
+
+
+def test_one_that_the_others_wait_for_is_late_and_where_all_wait_the_network_is() -> None:
+    waits = heard(0, waiting_seconds=6, quiet_seconds=6)
+    assert judged([waits, heard(1, quiet_seconds=4)], me=0, limit_seconds=5) is None
+    assert judged([waits, heard(1, quiet_seconds=9, phase="save")], me=0, limit_seconds=5) is None
+    error = judged([waits, heard(1, quiet_seconds=9)], me=1, limit_seconds=5)
+    assert isinstance(error, Hung)
+    assert "rank 1 on b made no progress for 9 s after step 7" in error.what
+    error = judged([waits, heard(1, waiting_seconds=6)], me=0, limit_seconds=5)
+    assert isinstance(error, Hung)
+    assert "all processes wait for one another" in error.what
+
+
+def line(**seconds: float) -> dict[str, object]:
+    return {"step": 1, "rank_seconds": {f"{name[1:]}@b": value for name, value in seconds.items()}}
+
+
+def test_a_straggler_is_slower_than_the_others_by_more_than_noise_over_many_lines() -> None:
+    slow = [line(r0=1.0, r1=1.0, r2=1.08) for _ in range(20)]
+    alert = straggling(slow)
+    assert alert
+    assert "rank 2 on b takes 8 % longer" in alert.what
+    assert straggling(slow[:9]) is None, "too few lines"
+    assert straggling([line(r0=1.0, r1=1.04)] * 20) is None, "within the share"
+    noisy = [line(r0=1.0, r1=0.7 + 0.8 * (number % 2)) for number in range(20)]
+    assert straggling(noisy) is None
+    assert straggling([{"step": 1, "rank_seconds": None}] * 20) is None, "one process alone"

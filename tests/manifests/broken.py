@@ -1,0 +1,49 @@
+"""The cases of broken.yaml: a good manifest with one change, the rule that refuses it, and the line that is named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from manifests.goods import DIGEST, GOODS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken:
+    """`old`, the first one after `after`, becomes `new`; all from `onward` on does, where that is given.
+
+    The line named is the first that holds `at`, from `near` on. Without `near` that is from the changed line on,
+    without `at` it is the changed line.
+    """
+
+    good: str
+    rule: str
+    why: str
+    new: str
+    old: str = ""
+    onward: str = ""
+    says: str = ""
+    after: str = ""
+    at: str = ""
+    near: str = ""
+
+    @property
+    def text(self) -> str:
+        end = len(self.good) if self.onward else self._start + len(self.old)
+        return self.good[: self._start] + self.new + self.good[end:]
+
+    @property
+    def line(self) -> int:
+        changed = self.good.rfind("\n", 0, self._start) + 1
+        begin = self.text.index(self.near) if self.near else changed
+        return self.text.count("\n", 0, self.text.index(self.at, begin) if self.at else self._start) + 1
+
+    @property
+    def _start(self) -> int:
+        return self.good.index(self.old or self.onward, self.good.index(self.after))
+
+
+def cases() -> list[Broken]:
+    text = (Path(__file__).parent / "broken.yaml").read_text(encoding="utf-8").replace("@DIGEST", DIGEST)
+    return [Broken(good=GOODS[kind], **case) for kind, listed in yaml.safe_load(text).items() for case in listed]

@@ -1,0 +1,77 @@
+"""Each broken manifest is refused for its own reason, at its line; good ones are not, and nothing is ever raised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from manifests.broken import Broken, cases
+from manifests.goods import GOOD, GOODS
+
+from loradock.manifests.check import GROUPS, RULES, problems, reference
+
+CASES = cases()
+
+
+@pytest.mark.parametrize("kind", GOODS)
+def test_a_good_manifest_gives_nothing(kind: str) -> None:
+    assert [str(problem) for problem in problems(GOODS[kind], file="good.yaml")] == []
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.why.replace(" ", "-"))
+def test_a_broken_manifest_is_refused_by_its_rule_alone_at_its_line(case: Broken) -> None:
+    found = problems(case.text, file="job.yaml")
+    told = [(problem.what.partition(":")[0], problem.line) for problem in found]
+    assert told == [(case.rule, case.line)], "\n".join(map(str, found))
+    assert case.says in str(found[0])
+    assert found[0].file == "job.yaml"
+    assert found[0].hint
+
+
+def test_every_rule_has_a_name_of_its_own_and_a_broken_manifest() -> None:
+    names = [rule.name for rule in RULES]
+    assert len(set(names)) == len(names)
+    security = {rule.name for group, rules in GROUPS.items() if group.startswith("Pod Security") for rule in rules}
+    assert set(names) - security == {case.rule for case in CASES} - security
+
+
+def test_every_problem_of_every_object_is_told_at_once_in_the_order_of_the_file() -> None:
+    text = GOOD.replace("storage: 50Gi", "storage: 50Gb").replace("restartPolicy: Never", "restartPolicy: Always")
+    text = text.replace("hostname", "hostname\n          maxSkews: 2").replace(
+        "name: demo-config\n  labels", "name: Demo\n  labels"
+    )
+    found = problems(text, file="job.yaml")
+    assert [problem.what.partition(":")[0] for problem in found] == [
+        "object-name",
+        "quantity",
+        "restart-policy",
+        "schema",
+    ]
+    assert [problem.line for problem in found] == sorted(problem.line or 0 for problem in found)
+
+
+def test_the_page_of_rules_is_the_table_of_rules(request: pytest.FixtureRequest) -> None:
+    page = Path(__file__).parents[2] / "docs" / "manifest-check.md"
+    if request.config.getoption("--write-manifest-rules", default=False):
+        page.write_text(reference.markdown(), encoding="utf-8")
+    assert page.read_text(encoding="utf-8") == reference.markdown(), (
+        "run: pytest tests/manifests --write-manifest-rules"
+    )
+
+
+def test_the_example_on_the_page_is_what_is_said() -> None:
+    text = GOOD
+    for old, new in (
+        ("backoffLimit: 3", "backofLimit: 3"),
+        ("values: [75]", "values: [0, 75]"),
+        ("restartPolicy: Never", "restartPolicy: OnFailure"),
+        ("sizeLimit: 8Gi", "sizeLimit: 8Gb"),
+        (
+            "            readOnlyRootFilesystem: true\n",
+            "            privileged: true\n            readOnlyRootFilesystem: true\n",
+        ),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    found = "".join(f"  {problem}\n" for problem in problems(text, file="job.yaml"))
+    assert f"```\nerror: 5 problem(s) in 1 file(s)\n{found}```" in reference.markdown()
