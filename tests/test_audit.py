@@ -275,7 +275,8 @@ def test_fewer_checkpoints_are_proposed_only_while_a_run_has_ten_and_loses_ten_m
 
 
 def test_a_gain_is_the_ratio_of_the_rates_that_others_may_show_beside_measurements() -> None:
-    for asked in (SEED, {**SEED, "checkpoints": {"every": 1}}, {"engine": "trl"}):
+    settings: tuple[dict[str, Any], ...] = (SEED, {**SEED, "checkpoints": {"every": 1}}, {"engine": "trl"})
+    for asked in settings:
         found = audited(**asked)
         for each in found.findings:
             if not each.gain.is_range:

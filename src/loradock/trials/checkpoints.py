@@ -10,7 +10,7 @@ FEWEST = 10
 
 
 def propose(baseline: Baseline) -> tuple[Trial, ...]:
-    """Ten times the steps between checkpoints, while a run has ten of them: one that is cut off loses more otherwise."""
+    """Ten times the steps between checkpoints, while a run has ten: one that is cut off loses more otherwise."""
     now, steps = baseline.plan.value("cadence")["save"], baseline.plan.value("steps")
     wanted = min(TIMES * now, steps // FEWEST)
     if wanted <= now:
