@@ -15,7 +15,7 @@ from facts.recorded import STACK, config, data, machine, models
 from loradock import plan as plans
 from loradock.audit import Audit, Finding, audit
 from loradock.audit.gain import UNSEEN
-from loradock.audit.prediction import padded_tokens, predicted
+from loradock.audit.prediction import has_rates, padded_tokens, predicted, tokens_per_second
 from loradock.audit.totals import key_of
 from loradock.facts import DataFacts
 from loradock.report.audit import as_dict, rates_line, set_line
@@ -231,3 +231,55 @@ def test_auditing_imports_no_heavy_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def reason(of: Audit, beginning: str) -> str:
+    """Why a change was left."""
+    return next(each.why for each in of.left if each.what.startswith(beginning))
+
+
+def names(of: Audit) -> set[str]:
+    """Of the findings and both totals."""
+    trials = (*(each.trial for each in of.findings), *of.conservative.trials, *of.aggressive.trials)
+    return {each.name for each in trials}
+
+
+def test_16_bit_products_on_a_cpu_are_not_proposed_because_nobody_knows_whether_they_are_faster() -> None:
+    found = audited(card=None, of="tinyllama-1.1b")
+    assert "compute-bfloat16" not in names(found)
+    assert "several times slower" in reason(found, "products in bfloat16")
+    for dtype in ("auto", "bfloat16"):
+        asked = audited(card=None, of="tinyllama-1.1b", model={"compute_dtype": dtype})
+        assert has_rates(asked.baseline) == (dtype == "auto")
+    assert "compute-bfloat16" in names(audited(engine="trl", model={"compute_dtype": "float32"}))
+
+
+def test_more_workers_than_the_plan_would_take_are_left_with_its_own_reason() -> None:
+    for card, why in ((None, "on a CPU a worker would take the cores that train"), ("a10", "CPUs keep up")):
+        found = audited(card=card, of="tinyllama-1.1b")
+        assert "data-workers-more" not in names(found)
+        planned = next(each.why for each in found.baseline.plan.decisions if each.name == "dataloader")
+        assert why in planned
+        assert planned in [each.why for each in found.left if "data workers instead of" in each.what]
+    pinned = audited(train={"workers": 0})
+    assert finding(pinned, "data-workers-more").trial.settings == ("train.workers=2",)
+
+
+def test_fewer_checkpoints_are_proposed_only_while_a_run_has_ten_and_loses_ten_minutes_at_most() -> None:
+    few = audited(card="h200", of="tinyllama-1.1b", rows=data(rows=400), checkpoints={"every": 1}, lora={"rank": 64})
+    assert finding(few, "checkpoints-x10").trial.settings == ("checkpoints.every=2",)  # of 25 steps
+    rare = audited(card="h200", of="tinyllama-1.1b", checkpoints={"every": 62}, lora={"rank": 64})
+    assert "checkpoints-x10" not in names(rare)
+    slow = audited(card="t4", of="mistral-7b", checkpoints={"every": 10}, train={"global_batch": 64, "epochs": 10})
+    assert "min to do again" in reason(slow, "a checkpoint every 100 steps")
+
+
+def test_a_gain_is_the_ratio_of_the_rates_that_others_may_show_beside_measurements() -> None:
+    settings: tuple[dict[str, Any], ...] = (SEED, {**SEED, "checkpoints": {"every": 1}}, {"engine": "trl"})
+    for asked in settings:
+        found = audited(**asked)
+        for each in found.findings:
+            if not each.gain.is_range:
+                after = changed(found.baseline, each.trial.settings)
+                ratio = tokens_per_second(after) / tokens_per_second(found.baseline)
+                assert each.gain.expected == pytest.approx(ratio), each.trial.name

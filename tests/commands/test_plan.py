@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import shutil
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +122,43 @@ def test_what_cannot_be_planned_ends_with_what_to_type(arguments: tuple[str, ...
 def test_a_directory_without_a_config_is_named(tmp_path: Path) -> None:
     error = plan("--model", tmp_path, *DESCRIBED).exception
     assert f"{tmp_path} has no config.json" in str(error)
+
+
+def lines_at(columns: int, *arguments: str | Path) -> list[str]:
+    """What the command prints to a terminal of so many columns."""
+    seen, terminal = pty.openpty()
+    command = [sys.executable, "-m", "loradock", "plan", *map(str, arguments)]
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "dumb", "NO_COLOR": "1"}
+    with subprocess.Popen(command, stdout=terminal, stderr=subprocess.DEVNULL, env=environment) as process:
+        os.close(terminal)
+        chunks: list[bytes] = []
+        with suppress(OSError):  # the other end is closed
+            while chunk := os.read(seen, 65536):
+                chunks.append(chunk)
+    os.close(seen)
+    assert process.returncode == 0
+    return b"".join(chunks).decode().split("\r\n")
+
+
+def test_a_terminal_of_80_columns_shows_all_of_it_and_lines_to_type_in_one_piece(mistral: Path) -> None:
+    lines = lines_at(80, "--preset", "seed-003", "--model", mistral, "--gpu", "a10", *DESCRIBED)
+    long = [line for line in lines if len(line) > 80]
+    assert long
+    assert all(line.lstrip().startswith("--set ") for line in long)
+    assert any(line.strip() == "--set engine=fast --set train.optimizer=auto" for line in lines)
+    findings = lines[lines.index("left on the table") + 1 : lines.index("already good")]
+    assert len(findings) < 7 * len([line for line in findings if "risk to accuracy" in line])
+    assert "7,241,732,096 weights" in " ".join(lines)
+
+
+def test_nothing_that_is_printed_is_read_as_markup(mistral: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "[bold]odd"
+    shutil.copytree(mistral, odd)
+    out = plan("--model", odd, "--gpu", "a10", "--set", "checkpoints.every=1", *DESCRIBED).stdout
+    assert "[bold]odd" in out.replace("\n", "")
+    assert "--set 'lora.targets=[q_proj, k_proj, v_proj, o_proj]'" in out
+
+
+def test_a_pipe_gets_no_trailing_blanks(mistral: Path) -> None:
+    lines = plan("--model", mistral, "--gpu", "a10", *DESCRIBED).stdout.splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []

@@ -185,6 +185,21 @@ def test_bad_input_ends_with_its_code_before_the_model_is_loaded(tmp_path: Path,
     assert "Traceback" not in data.stderr + config.stderr + model.stderr + blocked.stderr
 
 
+def test_inputs_that_are_not_there_are_told_all_at_once_before_the_machine_is_looked_at(
+    tmp_path: Path, llama: Path, rows: Path, forking: Forking
+) -> None:
+    one = forking.start(tmp_path, "train", *inputs(llama, rows.with_name("rowz.jsonl")))
+    assert one.finish() == 66, one.text()
+    assert "environment" not in one.text()
+    assert f"hint: did you mean {rows}?" in one.text()
+    named = (*inputs(llama.parent / "nope", rows), "--data", "rows.jsnl", "--set", "data.validation=held.jsonl")
+    both = forking.start(tmp_path, "train", *named, "--set", "data.template=chat.jinja")
+    assert both.finish() == 66, both.text()
+    assert "error: 4 inputs cannot be read" in both.text()
+    assert all(word in both.text() for word in ("nope", "rows.jsnl", "held.jsonl", "chat.jinja"))
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_run_with_a_checkpoint_and_a_record(
     sent: signal.Signals, tmp_path: Path, llama: Path, rows: Path, forking: Forking

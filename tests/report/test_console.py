@@ -30,8 +30,8 @@ STEP = StepResult(
 )
 
 
-def drawn(table: Any) -> str:
-    screen = Console(width=200, no_color=True)
+def drawn(table: Any, *, columns: int = 200) -> str:
+    screen = Console(width=columns, no_color=True)
     with screen.capture() as captured:
         screen.print(table)
     return captured.get()
@@ -42,6 +42,21 @@ def test_the_plan_shows_every_decision_with_its_reason() -> None:
     for decision in plan().decisions:
         assert decision.name in text
         assert decision.why in text
+
+
+def test_few_columns_put_the_reasons_of_the_plan_below_its_values() -> None:
+    text = drawn(console.plan_table(plan()), columns=80)
+    for decision in plan().decisions:
+        assert f"{decision.name} " in text
+        assert decision.why[:35] in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_brackets_in_a_decision_are_shown() -> None:
+    made = plan().with_value("attention", "[dim]odd", why="because of [red]")
+    text = drawn(console.plan_table(made))
+    assert "[dim]odd" in text
+    assert "because of [red]" in text
 
 
 def test_the_memory_table_shows_every_component_and_the_total() -> None:

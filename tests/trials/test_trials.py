@@ -190,7 +190,7 @@ def test_what_happens_now_and_then_is_offered_a_tenth_as_often_where_there_are_s
     )
     found = {each.name: each.settings for each in proposed(often)}
     assert found["evaluation-x10"] == ("evaluation.every=10",)
-    assert found["checkpoints-x10"] == ("checkpoints.every=20",)
+    assert found["checkpoints-x10"] == ("checkpoints.every=10",)  # a run keeps ten of them
     assert found["logging-x10"] == ("logging.every=10",)
     rare = {"every": 1000}  # of 625 steps
     once = baseline(rows=data(held_out=100), evaluation=rare, checkpoints=rare, logging=rare)

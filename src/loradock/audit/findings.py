@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from loradock.audit.gain import Gain, gain
+from loradock.audit.objections import objection
 from loradock.audit.prediction import question_of
 from loradock.errors import OutOfMemory
 from loradock.trials import outcomes
@@ -66,6 +67,8 @@ def considered(baseline: Baseline, *, at_length: AtLength | None) -> tuple[tuple
             left.append(
                 Left(what=trial.title, why=f"needs {need / 2**30:.1f} GiB of {have / 2**30:.1f}: out of memory")
             )
+        elif (why := objection(baseline, after)) is not None:
+            left.append(Left(what=trial.title, why=why))
         elif worth.expected < LEAST_GAIN:
             left.append(
                 Left(what=trial.title, why=f"{worth.expected:.2f}x the real tokens a second expected ({worth.source})")

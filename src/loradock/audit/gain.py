@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from loradock.audit.prediction import HOST, SAVING, Prediction, predicted
+from loradock.audit.prediction import HOST, SAVING, Prediction, predicted, tokens_per_second
 from loradock.trials.base import Baseline
 
 MODEL = "speed model"
@@ -63,7 +63,7 @@ class Gain:
 def gain(before: Baseline, after: Baseline) -> Gain:
     """How many times the real tokens a second a change gives: what it leaves out of the data is no gain."""
     first, second = predicted(before), predicted(after)
-    factor = first.step / second.step * after.plan.data.mean_tokens / before.plan.data.mean_tokens
+    factor = tokens_per_second(after) / tokens_per_second(before)
     ranges = [STATED[name] for name in _differing(before, after) if _is_stated(name, before, after)]
     low, high = math.prod(each.low for each in ranges), math.prod(each.high for each in ranges)
     sources = [*_sources(first, second), *(each.source for each in ranges)]

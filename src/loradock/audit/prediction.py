@@ -52,6 +52,16 @@ class Prediction:
         return self.passes + self.evaluation + self.saving
 
 
+def has_rates(baseline: Baseline) -> bool:
+    """Whether the model knows the speed of the plan's products: of 16-bit ones on a CPU only the processor knows."""
+    return baseline.plan.value("device") == "cuda" or baseline.plan.value("compute_dtype") == "float32"
+
+
+def tokens_per_second(baseline: Baseline) -> float:
+    """Real tokens a second of one process, evaluations and checkpoints counted: what gains are ratios of."""
+    return question_of(baseline).step_tokens / predicted(baseline).step
+
+
 def predicted(baseline: Baseline) -> Prediction:
     """The prediction for a plan on its machine."""
     question = question_of(baseline)

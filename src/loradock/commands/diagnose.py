@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loradock import signals
-from loradock.commands.run_options import Ask, run_options
+from loradock.commands.run_options import Ask, look_for_inputs, run_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,6 +126,7 @@ def searched(
 
     began = time.monotonic()
     loaded = ask.load()
+    look_for_inputs(loaded.config)
     facts = gathered(Host())
     if facts.world_size > 1:
         raise UsageError("diagnose measures one process", hint="start it without torchrun")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +27,6 @@ QUIET = {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false", "
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 LEARNED_SHARE = 0.5
 TIMES_MEAN = 4
-LOG_COLUMNS = 180
 
 
 @click.command()
@@ -200,33 +198,30 @@ def _counted(config: RunConfig, base: BaseModel, length: int) -> tuple[DataFacts
 
 def _show(found: Audit, loaded: Loaded, *, price_per_hour: float | None) -> None:
     """Everything on the screen."""
-    from rich.console import Console
+    from rich.text import Text
 
+    from loradock.commands.page import page
     from loradock.report import audit as report
     from loradock.report.console import memory_table, plan_lines, plan_table
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_COLUMNS)
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
     made = found.baseline.plan
-    for line in plan_lines(made):
-        console.print(line)
-    console.print(plan_table(made))
-    console.print(memory_table(made))
-    console.print(report.memory_line(found))
-    console.print(report.finish_line(found.finish))
-    console.print(report.rates_line(found))
-    if found.findings:
-        console.print(report.findings_table(found))
-    else:
-        console.print("nothing is left on the table that is expected to pay")
-    for title, lines in (
-        ("already good", found.good),
-        ("considered and left", [f"{each.what}: {each.why}" for each in found.left]),
-    ):
-        console.print(f"[bold]{title}[/bold]")
-        for line in lines:
-            console.print(f"  - {line}", markup=False)
-    for line in report.total_lines(found, price_per_hour=price_per_hour):
-        console.print(line, markup=False)
+    with page() as screen:
+        for part in (*plan_lines(made), plan_table(made), memory_table(made)):
+            screen.print(part)
+        for line in (report.memory_line(found), report.finish_line(found.finish), report.rates_line(found)):
+            screen.print(line)
+        title = "left on the table" if found.findings else "nothing is left on the table that is expected to pay"
+        screen.print(Text(title, style="bold"))
+        for part in report.finding_parts(found.findings):
+            screen.print(part, crop=False)
+        for title, lines in (
+            ("already good", found.good),
+            ("considered and left", [f"{each.what}: {each.why}" for each in found.left]),
+        ):
+            screen.print(Text(title, style="bold"))
+            screen.print(report.bullets(lines))
+        for line in report.total_lines(found, price_per_hour=price_per_hour):
+            screen.print(line, soft_wrap=True)
     click.echo("gains are predictions; `loradock diagnose` with the same arguments measures them", err=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from loradock.commands.run_options import Ask, run_options
+from loradock.commands.run_options import Ask, look_for_inputs, run_options
 
 LEAST_STEPS = 8
 
@@ -59,6 +59,7 @@ def profile(ask: Ask, *, steps: int, warmup_steps: int, as_json: bool) -> None:
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
     loaded = ask.load()
+    look_for_inputs(loaded.config)
     if loaded.config.deterministic:
         os.environ.update(DETERMINISTIC)
     facts = gathered(Host())

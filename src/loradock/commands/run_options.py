@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from loradock.config.load import Loaded, load
+from loradock.config.schema import RunConfig, SourceConfig
+from loradock.errors import InputMissing, LoradockError, Problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,43 @@ class Ask:
             shortcuts=self.shortcuts,
             needs_inputs=needs_inputs,
         )
+
+
+def look_for_inputs(config: RunConfig) -> None:
+    """See whether the model, data and template that were named are there, before anything is spent on them.
+
+    Raises what reading them would (InputMissing, DataError, ConfigError), one error with all of them. No hub is asked,
+    and no large library imported: one that is broken is for the environment check to find.
+    """
+    errors: list[LoradockError] = []
+    for look in looks(config):
+        try:
+            look()
+        except OSError as error:
+            errors.append(InputMissing(f"{error.filename} cannot be read: {error.strerror}", hint="ls -ld its path"))
+        except LoradockError as error:
+            errors.append(error)
+    if len(errors) > 1:
+        problems = [Problem(what=error.what, hint=error.hint) for error in errors]
+        raise type(errors[0])(f"{len(errors)} inputs cannot be read", hint="mend each of them", problems=problems)
+    if errors:
+        raise errors[0]
+
+
+def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
+    """A look for each input that was named."""
+    from loradock.data.read import files
+    from loradock.model.hub_cache import is_hub_id
+    from loradock.model.source import local_directory
+    from loradock.templates import resolve
+
+    model, data = config.model, config.data
+    if not is_hub_id(model.name):
+        yield functools.partial(local_directory, Path(model.name).expanduser())
+    held_out = [SourceConfig(path=data.validation)] if isinstance(data.validation, str) else []
+    for source in (*data.sources, *held_out):
+        yield functools.partial(files, source)
+    yield functools.partial(resolve, data.template, own=None)
 
 
 OPTIONS = (

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loradock import signals
-from loradock.commands.run_options import Ask, run_options
+from loradock.commands.run_options import Ask, look_for_inputs, run_options
 from loradock.config.load import Loaded
 from loradock.directory import RECORD
 from loradock.errors import Interrupted, Locked, UsageError
@@ -137,6 +137,7 @@ def run_one(
     if standing.state == "finished":
         screen.was_finished(standing)
         return standing.record
+    look_for_inputs(loaded.config)
     host = Host()
     facts = gathered(host)
     proof = looked_first(loaded, host=host, facts=facts, screen=screen, skips=skips_env_check)

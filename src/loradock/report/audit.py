@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rich.console import RenderableType
+from rich.padding import Padding as Indent
 from rich.table import Table
 from rich.text import Text
 
@@ -15,35 +18,40 @@ from loradock.report.console import gib
 
 COLORS = {"critical": "bold red", "moderate": "yellow", "low": "green"}
 HOUR_SECONDS = 3600
+INDENT = 4
 
 
-def findings_table(audit: Audit) -> Table:
-    """What is left on the table, the best first."""
-    table = Table(title="left on the table", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for heading in ("", "severity", "expected", "accuracy risk", "stability risk", "change"):
-        table.add_column(heading, no_wrap=heading != "change", overflow="fold")
-    for number, finding in enumerate(audit.findings, 1):
+def finding_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:
+    """What is left on the table, the best first: a line of figures, the change, and what to type.
+
+    That line is as long as it is: to be printed with `crop=False`, so that it can be copied.
+    """
+    for number, finding in enumerate(findings, 1):
         trial = finding.trial
-        table.add_row(
-            str(number),
-            Text(finding.severity, style=COLORS[finding.severity]),
-            factor(finding.gain),
-            trial.accuracy_risk,
-            trial.stability_risk,
-            "\n".join(change_lines(finding)),
-        )
-    return table
+        risks = f"risk to accuracy {trial.accuracy_risk}, to stability {trial.stability_risk}"
+        word = Text(f"{finding.severity:<9}", style=COLORS[finding.severity])
+        yield Text.assemble(f"{number:>2}  ", word, f" {factor(finding.gain)}  ", (risks, "dim"))
+        for line in change_lines(finding):
+            yield Indent(Text(line), (0, 0, 0, INDENT), expand=False)
+        yield Text(f"{' ' * INDENT}{set_line(trial.settings)}", no_wrap=True, overflow="ignore")
 
 
 def change_lines(finding: Finding) -> list[str]:
-    """The change, what is at fault, what to type, and what it costs."""
+    """The change, what is at fault, where the figure is from, and what it costs."""
     trial = finding.trial
     lines = [
         f"{trial.title}: {trial.cause}",
-        f"{set_line(trial.settings)}  ({trial.effort}; memory {gib(finding.memory_bytes)})",
-        f"source: {finding.gain.source}",
+        f"{trial.effort}; memory {gib(finding.memory_bytes)}; source: {finding.gain.source}",
     ]
     return [*lines, f"price: {trial.price}"] if trial.price else lines
+
+
+def bullets(lines: Sequence[str]) -> RenderableType:
+    """A list with a dash a line."""
+    table = Table.grid(padding=(0, 1, 0, 0))
+    for line in lines:
+        table.add_row("  -", Text(line))
+    return table
 
 
 def memory_line(audit: Audit) -> str:

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from loradock.engine.base import EvalResult, Shrunk, StepResult
 from loradock.optimizations.base import Decision
 from loradock.plan import Plan
 
 LOUD_SHARE = 0.1
+WIDE_COLUMNS, VALUE_COLUMNS = 120, 40
 
 
-def plan_table(plan: Plan) -> Table:
-    """Every decision with its reason."""
-    table = Table(title="plan", title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(max_width=40)
-    table.add_column(style="dim", ratio=1)
-    for decision in plan.decisions:
-        table.add_row(decision.name, shown(decision.value), decision.why)
-    return table
+def plan_table(plan: Plan) -> RenderableType:
+    """Every decision with its reason: beside the value, or below it where there are few columns."""
+    return PlanTable(plan)
+
+
+@dataclass(frozen=True)
+class PlanTable:
+    """The table of decisions, which looks at how wide it may be."""
+
+    plan: Plan
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        """What rich asks for."""
+        is_wide = options.max_width >= WIDE_COLUMNS
+        table = Table(title="plan", title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(max_width=VALUE_COLUMNS if is_wide else None)
+        if is_wide:
+            table.add_column(style="dim", ratio=1)
+        for decision in self.plan.decisions:
+            value = shown(decision.value)
+            cells = [Text(value), Text(decision.why)] if is_wide else [Text(f"{value}\n").append(decision.why, "dim")]
+            table.add_row(decision.name, *cells)
+        yield table
 
 
 def memory_table(plan: Plan) -> Table:
