@@ -27,10 +27,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: takes minutes; runs with --full only")
-    if config.getoption("--ledger"):
+    ledger: Path | None = config.getoption("--ledger")
+    if ledger:
         from ledger import Ledger, code_state
 
-        config.pluginmanager.register(Ledger(config.getoption("--ledger"), code_state()))
+        config.pluginmanager.register(Ledger(ledger, code_state()))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
