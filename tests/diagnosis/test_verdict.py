@@ -91,6 +91,12 @@ def test_a_trial_that_does_more_than_spare_padding_is_a_bottleneck_of_its_own() 
     assert names == ["engine", "padding"]
 
 
+def test_a_trial_that_may_do_no_more_than_spare_padding_is_no_bottleneck_of_its_own() -> None:
+    padded = measured(padding_share=0.67)
+    engine = case("engine", Ratio(value=7.4, low=3.8, high=14.5, rounds=3))
+    assert [each.name for each in bottlenecks([engine], padded)] == ["padding"]
+
+
 def test_the_best_trial_that_gives_nothing_up_names_what_brakes_the_passes() -> None:
     found = bottlenecks(
         [case("small", times(1.3)), case("large", times(1.8)), case("short", times(2.5), price="tokens")], BASELINE

@@ -21,7 +21,7 @@ LOUD_SHARE = 0.15
 """Of a step: from there a phase is a bottleneck."""
 MUCH_MEMORY = 1.25
 EXPLAINED = 0.5
-"""Of the logarithm of a speed-up: where less padding explains as much, it is padding and nothing else."""
+"""Of the logarithm of a speed-up's lower end: where less padding explains as much, it is padding and nothing else."""
 BEARABLE = ("none", "low")
 PHASES = {
     "data": "waiting for data",
@@ -169,7 +169,8 @@ def by_trial(cases: Sequence[Case], baseline: Measured) -> Iterator[Bottleneck]:
         ratio, trial = case.ratio, case.trial
         if trial.phase != "passes" or trial.price or ratio is None or conclude(case, baseline).word != "cause":
             continue
-        if cost >= LOUD_SHARE and pads_less(case, baseline) and -math.log1p(-cost) > EXPLAINED * math.log(ratio.value):
+        surely = math.log(ratio.low or ratio.value)
+        if cost >= LOUD_SHARE and pads_less(case, baseline) and -math.log1p(-cost) > EXPLAINED * surely:
             continue
         share = percent(baseline.breakdown.share("passes"))
         sentence = f"{trial.cause} (passes take {share} of each step); with {trial.title} it runs {ratio} faster"
