@@ -69,6 +69,7 @@ def test_stopped_by_a_signal_it_keeps_what_it_has_and_the_same_command_goes_on(f
     assert command.finish() == 0, command.text()
     assert "results of an earlier call are taken over" in command.text()
     assert (output / "results.jsonl").read_text().startswith(before)
+    assert [line for line in command.text().splitlines() if line != line.rstrip()] == []
     content = json.loads((output / "diagnosis.json").read_text())
     assert content["is_complete"]
     assert content["rows"][1]["cost_saved"] is not None

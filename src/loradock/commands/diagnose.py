@@ -168,10 +168,8 @@ def loader(ask: Ask) -> Any:
 
 def told(search: Search, ask: Ask, *, folder: Path | None, price_per_hour: float | None, as_json: bool) -> None:
     """Print and keep what was found."""
-    from rich.console import Console
-
     from loradock import durable
-    from loradock.commands.train_screen import LOG_COLUMNS
+    from loradock.commands.page import page
     from loradock.diagnosis import seeds
     from loradock.diagnosis.document import document
     from loradock.report import diagnosis as report
@@ -190,8 +188,10 @@ def told(search: Search, ask: Ask, *, folder: Path | None, price_per_hour: float
     if as_json:
         click.echo(json.dumps(content, indent=2))
         return
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_COLUMNS)
-    console.print(report.trials_table(content))
+    with page() as screen:
+        columns = screen.width
+        screen.print(report.trials_table(content, columns=columns))
+    note(report.left_out_line(content, columns=columns))
     click.echo(report.phases_line(content))
     for line in report.verdict_lines(content, command=command):
         click.echo(line)

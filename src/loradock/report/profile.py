@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 SHOWN_OPERATORS = 10
 NAME_WIDTH = 60
@@ -52,7 +53,7 @@ def operator_table(content: Mapping[str, Any]) -> Table:
     table.add_column(justify="right")
     table.add_column(justify="right")
     for each in content["operators"][:SHOWN_OPERATORS]:
-        table.add_row(each["name"], each["role"], spoken(each["seconds"]), f"{each['count']:,.0f} x")
+        table.add_row(Text(each["name"]), each["role"], spoken(each["seconds"]), f"{each['count']:,.0f} x")
     return table
 
 
