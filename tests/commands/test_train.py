@@ -78,6 +78,11 @@ def test_the_demo_learns_and_starts_a_new_directory_each_time(tmp_path: Path, fo
     assert record["status"] == "finished"
     assert record["env_check"]["level"] == "compute"
     assert {finding["severity"] for finding in record["env_check"]["findings"]} <= {"ok", "warning"}
+    taken = record["timings_seconds"]
+    assert taken["env-check"] == record["env_check"]["seconds"] > 0
+    assert taken["start"] > 0
+    assert taken["total"] > taken["start"] + taken["env-check"] + taken["training"]
+    assert f"finished: {record['outcome']['steps']} steps (last step) in {taken['total']:.0f} s, " in first.stdout
     assert record["exam"]["after"]["accuracy"] == pytest.approx(float(found[2]), abs=0.05)
     second = loradock(forking, "--demo", "--max-steps", "1", cwd=tmp_path)
     assert second.returncode == 0, second.stderr

@@ -17,8 +17,9 @@ SHOWN_OPERATORS = 20
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """Of a mean recorded step, in seconds: the `window`; `parts` of the passes and `roles`, on the device where there
-    is one, else on the host; `busy`: when a card did something (None without one). `operators`: the longest; one
-    that serves several roles is one of each, with the seconds and count of its calls there. `passes` and `operations` are counts; `outside`: the host's time outside all operators.
+    is one, else on the host; `busy`: when a card did something (None without one). `operators`: the longest, with role,
+    seconds and count; one that serves several roles is listed in each. `passes` and `operations` are counts; `outside`:
+    the host's time outside all operators.
     """
 
     window: float

@@ -27,7 +27,10 @@ def tables(content: Mapping[str, Any]) -> list[tuple[str, Table]]:
     )
     return [
         (step, share_table(content["timeline"])),
-        (f"the whole run: {run['steps']:,} steps, about {spoken(run['seconds'])}", share_table(run["parts"])),
+        (
+            f"the whole run: {run['steps']:,} steps, about {spoken(run['seconds'])}, not counting train's env-check",
+            share_table(run["parts"]),
+        ),
         (computing, share_table(content["roles"])),
         (f"longest {'kernels' if on_device else 'operators'}, a recorded step", operator_table(content)),
     ]

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from loradock.report.console import gib, shown
-from loradock.report.html.runs import Run, listed, numbers
+from loradock.report.html.runs import Run, listed, number, numbers
 
 ABSENT = "-"
+CHECKED = "env-check"
 HASH = re.compile(r"[0-9a-f]{40,64}")
 HASH_SIGNS = 12
 OWN = ("output", "name")
@@ -162,7 +163,16 @@ def peak_bytes(run: Run) -> float | None:
 
 def timed(run: Run, stage: str) -> float | None:
     """Seconds of a stage."""
-    return last(numbers([run.section("timings_seconds")], stage))
+    return timings(run).get(stage)
+
+
+def timings(run: Run) -> dict[str, float]:
+    """Seconds by stage, and in all; a record that does not count its environment check is given it."""
+    told = {name: value for name, taken in run.section("timings_seconds").items() if (value := number(taken))}
+    checked = number(run.at("env_check", "seconds"))
+    if not checked or not told or CHECKED in told:
+        return told
+    return {CHECKED: checked, **told, **({"total": told["total"] + checked} if "total" in told else {})}
 
 
 def last(values: Sequence[float]) -> float | None:

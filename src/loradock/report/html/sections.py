@@ -8,7 +8,17 @@ from datetime import datetime
 from typing import Any
 
 from loradock.report.console import gib, shown
-from loradock.report.html.differences import last, leaves, peak_bytes, rate, seconds, text_of, tokens_per_second
+from loradock.report.html.differences import (
+    CHECKED,
+    last,
+    leaves,
+    peak_bytes,
+    rate,
+    seconds,
+    text_of,
+    timed,
+    tokens_per_second,
+)
 from loradock.report.html.environment import Note, Rows, add
 from loradock.report.html.runs import Run, listed, number, numbers
 
@@ -58,11 +68,11 @@ def moment(value: Any) -> str:
 
 
 def duration(run: Run) -> str:
-    """The whole time and that of training."""
-    timings = [run.section("timings_seconds")]
-    total, training = last(numbers(timings, "total")), last(numbers(timings, "training"))
+    """The whole time of the process, that of training and of the environment check."""
+    total, training, checked = (timed(run, stage) for stage in ("total", "training", CHECKED))
     parts = [seconds(total)] if total else []
     parts += [f"{seconds(training)} of training"] if training else []
+    parts += [f"{seconds(checked)} of the environment check"] if checked else []
     return ", ".join(parts)
 
 
