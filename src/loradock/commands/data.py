@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from loradock import signals
+from loradock.commands.page import page
 from loradock.commands.run_options import Ask, run_options
 from loradock.commands.train import QUIET
 from loradock.errors import NotWritable
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from loradock.data.corpus import Corpus
     from loradock.data.statistics import Statistics
     from loradock.facts import ModelFacts
-
-LOG_COLUMNS = 140
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -83,9 +82,9 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
         return
     from loradock.report.data_stats import parts
 
-    console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else LOG_COLUMNS)
-    for part in parts(found):
-        console.print(part)
+    with page() as screen:
+        for part in parts(found):
+            screen.print(part)
 
 
 def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Corpus, ModelFacts, int]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loradock import cards
 from loradock.commands.run_options import Ask, run_options
 from loradock.config.load import Loaded
 from loradock.errors import UsageError
@@ -29,9 +30,19 @@ LEARNED_SHARE = 0.5
 TIMES_MEAN = 4
 
 
-@click.command()
+class WithCards(click.Command):
+    """A command whose help ends with the names of the cards."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Read them when they are asked for, only."""
+        names = ", ".join(sorted(card.key for card in cards.table()))
+        with formatter.section("Cards"):
+            formatter.write_text(names)
+
+
+@click.command(cls=WithCards)
 @run_options
-@click.option("--gpu", metavar="NAME", help="Plan for this card (a10, h200, ...), which need not be here.")
+@click.option("--gpu", metavar="NAME", help="Plan for this card (a10, h200, ...; see below), which need not be here.")
 @click.option("--price-per-hour", type=click.FloatRange(min=0), metavar="X", help="Price of one card, for the cost.")
 @click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Plan without the data: so many rows ...")
 @click.option("--mean-tokens", type=click.IntRange(min=1), metavar="M", help="... of so many tokens on average ...")
