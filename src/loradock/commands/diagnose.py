@@ -17,6 +17,7 @@ import click
 
 from loradock import signals
 from loradock.commands.run_options import Ask, look_for_inputs, run_options
+from loradock.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,14 +45,14 @@ class Duration(click.ParamType):
 
 
 @click.command()
-@run_options
+@run_options(output="A folder where results are kept, for the same command to go on from.")
 @click.option("--steps", type=click.IntRange(min=2), default=20, show_default=True, help="Steps of a run that count.")
 @click.option(
     "--warmup-steps", type=click.IntRange(min=0), default=3, show_default=True, help="Steps before them that do not."
 )
 @click.option("--budget", type=Duration(), default="10m", show_default=True, help="Time to spend: 90s, 10m, 1h.")
 @click.option("--repeats", type=click.IntRange(min=3), default=3, show_default=True, help="Rounds at least.")
-@click.option("--trials", metavar="A,B", default="", help="Only these trials.")
+@click.option("--trials", metavar="A,B", help="Only these trials.")
 @click.option("--list", "is_listing", is_flag=True, help="Show the trials for this configuration, measure nothing.")
 @click.option("--price-per-hour", type=click.FloatRange(min=0), metavar="X", help="Of the machine, for cost saved.")
 @click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as JSON on stdout.")
@@ -62,7 +63,7 @@ def diagnose(
     warmup_steps: int,
     budget: float,
     repeats: int,
-    trials: str,
+    trials: str | None,
     is_listing: bool,
     price_per_hour: float | None,
     as_json: bool,
@@ -86,7 +87,9 @@ def diagnose(
     warnings.simplefilter("ignore")
     folder = Path(str(ask.shortcuts["--output"])) if "--output" in ask.shortcuts else None
     asked = replace(ask, shortcuts={key: value for key, value in ask.shortcuts.items() if key != "--output"})
-    names = [name.strip() for name in trials.split(",") if name.strip()]
+    names = [name.strip() for name in (trials or "").split(",") if name.strip()]
+    if trials is not None and not names:
+        raise UsageError("--trials names no trial", hint="leave it out for all of them; --list shows them")
     with redirect_stdout(sys.stderr):
         search, by = searched(
             asked,
@@ -115,7 +118,6 @@ def searched(
     from loradock.diagnosis.results import Results
     from loradock.diagnosis.search import Search
     from loradock.directory import created
-    from loradock.errors import UsageError
     from loradock.host import Host
 
     began = time.monotonic()

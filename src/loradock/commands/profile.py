@@ -19,7 +19,7 @@ SILENT_KINETO = {"KINETO_LOG_LEVEL": "99"}
 
 
 @click.command()
-@run_options
+@run_options(output="A new folder for trace and tables; one in profiles/ otherwise.")
 @click.option(
     "--steps",
     type=click.IntRange(min=LEAST_STEPS),
