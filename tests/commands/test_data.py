@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,16 @@ def test_json_holds_the_same_figures_for_programs(stats: Any, rows: Path, llama:
     for at in found["lengths"]:
         assert at["cut"]["rows_whole"] == sum(length <= at["cut"]["length"] for length in lengths)
     assert sum(found["histogram"]["rows"]) == found["train_rows"] == 48
+
+
+def test_no_weights_are_needed(stats: Any, llama: Path, rows: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(llama, bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    ended = stats("--data", rows, "--json", "--model", bare)
+    assert ended.exit_code == 0, ended.exception
+    assert json.loads(ended.stdout)["train_rows"] == 48
+    (bare / "config.json").unlink()
+    assert "has no config.json" in str(error_of(stats("--data", rows, "--model", bare)))
 
 
 def test_the_recommended_setting_is_one_that_the_command_takes(stats: Any, rows: Path) -> None:

@@ -103,6 +103,7 @@ def test_it_plans_for_the_machine_it_runs_on_where_no_card_is_named(llama: Path)
     ("arguments", "code", "words"),
     [
         ((), 64, "--model DIR"),
+        (("--model", "."), 64, "--data FILE, or --rows 10000"),
         (("--rows", "10"), 64, "--rows 10000 --mean-tokens 166"),
         (("--rows", "10", "--mean-tokens", "9", "--longest-tokens", "8"), 64, "--longest-tokens 9"),
         (("--model", "./nowhere", *DESCRIBED), 66, "give a directory"),
@@ -119,6 +120,7 @@ def test_what_cannot_be_planned_ends_with_what_to_type(arguments: tuple[str, ...
 def test_the_help_lists_the_cards() -> None:
     words = plan("--help").stdout.replace(",", " ").split()
     assert {card.key for card in cards.table()} <= set(words)
+    assert "nothing is written there" in " ".join(words)
 
 
 def test_a_directory_without_a_config_is_named(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def as_lengths(_: click.Context, __: click.Parameter, text: str | None) -> list[
 
 
 @data.command()
-@run_options
+@run_options(output="output, as train takes it; nothing is written there.")
 @click.option(
     "--lengths",
     metavar="N,...",
@@ -61,6 +61,7 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
     loradock data stats --model DIR --data rows.jsonl --lengths 512,1024 --png lengths.png
 
     Rows are read, checked and tokenised as `train` does it, into the same cache; bad ones end it with 65, all named.
+    Of the model only config.json and the tokenizer are needed, no weights.
     """
     from rich.console import Console
 
@@ -93,9 +94,10 @@ def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Cor
     from loradock.data.corpus import prepare_corpus
     from loradock.data.statistics import UNCUT_TOKENS
     from loradock.host import Host
-    from loradock.model import shape, source, tokenizer
+    from loradock.model import shape, tokenizer
+    from loradock.model.description import describe
 
-    base = source.find(config.model)
+    base = describe(config.model)
     words = tokenizer.open_tokenizer(base)
     model = shape.inspect(base, config)
     max_length = shape.longest_row(config.data.max_length, model)
