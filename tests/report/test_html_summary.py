@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from report.made_runs import made_run
+from report.made_runs import BEGAN, made_run, write_lines
 
 from loradock.report.html import bars, sections
+from loradock.report.html.charts import charts
 from loradock.report.html.runs import read
 
 CHECK = {"level": "compute", "seconds": 96.6, "findings": []}
@@ -41,3 +42,20 @@ def test_a_run_whose_environment_was_not_checked_has_no_such_stage(tmp_path: Pat
     )
     (run,) = read([directory])
     assert dict(sections.summary(run))["Duration"] == "9.00 s, 5.00 s of training"
+
+
+def test_the_checkpoints_that_are_left_are_named_by_step(tmp_path: Path) -> None:
+    directory = made_run(tmp_path / "run")
+    assert dict(sections.summary(*read([directory])))["Checkpoints"] == "1 written; none is left"
+    for name in ("checkpoint-100", "checkpoint-40", "checkpoint-40.damaged", ".staged"):
+        (directory / "checkpoints" / name).mkdir(parents=True)
+    told = dict(sections.summary(*read([directory])))["Checkpoints"]
+    assert told == "1 written; left: checkpoint-40, checkpoint-100"
+
+
+def test_samples_of_a_run_of_seconds_are_drawn_over_seconds(tmp_path: Path) -> None:
+    directory = made_run(tmp_path / "run")
+    times = [BEGAN, BEGAN.replace("12:00:00", "12:00:16")]
+    write_lines(directory / "monitor.jsonl", [{"time": time, "rss_bytes": 1 << 30} for time in times])
+    (chart,) = [each for each in charts(read([directory])) if each.kind.name == "rss"]
+    assert (chart.x_name, chart.x_bounds) == ("second", (0.0, 16.0))
