@@ -13,7 +13,7 @@ import pytest
 from facts.recorded import STACK, config, data, machine, models
 
 from loradock import plan as plans
-from loradock.audit import Audit, Finding, audit
+from loradock.audit import Audit, Finding, Gain, audit
 from loradock.audit.gain import UNSEEN
 from loradock.audit.prediction import has_rates, padded_tokens, predicted, tokens_per_second
 from loradock.audit.totals import key_of
@@ -54,7 +54,8 @@ def test_findings_are_ordered_by_gain_then_risk_and_their_severity_follows_the_g
     gains = [round(each.gain.expected, 2) for each in found.findings]
     assert gains == sorted(gains, reverse=True)
     for each in found.findings:
-        wanted = "critical" if each.gain.expected >= 1.5 else "moderate" if each.gain.expected >= 1.1 else "low"
+        gain = round(each.gain.expected, 2)
+        wanted = "critical" if gain >= 1.5 else "moderate" if gain >= 1.1 else "low"
         assert each.severity == wanted
     for first, second in zip(found.findings, found.findings[1:], strict=False):
         if round(first.gain.expected, 2) == round(second.gain.expected, 2):
@@ -231,6 +232,21 @@ def test_auditing_imports_no_heavy_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_what_is_shown_as_1_10x_is_moderate() -> None:
+    some = audited(**SEED).findings[0]
+    for low, high, severity in ((1.0954, 1.0954, "moderate"), (1.0, 1.2, "moderate"), (1.0949, 1.0949, "low")):
+        assert replace(some, gain=Gain(low=low, high=high, source="")).severity == severity
+
+
+def test_sentences_fit_what_is_none_and_what_is_some() -> None:
+    found = audited(card="h200", rows=data(rows=100))
+    why = next(each.why for each in found.baseline.plan.decisions if each.name == "checkpointing")
+    assert why == "the activations of all 32 layers fit: none is computed again"
+    assert any("loaded by the process that trains" in line for line in found.good)
+    cached = found.baseline.plan.value("cached_layers")
+    assert any(line.startswith(f"nothing is dequantised for {cached} of 32 layers") for line in found.good)
 
 
 def reason(of: Audit, beginning: str) -> str:

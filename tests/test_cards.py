@@ -30,11 +30,42 @@ def test_a_card_is_the_same_by_its_short_name_and_by_what_nvml_calls_it() -> Non
         assert peak(card.name) is card
 
 
-def test_upper_case_is_a_name_too() -> None:
-    assert cards.named("A10") is cards.named("a10")
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("A10", "a10"),
+        ("NVIDIA_A10", "a10"),
+        ("rtx4090", "rtx-4090"),
+        ("RTX 4090", "rtx-4090"),
+        ("4090", "rtx-4090"),
+        ("Tesla T4", "t4"),
+        ("h100pcie", "h100-pcie"),
+    ],
+)
+def test_a_name_may_be_written_as_people_and_makers_do(name: str, key: str) -> None:
+    assert cards.named(name).key == key
 
 
-@pytest.mark.parametrize(("name", "hint"), [("a100-4", "did you mean a100-40?"), ("voodoo2", "one of ")])
+def test_the_beginning_of_several_names_lists_them() -> None:
+    with pytest.raises(UsageError) as refused:
+        cards.named("a100")
+    assert refused.value.hint == "which one: a100-40, a100-80, a100-80-pcie?"
+
+
+def test_no_two_cards_have_one_name_once_it_is_bare() -> None:
+    names = [(cards.bare(word), card.key) for card in cards.table() for word in (card.key, card.name, *card.called)]
+    assert len({bare for bare, _ in names}) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("a100-4", "did you mean a100-40?"),
+        ("a11", "did you mean a10?"),
+        ("a10g", "did you mean a10?"),
+        ("x", "one of a10, "),
+    ],
+)
 def test_an_unknown_card_is_refused_with_what_is_near(name: str, hint: str) -> None:
     with pytest.raises(UsageError, match="no card called") as refused:
         cards.named(name)

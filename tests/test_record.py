@@ -85,6 +85,15 @@ def test_a_finished_run_has_the_hashes_of_its_weights_and_its_time(tmp_path: Pat
     assert content["started"] <= content["ended"]
 
 
+def test_what_the_process_did_before_its_record_is_part_of_the_total(tmp_path: Path) -> None:
+    record = begun(tmp_path)
+    record.spent_before({"start": 4.0, "env-check": 96.6})
+    record.end("failed", exit_code=79)
+    taken = read(tmp_path)["timings_seconds"]
+    assert (taken["start"], taken["env-check"]) == (4.0, 96.6)
+    assert taken["total"] >= 100.6
+
+
 def test_a_failed_run_keeps_what_was_known_and_says_why(tmp_path: Path) -> None:
     record = begun(tmp_path)
     record.put(plan={"decisions": []})

@@ -55,14 +55,35 @@ def table() -> tuple[Card, ...]:
 
 
 def named(name: str) -> Card:
-    """The card of this short name: a10, h200, 2080ti, a100-40. UsageError, with what is near, for any other."""
-    cards = {word: card for card in reversed(table()) for word in (card.key, *card.called)}
-    wanted = name.lower()
+    """The card of this short name: a10, h200, 2080ti, a100-40; or the maker's: RTX 4090, NVIDIA_A10.
+
+    UsageError, with what is near, for any other.
+    """
+    cards = {bare(word): card for card in reversed(table()) for word in (card.key, card.name, *card.called)}
+    wanted = bare(name)
     if wanted in cards:
         return cards[wanted]
-    near = difflib.get_close_matches(wanted, cards, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(sorted(cards))}"
-    raise UsageError(f"there is no card called {name!r} in the table", hint=hint)
+    raise UsageError(f"there is no card called {name!r} in the table", hint=_near(wanted))
+
+
+def bare(name: str) -> str:
+    """A card's name without its maker, its family and what stands between the words."""
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"nvidia|tesla|geforce|rtx", "", name.lower()))
+
+
+def _near(wanted: str) -> str:
+    """Those that begin so, the one that is spelt alike, or all."""
+    keys = sorted(card.key for card in table())
+    begin = [key for key in keys if wanted and bare(key).startswith(wanted)]
+    if len(begin) > 1:
+        return f"which one: {', '.join(begin)}?"
+    spelt = {bare(key): key for key in keys}
+    near = difflib.get_close_matches(wanted, spelt, n=1)
+    return (
+        f"did you mean {(begin or [spelt[each] for each in near])[0]}?"
+        if begin or near
+        else f"one of {', '.join(keys)}"
+    )
 
 
 def known_as(name: str) -> Card | None:

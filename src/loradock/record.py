@@ -81,6 +81,12 @@ class RunRecord:
         """Note how long a stage took; written with the next part."""
         self.content["timings_seconds"][name] = round(seconds, 3)
 
+    def spent_before(self, stages: Mapping[str, float]) -> None:
+        """Count what the process did before this record began, seconds by stage: the total is of the whole process."""
+        for name, seconds in stages.items():
+            self.timing(name, seconds)
+        self.began -= sum(stages.values())
+
     def hash_weights(self, files: Sequence[Path]) -> None:
         """Start the sha256 of the base's weight files beside the run; `end` waits for it."""
         if self.is_writing:

@@ -31,6 +31,7 @@ def execute(
     view: View,
     exam: Exam | None = None,
     env_check: dict[str, Any] | None = None,
+    spent: Mapping[str, float] | None = None,
     before: Mapping[str, Any] | None = None,
     allowed: Collection[str] = (),
     fence: Callable[[], None] = lambda: None,
@@ -38,6 +39,7 @@ def execute(
 ) -> Result:
     """Run it all; raises LoradockError, with run.json telling how far it came, `env_check` in it.
 
+    `spent`: seconds of this process before, by stage, which count as its stages do.
     `before` is the record of the run that lies in `directory` unfinished, which is continued; `allowed` names the
     fields in which it may have changed. `fence` raises Locked where another run has taken the directory over. `peers`
     are the other processes of the run, which end it where one of them is gone.
@@ -49,6 +51,7 @@ def execute(
         record = RunRecord(
             directory, config=loaded.config, origins=loaded.origins, facts=facts, before=before, fence=fence
         )
+        record.spent_before(spent or {})
         record.put(env_check=env_check)
         status = Status(directory, run_id=record.run_id, is_writing=record.is_writing)
         with watched(loaded, facts=facts, record=record, status=status, view=view, peers=peers) as watchdog:

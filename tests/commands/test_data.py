@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ import pytest
 from click.testing import CliRunner, Result
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
+from terminal import lines_at
+from tiny import write_rows
 
 from loradock.cli import cli
 from loradock.errors import LoradockError, ModelError, NotWritable
@@ -47,6 +51,20 @@ def test_a_person_reads_tables_a_histogram_and_what_to_type(stats: Any, rows: Pa
     assert ended.stderr == ""
 
 
+def test_80_columns_cut_no_word_and_no_figure(stats: Any, llama: Path, tmp_path: Path) -> None:
+    file = tmp_path / "[bold]rows.jsonl"
+    write_rows(file, rows=200, longest=60)
+    lines = lines_at(80, "data", "stats", "--model", llama, "--data", file, "--lengths", "64,128,256,384,512")
+    assert max(map(len, lines)) <= 80
+    assert {"learned", "answer", "dropped", "padded,"} <= set(" ".join(lines).split())
+    assert any(re.fullmatch(r"\(\d+: recommended.*\)", line.strip()) for line in lines)
+    assert "[bold]rows.jsonl" in "".join(line.split("  ")[0] for line in lines)
+    cut = next(number for number, line in enumerate(lines) if line.startswith("cut at a length"))
+    figures = {line.split()[0]: line for line in lines[cut : cut + 10] if line.split()}
+    for length in ("64", "128", "256", "384", "512"):
+        assert len(re.findall(r"\d %|x\d\.\d\d", figures[length])) == 5
+
+
 def test_json_holds_the_same_figures_for_programs(stats: Any, rows: Path, llama: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -68,6 +86,16 @@ def test_json_holds_the_same_figures_for_programs(stats: Any, rows: Path, llama:
     for at in found["lengths"]:
         assert at["cut"]["rows_whole"] == sum(length <= at["cut"]["length"] for length in lengths)
     assert sum(found["histogram"]["rows"]) == found["train_rows"] == 48
+
+
+def test_no_weights_are_needed(stats: Any, llama: Path, rows: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(llama, bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    ended = stats("--data", rows, "--json", "--model", bare)
+    assert ended.exit_code == 0, ended.exception
+    assert json.loads(ended.stdout)["train_rows"] == 48
+    (bare / "config.json").unlink()
+    assert "has no config.json" in str(error_of(stats("--data", rows, "--model", bare)))
 
 
 def test_the_recommended_setting_is_one_that_the_command_takes(stats: Any, rows: Path) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 from tiny import make_llama, write_rows
 
+from loradock.cli import cli
 from loradock.commands.diagnose import command_of
 from loradock.commands.run_options import Ask
 from loradock.config.load import load
@@ -42,6 +44,31 @@ def test_the_trials_are_listed_and_an_unknown_one_is_refused_with_the_nearest(fo
     command = start(forking, place, "--trials", "lora-rank")
     assert command.finish() == 64
     assert "did you mean lora-rank-x0.5?" in command.text()
+    command = start(forking, place, "--trials", "zzz,yyy")
+    assert command.finish() == 64
+    assert command.text().count("lora-rank-x0.5") == 1
+    command = start(forking, place, "--trials", " , ")
+    assert command.finish() == 64
+    assert "--trials names no trial" in command.text()
+
+
+@pytest.mark.parametrize("verb", ["diagnose", "profile"])
+def test_a_mistyped_file_is_told_at_once(verb: str, forking: Forking, place: Path) -> None:
+    command = forking.start(place, verb, "--model", "base", "--data", "row.jsonl")
+    assert command.finish() == 66
+    assert command.text() == "error: row.jsonl does not exist\nhint: did you mean rows.jsonl?\n"
+
+
+@pytest.mark.parametrize(
+    ("verb", "meaning"),
+    [
+        ("train", "--output DIR output: the run directory."),
+        ("diagnose", "--output DIR A folder where results are kept"),
+        ("profile", "--output DIR A new folder for trace and tables"),
+    ],
+)
+def test_the_help_says_what_output_is_to_the_command(verb: str, meaning: str) -> None:
+    assert meaning in " ".join(CliRunner().invoke(cli, [verb, "--help"]).stdout.split())
 
 
 def test_what_a_run_refuses_is_refused_with_its_exit_code(forking: Forking, place: Path) -> None:
@@ -69,12 +96,14 @@ def test_stopped_by_a_signal_it_keeps_what_it_has_and_the_same_command_goes_on(f
     assert command.finish() == 0, command.text()
     assert "results of an earlier call are taken over" in command.text()
     assert (output / "results.jsonl").read_text().startswith(before)
+    assert [line for line in command.text().splitlines() if line != line.rstrip()] == []
     content = json.loads((output / "diagnosis.json").read_text())
     assert content["is_complete"]
     assert content["rows"][1]["cost_saved"] is not None
     command = start(forking, place, *options, "--set", "train.seed=1")
     assert command.finish() == 64
     assert "another configuration" in command.text()
+    assert "train.seed was 0, now 1" in command.text()
 
 
 def test_a_signal_ends_the_child_too(forking: Forking, place: Path) -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import shutil
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from terminal import lines_at
 from tiny import BASE, write_rows
 
 from bench.train.models import MODELS
+from loradock import cards
 from loradock.cli import cli
 
 MISTRAL = {
@@ -106,6 +103,7 @@ def test_it_plans_for_the_machine_it_runs_on_where_no_card_is_named(llama: Path)
     ("arguments", "code", "words"),
     [
         ((), 64, "--model DIR"),
+        (("--model", "."), 64, "--data FILE, or --rows 10000"),
         (("--rows", "10"), 64, "--rows 10000 --mean-tokens 166"),
         (("--rows", "10", "--mean-tokens", "9", "--longest-tokens", "8"), 64, "--longest-tokens 9"),
         (("--model", "./nowhere", *DESCRIBED), 66, "give a directory"),
@@ -119,29 +117,19 @@ def test_what_cannot_be_planned_ends_with_what_to_type(arguments: tuple[str, ...
     assert words in str(error)
 
 
+def test_the_help_lists_the_cards() -> None:
+    words = plan("--help").stdout.replace(",", " ").split()
+    assert {card.key for card in cards.table()} <= set(words)
+    assert "nothing is written there" in " ".join(words)
+
+
 def test_a_directory_without_a_config_is_named(tmp_path: Path) -> None:
     error = plan("--model", tmp_path, *DESCRIBED).exception
     assert f"{tmp_path} has no config.json" in str(error)
 
 
-def lines_at(columns: int, *arguments: str | Path) -> list[str]:
-    """What the command prints to a terminal of so many columns."""
-    seen, terminal = pty.openpty()
-    command = [sys.executable, "-m", "loradock", "plan", *map(str, arguments)]
-    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "dumb", "NO_COLOR": "1"}
-    with subprocess.Popen(command, stdout=terminal, stderr=subprocess.DEVNULL, env=environment) as process:
-        os.close(terminal)
-        chunks: list[bytes] = []
-        with suppress(OSError):  # the other end is closed
-            while chunk := os.read(seen, 65536):
-                chunks.append(chunk)
-    os.close(seen)
-    assert process.returncode == 0
-    return b"".join(chunks).decode().split("\r\n")
-
-
 def test_a_terminal_of_80_columns_shows_all_of_it_and_lines_to_type_in_one_piece(mistral: Path) -> None:
-    lines = lines_at(80, "--preset", "seed-003", "--model", mistral, "--gpu", "a10", *DESCRIBED)
+    lines = lines_at(80, "plan", "--preset", "seed-003", "--model", mistral, "--gpu", "a10", *DESCRIBED)
     long = [line for line in lines if len(line) > 80]
     assert long
     assert all(line.lstrip().startswith("--set ") for line in long)

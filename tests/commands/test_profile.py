@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner, Result
 
 from loradock.cli import cli
 from loradock.errors import LoradockError, UsageError
+
+if TYPE_CHECKING:
+    from faults.forking import Forking
 
 
 def run(*arguments: str) -> Result:
@@ -44,6 +48,15 @@ def test_tables_verdict_and_paths_are_printed(
         assert each in done.stdout
     assert json.loads((folder / "profile.json").read_text())["verdict"]["sentence"] in done.stdout
     assert not [each for each in folder.iterdir() if each.is_dir()], "the run itself is gone"
+    assert [line for line in done.stdout.splitlines() if line != line.rstrip()] == []
+
+
+def test_the_profiler_tells_no_error_of_a_machine_without_a_card(
+    llama: Path, rows: Path, tmp_path: Path, forking: Forking
+) -> None:
+    command = forking.start(tmp_path, "profile", *options(llama, rows, tmp_path))
+    assert command.finish() == 0, command.text()
+    assert "ERROR" not in command.text()
 
 
 def test_a_folder_with_other_things_is_refused(llama: Path, rows: Path, tmp_path: Path) -> None:

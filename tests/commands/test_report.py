@@ -47,7 +47,7 @@ def test_output_names_the_file_and_takes_the_place_of_an_old_one(tmp_path: Path)
         (["run", "nowhere"], 66, "there is no run in nowhere"),
         (["run", "--port", "8000"], 64, "--port is for --watch"),
         (["run", "--watch", "--output", "x.html"], 64, "--watch writes no file"),
-        (["run", "--output", "nowhere/x.html"], 74, "writing nowhere/x.html failed"),
+        (["run", "--output", "no where/x.html"], 77, "hint: mkdir -p 'no where'"),
         ([], 2, "Missing argument"),
     ],
 )
@@ -56,6 +56,23 @@ def test_what_cannot_be_done_is_told_with_its_code(tmp_path: Path, arguments: li
     done = report(tmp_path, *arguments)
     assert (done.returncode, done.stdout) == (code, "")
     assert said in done.stderr
+
+
+def test_a_run_is_found_by_its_record_or_as_the_only_one_of_its_folder(tmp_path: Path) -> None:
+    made_run(tmp_path / "runs" / "first", steps=2)
+    for named in ("runs/first/run.json", "runs"):
+        done = report(tmp_path, named)
+        assert (done.returncode, done.stdout) == (0, "runs/first/report.html\n"), done.stderr
+
+
+def test_of_a_folder_of_several_runs_each_is_named_the_newest_first(tmp_path: Path) -> None:
+    for age, name in ((50, "old"), (10, "new"), (90, "oldest")):
+        record = made_run(tmp_path / "runs" / name, steps=2) / "run.json"
+        os.utime(record, (1e9 - age, 1e9 - age))
+    done = report(tmp_path, "runs")
+    assert (done.returncode, done.stdout) == (66, "")
+    assert "runs is a folder of runs: runs/new, runs/old, runs/oldest" in done.stderr
+    assert "hint: loradock report runs/new (the newest)" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

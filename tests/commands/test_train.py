@@ -15,12 +15,16 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from faults.forking import Forking
 from safetensors.torch import load_file
 from tiny import train
+
+from loradock.commands.train import process_seconds, spent_so_far
+from loradock.host import Host
 
 ROOT = Path(__file__).parents[2]
 RUN = ("--batch-size", "8", "--set", "lora.rank=4", "--set", "logging.every=1")
@@ -78,6 +82,11 @@ def test_the_demo_learns_and_starts_a_new_directory_each_time(tmp_path: Path, fo
     assert record["status"] == "finished"
     assert record["env_check"]["level"] == "compute"
     assert {finding["severity"] for finding in record["env_check"]["findings"]} <= {"ok", "warning"}
+    taken = record["timings_seconds"]
+    assert taken["env-check"] == record["env_check"]["seconds"] > 0
+    assert taken["start"] > 0
+    assert taken["total"] > taken["start"] + taken["env-check"] + taken["training"]
+    assert f"finished: {record['outcome']['steps']} steps (last step) in {taken['total']:.0f} s, " in first.stdout
     assert record["exam"]["after"]["accuracy"] == pytest.approx(float(found[2]), abs=0.05)
     second = loradock(forking, "--demo", "--max-steps", "1", cwd=tmp_path)
     assert second.returncode == 0, second.stderr
@@ -183,6 +192,26 @@ def test_bad_input_ends_with_its_code_before_the_model_is_loaded(tmp_path: Path,
     blocked = loradock(forking, *inputs(llama, bad), "--output", "bad.jsonl/out", cwd=tmp_path)
     assert blocked.returncode == 77
     assert "Traceback" not in data.stderr + config.stderr + model.stderr + blocked.stderr
+
+
+class Began:
+    """A host on which this process began so many seconds ago."""
+
+    def __init__(self, seconds: float) -> None:
+        ticks = round((time.clock_gettime(time.CLOCK_BOOTTIME) - seconds) * os.sysconf("SC_CLK_TCK"))
+        self.stat = f"1 (python (a) b) S {' '.join(['0'] * 18)} {ticks} 0 0\n"
+
+    def read_text(self, path: str) -> str | None:
+        return self.stat if path == "/proc/self/stat" else None
+
+
+def test_the_time_before_a_run_is_told_by_stage() -> None:
+    host: Any = Began(1000.0)
+    spent = spent_so_far(host, {"seconds": 960.0})
+    assert spent["env-check"] == 960.0
+    assert 39 < spent["start"] < 500
+    assert set(spent_so_far(host, {"skipped": "--skip-env-check"})) == {"start"}
+    assert process_seconds(Host()) > 0.1
 
 
 def test_inputs_that_are_not_there_are_told_all_at_once_before_the_machine_is_looked_at(

@@ -100,6 +100,10 @@ def test_a_profile_accounts_for_the_step_and_keeps_its_files(
     assert found["passes"]["count"] == 4
     assert found["steps"] == {"warm_up": 2, "counted": 4, "recorded": 2}
     assert found["run"]["steps"] == 500
+    parts = {row["name"]: row["seconds"] for row in found["run"]["parts"]}
+    assert list(parts)[-2:] == ["training", "export"]
+    assert parts["export"] > 0
+    assert sum(parts.values()) == pytest.approx(found["run"]["seconds"])
     roles = {row["name"] for row in found["roles"]}
     assert {"products", "attention", "optimiser", "dequantising"} <= roles
     assert found["busy_share"] is None

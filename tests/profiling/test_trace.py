@@ -84,8 +84,19 @@ def test_host_time_is_told_by_part_role_and_operator_without_what_lies_inside() 
          roles.OPTIMIZER: 6e-6}
     )  # fmt: skip
     longest = read.operators[0]
-    assert (longest["name"], longest["count"], longest["seconds"]) == ("aten::mm", 2, pytest.approx(23e-6))
+    assert (longest["name"], longest["count"], longest["seconds"]) == ("aten::mm", 1, pytest.approx(15e-6))
     assert read.outside == pytest.approx(52e-6)
+
+
+def test_an_operator_of_several_roles_is_listed_in_each_with_the_time_that_it_has_there() -> None:
+    read = reading.of(trace.parsed(ON_HOST))
+    found = {each["role"]: each for each in read.operators if each["name"] == "aten::mm"}
+    assert {role: (each["seconds"], each["count"]) for role, each in found.items()} == {
+        roles.GEMM: (pytest.approx(15e-6), 1),
+        roles.HEAD: (pytest.approx(8e-6), 1),
+    }
+    for role, seconds in read.roles.items():
+        assert sum(each["seconds"] for each in read.operators if each["role"] == role) == pytest.approx(seconds)
 
 
 def test_a_kernel_belongs_to_the_range_that_launched_it_and_the_device_is_busy_where_any_runs() -> None:

@@ -102,6 +102,13 @@ def test_the_summary_says_how_it_ended_and_what_was_exported(tmp_path: Path) -> 
     ]
 
 
+def test_the_summary_says_the_whole_time_and_that_of_training(tmp_path: Path) -> None:
+    known = content(tmp_path)
+    known["timings_seconds"] |= {"total": 137.2, "env-check": 96.6}
+    whole = "finished: 40 steps (last step) in 137 s, 20 s of them training"
+    assert console.summary(known, metrics(), evaluations())[0] == whole
+
+
 def test_the_summary_of_a_run_without_lines_is_short(tmp_path: Path) -> None:
     known = content(tmp_path)
     known["outcome"]["best_step"] = None

@@ -178,7 +178,7 @@ def test_a_record_of_another_age_is_shown_as_far_as_it_goes(tmp_path: Path) -> N
     odd = {"config": ["no", "object"], "facts": 7, "plan": {"decisions": "none", "memory_bytes": {"total": "much"}}}
     directory = made_run(tmp_path / "run", change={**odd, "timings_seconds": None, "attempts": {}, "novel": 1})
     write_lines(directory / "metrics.jsonl", [*older, {"kind": "eval", "step": 2}, {"kind": "novel", "step": 2}])
-    assert "2.0000 at first, 2.0000 at last" in page(directory)
+    assert "2.0000 over the first 1 step, 2.0000 over the last 1 step" in page(directory)
 
 
 def test_a_damaged_line_is_passed_over_and_told_and_one_that_is_being_written_is_not(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report.made_runs import made_run, rewrite, step_line, write_lines
+from report.made_runs import eval_line, made_run, rewrite, step_line, write_lines
 
+from loradock.report.html import sections
 from loradock.report.html.differences import ABSENT, differences, leaves, outcomes
 from loradock.report.html.runs import Run, read
 
@@ -91,15 +92,37 @@ def test_outcomes_hold_each_run_against_the_first(two: list[Path]) -> None:
     assert speed.values == ("2,000", "500")
     assert speed.ratios == ("1.00x", "0.25x")
     assert found["peak memory of the card"].ratios == ("1.00x", "0.25x")
-    assert found["training loss, last"].values[1] == "1.0000"
+    assert found["training loss, last steps"].values[1] == "1.0000"
     assert found["evaluation loss, last"].values == ("1.2500", ABSENT)
     assert found["steps"].values == ("40", "2")
 
 
 def test_the_lowest_loss_is_not_the_last(two: list[Path]) -> None:
-    write_lines(two[1] / "metrics.jsonl", [step_line(step, loss=loss) for step, loss in ((1, 2.0), (2, 0.5), (3, 0.7))])
+    write_lines(two[1] / "metrics.jsonl", [eval_line(step, loss=loss) for step, loss in ((1, 2.0), (2, 0.5), (3, 0.7))])
     found = {each.name: each.values[1] for each in outcomes(read(two))}
-    assert (found["training loss, last"], found["training loss, lowest"]) == ("0.7000", "0.5000")
+    assert (found["evaluation loss, last"], found["evaluation loss, lowest"]) == ("0.7000", "0.5000")
+
+
+def test_runs_with_metric_lines_at_another_cadence_have_the_same_loss_and_no_single_step_speaks(
+    two: list[Path],
+) -> None:
+    losses = [3.0 - step / 100 + (0.5 if step % 2 else -0.5) for step in range(1, 61)]
+    write_lines(two[0] / "metrics.jsonl", [step_line(step, loss=loss) for step, loss in enumerate(losses, 1)])
+    tens = [step_line(step, loss=sum(losses[step - 10 : step]) / 10) for step in range(10, 61, 10)]
+    write_lines(two[1] / "metrics.jsonl", tens)
+    found = {each.name: each.values for each in outcomes(read(two))}
+    assert found["training loss, last steps"] == ("2.4450", "2.4450")
+    for run in read(two):
+        told = dict(sections.summary(run))["Training loss"]
+        assert told == "2.9450 over the first 10 steps, 2.4450 over the last 10 steps"
+
+
+def test_whether_the_environment_was_checked_is_a_difference(two: list[Path]) -> None:
+    rewrite(two[0], env_check={"level": "compute", "seconds": 9.0})
+    rewrite(two[1], env_check={"skipped": "--skip-env-check"})
+    assert [(each.name, each.values) for each in differences(read(two))] == [
+        ("env-check", ("compute", "--skip-env-check"))
+    ]
 
 
 def test_a_run_that_failed_before_its_first_step_has_no_figures_but_an_end(two: list[Path]) -> None:

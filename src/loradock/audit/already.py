@@ -55,13 +55,18 @@ def _optimizer(baseline: Baseline) -> str | None:
 
 def _cache(baseline: Baseline) -> str | None:
     count, layers = baseline.plan.value("cached_layers"), baseline.plan.model.layers
-    return f"{count} of {layers} layers keep dense weights: nothing is dequantised there" if count else None
+    return (
+        f"nothing is dequantised for {count} of {layers} layers: dense copies of their weights are kept"
+        if count
+        else None
+    )
 
 
 def _loader(baseline: Baseline) -> str | None:
     loader = baseline.plan.value("dataloader")
     pinned = ", into pinned memory" if loader["pin_memory"] else ""
-    return f"rows are tokenised once, before training, and loaded by {loader['workers']} workers{pinned}"
+    by = f"{loader['workers']} workers" if loader["workers"] else "the process that trains"
+    return f"rows are tokenised once, before training, and loaded by {by}{pinned}"
 
 
 def _tf32(baseline: Baseline) -> str | None:

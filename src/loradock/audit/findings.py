@@ -31,10 +31,15 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """How much is left on the table without it."""
-        if self.gain.expected >= CRITICAL:
+        """How much is left on the table without it, by the figure that is shown; of a range by its middle."""
+        if self.shown_gain >= CRITICAL:
             return "critical"
-        return "moderate" if self.gain.expected >= MODERATE else "low"
+        return "moderate" if self.shown_gain >= MODERATE else "low"
+
+    @property
+    def shown_gain(self) -> float:
+        """The gain as a person reads it."""
+        return round(self.gain.expected, 2)
 
     @property
     def risk(self) -> int:
@@ -75,7 +80,7 @@ def considered(baseline: Baseline, *, at_length: AtLength | None) -> tuple[tuple
             )
         else:
             findings.append(Finding(trial=trial, gain=worth, memory_bytes=need))
-    findings.sort(key=lambda each: (-round(each.gain.expected, 2), each.risk, each.trial.effort not in EFFORTS))
+    findings.sort(key=lambda each: (-each.shown_gain, each.risk, each.trial.effort not in EFFORTS))
     return tuple(findings), left
 
 

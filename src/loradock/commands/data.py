@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from loradock import signals
+from loradock.commands.page import page
 from loradock.commands.run_options import Ask, run_options
 from loradock.commands.train import QUIET
 from loradock.errors import NotWritable
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from loradock.data.corpus import Corpus
     from loradock.data.statistics import Statistics
     from loradock.facts import ModelFacts
-
-LOG_COLUMNS = 140
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -45,7 +44,7 @@ def as_lengths(_: click.Context, __: click.Parameter, text: str | None) -> list[
 
 
 @data.command()
-@run_options
+@run_options(output="output, as train takes it; nothing is written there.")
 @click.option(
     "--lengths",
     metavar="N,...",
@@ -62,6 +61,7 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
     loradock data stats --model DIR --data rows.jsonl --lengths 512,1024 --png lengths.png
 
     Rows are read, checked and tokenised as `train` does it, into the same cache; bad ones end it with 65, all named.
+    Of the model only config.json and the tokenizer are needed, no weights.
     """
     from rich.console import Console
 
@@ -83,9 +83,9 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
         return
     from loradock.report.data_stats import parts
 
-    console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else LOG_COLUMNS)
-    for part in parts(found):
-        console.print(part)
+    with page() as screen:
+        for part in parts(found):
+            screen.print(part)
 
 
 def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Corpus, ModelFacts, int]:
@@ -94,9 +94,10 @@ def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Cor
     from loradock.data.corpus import prepare_corpus
     from loradock.data.statistics import UNCUT_TOKENS
     from loradock.host import Host
-    from loradock.model import shape, source, tokenizer
+    from loradock.model import shape, tokenizer
+    from loradock.model.description import describe
 
-    base = source.find(config.model)
+    base = describe(config.model)
     words = tokenizer.open_tokenizer(base)
     model = shape.inspect(base, config)
     max_length = shape.longest_row(config.data.max_length, model)

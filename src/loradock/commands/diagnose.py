@@ -17,6 +17,7 @@ import click
 
 from loradock import signals
 from loradock.commands.run_options import Ask, look_for_inputs, run_options
+from loradock.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,7 @@ class Duration(click.ParamType):
 
 
 @click.command()
-@run_options
+@run_options(output="A folder where results are kept, for the same command to go on from.")
 @click.option("--steps", type=click.IntRange(min=2), default=20, show_default=True, help="Steps of a run that count.")
 @click.option(
     "--warmup-steps", type=click.IntRange(min=0), default=3, show_default=True, help="Steps before them that do not."
@@ -57,7 +58,7 @@ class Duration(click.ParamType):
     show_default=True,
     help="Rounds at least, but of what is slower.",
 )
-@click.option("--trials", metavar="A,B", default="", help="Only these trials.")
+@click.option("--trials", metavar="A,B", help="Only these trials.")
 @click.option("--list", "is_listing", is_flag=True, help="Show the trials for this configuration, measure nothing.")
 @click.option("--price-per-hour", type=click.FloatRange(min=0), metavar="X", help="Of the machine, for cost saved.")
 @click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as JSON on stdout.")
@@ -68,7 +69,7 @@ def diagnose(
     warmup_steps: int,
     budget: float,
     repeats: int,
-    trials: str,
+    trials: str | None,
     is_listing: bool,
     price_per_hour: float | None,
     as_json: bool,
@@ -92,7 +93,9 @@ def diagnose(
     warnings.simplefilter("ignore")
     folder = Path(str(ask.shortcuts["--output"])) if "--output" in ask.shortcuts else None
     asked = replace(ask, shortcuts={key: value for key, value in ask.shortcuts.items() if key != "--output"})
-    names = [name.strip() for name in trials.split(",") if name.strip()]
+    names = [name.strip() for name in (trials or "").split(",") if name.strip()]
+    if trials is not None and not names:
+        raise UsageError("--trials names no trial", hint="leave it out for all of them; --list shows them")
     with redirect_stdout(sys.stderr):
         search, by = searched(
             asked,
@@ -121,7 +124,6 @@ def searched(
     from loradock.diagnosis.results import Results
     from loradock.diagnosis.search import Search
     from loradock.directory import created
-    from loradock.errors import UsageError
     from loradock.host import Host
 
     began = time.monotonic()
@@ -174,10 +176,8 @@ def loader(ask: Ask) -> Any:
 
 def told(search: Search, ask: Ask, *, folder: Path | None, price_per_hour: float | None, as_json: bool) -> None:
     """Print and keep what was found."""
-    from rich.console import Console
-
     from loradock import durable
-    from loradock.commands.train_screen import LOG_COLUMNS
+    from loradock.commands.page import page
     from loradock.diagnosis import seeds
     from loradock.diagnosis.document import document
     from loradock.report import diagnosis as report
@@ -196,8 +196,10 @@ def told(search: Search, ask: Ask, *, folder: Path | None, price_per_hour: float
     if as_json:
         click.echo(json.dumps(content, indent=2))
         return
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_COLUMNS)
-    console.print(report.trials_table(content))
+    with page() as screen:
+        columns = screen.width
+        screen.print(report.trials_table(content, columns=columns))
+    note(report.left_out_line(content, columns=columns))
     click.echo(report.phases_line(content))
     for line in report.verdict_lines(content, command=command):
         click.echo(line)

@@ -7,11 +7,11 @@ import json
 import os
 import warnings
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from loradock import cards
 from loradock.commands.run_options import Ask, run_options
 from loradock.config.load import Loaded
 from loradock.errors import UsageError
@@ -24,14 +24,23 @@ if TYPE_CHECKING:
     from loradock.trials.changed import AtLength
 
 QUIET = {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 LEARNED_SHARE = 0.5
 TIMES_MEAN = 4
 
 
-@click.command()
-@run_options
-@click.option("--gpu", metavar="NAME", help="Plan for this card (a10, h200, ...), which need not be here.")
+class WithCards(click.Command):
+    """A command whose help ends with the names of the cards."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Read them when they are asked for, only."""
+        names = ", ".join(sorted(card.key for card in cards.table()))
+        with formatter.section("Cards"):
+            formatter.write_text(names)
+
+
+@click.command(cls=WithCards)
+@run_options(output="output, as train takes it; nothing is written there.")
+@click.option("--gpu", metavar="NAME", help="Plan for this card (a10, h200, ...; see below), which need not be here.")
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Plan for so many cards, a process for each.")
 @click.option("--price-per-hour", type=click.FloatRange(min=0), metavar="X", help="Price of one card, for the cost.")
 @click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Plan without the data: so many rows ...")
@@ -65,7 +74,7 @@ def plan(
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
     made_up = _made_up(rows, mean_tokens, longest_tokens)
-    loaded = ask.load(needs_inputs=made_up is None)
+    loaded = _loaded(ask, needs_rows=made_up is None)
     facts = _machine(gpu, count=gpus)
     base, model, length = _model(loaded.config)
     if made_up:
@@ -116,6 +125,16 @@ def _made_up(rows: int | None, mean: int | None, longest: int | None) -> tuple[i
     return rows, mean, longest or TIMES_MEAN * mean
 
 
+def _loaded(ask: Ask, *, needs_rows: bool) -> Loaded:
+    """The configuration; UsageError where rows are neither there nor described."""
+    loaded = ask.load(needs_inputs=False)
+    if not needs_rows:
+        return loaded
+    if not loaded.config.data.sources:
+        raise UsageError("there are no rows to plan for", hint="--data FILE, or --rows 10000 --mean-tokens 166")
+    return ask.load()
+
+
 def _machine(gpu: str | None, *, count: int | None) -> Facts:
     """The named card's machine, or this one; with so many processes, where a number is given."""
     from loradock import plan as plans
@@ -130,50 +149,14 @@ def _machine(gpu: str | None, *, count: int | None) -> Facts:
 
 def _model(config: RunConfig) -> tuple[BaseModel, Any, int]:
     """The base without its weights, its facts, and the longest row in tokens."""
-    from loradock.model import shape, source
+    from loradock.model import shape
+    from loradock.model.description import describe
 
-    asked = config.model
-    if not asked.name:
+    if not config.model.name:
         raise UsageError("there is no model to plan for", hint="--model DIR with config.json and a tokenizer")
-    trusted = asked.trust_remote_code == asked.name
-    directory = _directory(config)
-    read = source.read_config(directory, trusted=trusted)
-    source.check_architecture(read, directory=directory)
-    base = source.BaseModel(
-        name=asked.name,
-        directory=directory,
-        revision=asked.revision,
-        config=read,
-        trust_remote_code=trusted,
-        weight_files=tuple(sorted(directory.glob("*.safetensors"))),
-    )
+    base = describe(config.model)
     facts = shape.inspect(base, config)
     return base, facts, shape.longest_row(config.data.max_length, facts)
-
-
-def _directory(config: RunConfig) -> Path:
-    """Where config.json lies: a local directory, or the hub's cache, to which the small files are fetched."""
-    from loradock.errors import HubError, ModelError
-    from loradock.model import hub_cache, source
-
-    asked = config.model
-    if not hub_cache.is_hub_id(asked.name):
-        directory = source.local_directory(Path(asked.name).expanduser())
-    elif found := hub_cache.directory_of(asked.name, asked.revision, environ=os.environ):
-        directory = found
-    else:
-        from huggingface_hub import snapshot_download
-
-        try:
-            directory = Path(snapshot_download(asked.name, revision=asked.revision, allow_patterns=SMALL_FILES))
-        except (OSError, ValueError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise HubError(
-                f"the hub did not give {asked.name}: {first}", hint="give a local directory with --model"
-            ) from error
-    if not (directory / "config.json").is_file():
-        raise ModelError(f"{directory} has no config.json", hint="give the model's directory with --model")
-    return directory
 
 
 def _counted(config: RunConfig, base: BaseModel, length: int) -> tuple[DataFacts, AtLength]:

@@ -14,10 +14,12 @@ import click
 from loradock.commands.run_options import Ask, look_for_inputs, run_options
 
 LEAST_STEPS = 8
+SILENT_KINETO = {"KINETO_LOG_LEVEL": "99"}
+"""Without a card torch's profiler tells an error that is none: it counts cards."""
 
 
 @click.command()
-@run_options
+@run_options(output="A new folder for trace and tables; one in profiles/ otherwise.")
 @click.option(
     "--steps",
     type=click.IntRange(min=LEAST_STEPS),
@@ -43,12 +45,11 @@ def profile(ask: Ask, *, steps: int, warmup_steps: int, as_json: bool) -> None:
     The trace (chrome://tracing, ui.perfetto.dev) and a flame summary (speedscope.app) are kept in --output, a new
     folder of profiles/ otherwise. Nothing that was trained is kept. One process on one card.
     """
-    from rich.console import Console
-
     from loradock import durable
     from loradock.checks.examination import gathered
+    from loradock.commands.page import page
     from loradock.commands.train import DETERMINISTIC, QUIET, run_name
-    from loradock.commands.train_screen import LOG_COLUMNS, Screen
+    from loradock.commands.train_screen import Screen
     from loradock.errors import UsageError
     from loradock.host import Host
     from loradock.profiling.profile import profile as measured
@@ -65,6 +66,8 @@ def profile(ask: Ask, *, steps: int, warmup_steps: int, as_json: bool) -> None:
     facts = gathered(Host())
     if facts.world_size > 1:
         raise UsageError("profile looks at one process", hint="start it without torchrun")
+    for name, value in ({} if facts.has_gpu else SILENT_KINETO).items():
+        os.environ.setdefault(name, value)
     output = folder(loaded.config.output, name=run_name(loaded))
     with Screen(is_quiet=True) as screen:
         for warning in loaded.warnings:
@@ -82,10 +85,10 @@ def profile(ask: Ask, *, steps: int, warmup_steps: int, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(content, indent=2))
         return
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_COLUMNS)
-    for heading, table in report.tables(content):
-        console.print(heading, markup=False, soft_wrap=True)
-        console.print(table)
+    with page() as shown:
+        for heading, table in report.tables(content):
+            shown.print(heading, soft_wrap=True)
+            shown.print(table)
     for line in report.lines(content):
         click.echo(line)
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 import webbrowser
 from pathlib import Path
 
 import click
 
-from loradock.errors import UsageError
+from loradock.directory import RECORD
+from loradock.errors import InputMissing, NotWritable, UsageError
 
 REPORT = "report.html"
 NAMED_RUNS = 3
+LISTED_RUNS = 8
 
 
 @click.command()
@@ -33,6 +36,10 @@ def report(runs: tuple[Path, ...], *, output: Path | None, watch: bool, port: in
         raise UsageError("--watch writes no file", hint="leave out --output, or --watch")
     if port and not watch:
         raise UsageError("--port is for --watch", hint="leave out --port, or add --watch")
+    if output and not output.absolute().parent.is_dir():
+        folder = output.parent
+        raise NotWritable(f"the folder {folder} does not exist", hint=f"mkdir -p {shlex.quote(str(folder))}")
+    runs = tuple(map(run_directory, runs))
     if watch:
         serve(runs, port=port or 0, is_opened=is_opened)
         return
@@ -50,6 +57,25 @@ def report(runs: tuple[Path, ...], *, output: Path | None, watch: bool, port: in
     click.echo(file)
     if is_opened:
         show(file.resolve().as_uri())
+
+
+def run_directory(named: Path) -> Path:
+    """The run that was meant: the directory itself, that of its run.json, or the only run in a folder of runs.
+
+    InputMissing with the runs that lie in a folder of several, the newest first; what holds none is left to the reader.
+    """
+    if named.name == RECORD and named.is_file():
+        return named.parent
+    if (named / RECORD).is_file() or not named.is_dir():
+        return named
+    records = sorted(named.glob(f"*/{RECORD}"), key=lambda file: -file.stat().st_mtime)
+    found = [record.parent for record in records]
+    if len(found) < 2:
+        return found[0] if found else named
+    rest = f" and {len(found) - LISTED_RUNS} more" if len(found) > LISTED_RUNS else ""
+    listed = ", ".join(map(str, found[:LISTED_RUNS])) + rest
+    hint = f"loradock report {shlex.quote(str(found[0]))} (the newest)"
+    raise InputMissing(f"{named} is a folder of runs: {listed}", hint=hint)
 
 
 def serve(runs: tuple[Path, ...], *, port: int, is_opened: bool) -> None:

@@ -72,21 +72,26 @@ def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     yield functools.partial(resolve, data.template, own=None)
 
 
+OUTPUT = "output: the run directory."
 OPTIONS = (
     click.argument("config", required=False, type=click.Path(path_type=Path)),
     click.option("--preset", metavar="NAME", help="A shipped configuration; `loradock config presets` lists them."),
     click.option("overrides", "--set", metavar="KEY=VALUE", multiple=True, help="Set any key: --set lora.rank=8."),
     click.option("--model", metavar="DIR|ID", help="model.name: a local directory or a hub id."),
     click.option("--data", metavar="FILE", multiple=True, help="data.sources: may be repeated."),
-    click.option("--output", metavar="DIR", help="output: the run directory."),
     click.option("--max-steps", type=int, metavar="N", help="train.max_steps: optimiser steps."),
     click.option("--batch-size", type=int, metavar="N", help="train.global_batch: samples per optimiser step."),
     click.option("--lr", type=float, metavar="RATE", help="train.learning_rate: the peak."),
 )
 
 
-def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a click command the options that describe a run; the function receives them as one keyword, `ask: Ask`."""
+def run_options(command: Callable[..., Any] | None = None, *, output: str = OUTPUT) -> Callable[..., Any]:
+    """Give a click command the options that describe a run; the function receives them as one keyword, `ask: Ask`.
+
+    `output` is the help of --output where it means something else to the command: `@run_options(output="...")`.
+    """
+    if command is None:
+        return functools.partial(run_options, output=output)
 
     @functools.wraps(command)
     def with_ask(
@@ -114,6 +119,6 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(ask=Ask(config=config, preset=preset, overrides=overrides, shortcuts=given), **others)
 
     wrapped: Callable[..., Any] = with_ask
-    for option in reversed(OPTIONS):
+    for option in (click.option("--output", metavar="DIR", help=output), *reversed(OPTIONS)):
         wrapped = option(wrapped)
     return wrapped

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
@@ -151,6 +152,7 @@ def run_one(
             is_fresh=fresh,
             exam=exam,
             env_check=proof,
+            spent=spent_so_far(host, proof),
             allowed=allowed,
             peers=peers,
         )
@@ -228,6 +230,22 @@ def looked_first(loaded: Loaded, *, host: Host, facts: Facts, screen: Any, skips
     screen.examined(examination)
     examination.refuse()
     return examination.summary()
+
+
+def spent_so_far(host: Host, proof: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds of this process until now, by stage: its start, and the environment check where there was one."""
+    checked = float(proof.get("seconds", 0.0))
+    stages = {"start": max(0.0, process_seconds(host) - checked), "env-check": checked}
+    return {name: seconds for name, seconds in stages.items() if seconds}
+
+
+def process_seconds(host: Host) -> float:
+    """Since this process began, by the kernel's clock (`starttime` of proc_pid_stat(5)); 0 where it does not tell."""
+    told = host.read_text("/proc/self/stat")
+    if not told:
+        return 0.0
+    began = int(told.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)
 
 
 def demo_run(ask: Ask, *, resume: bool) -> tuple[Loaded, Callable[..., Any]]:

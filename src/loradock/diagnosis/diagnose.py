@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import json
 import shutil
 import tempfile
@@ -14,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from loradock.config.load import Loaded
+from loradock.config.load import Loaded, leaves
 from loradock.diagnosis import attempt, children
 from loradock.diagnosis.attempt import Task
 from loradock.diagnosis.children import Answer
@@ -110,14 +109,15 @@ def chosen(trials: Sequence[Trial], names: Sequence[str]) -> tuple[Trial, ...]:
         if name not in known
     ]
     if problems:
-        raise UsageError("--trials names what is not there", hint="--list shows the trials", problems=problems)
+        hint = f"they are {', '.join(known)}; --list tells what each is"
+        raise UsageError("--trials names what is not there", hint=hint, problems=problems)
     return tuple(trial for trial in trials if not names or trial.name in names)
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
+def nearest(name: str, known: Sequence[str]) -> str | None:
     """Which one was meant."""
     near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"they are {', '.join(known)}"
+    return f"did you mean {near[0]}?" if near else None
 
 
 def failure(found: Failed, what: str) -> LoradockError:
@@ -128,14 +128,19 @@ def failure(found: Failed, what: str) -> LoradockError:
     return error
 
 
-def identity(loaded: Loaded, *, facts: Facts, steps: int, warmup_steps: int) -> dict[str, object]:
-    """What measurements hold for: the configuration, the contents of its data files by size and time, the machine."""
-    config = loaded.config.model_dump(mode="json") | {"output": None}
+def identity(loaded: Loaded, *, facts: Facts, steps: int, warmup_steps: int) -> dict[str, str]:
+    """What measurements hold for, as text by name: configuration, size and time of its data files, machine, steps."""
+    config = {key: value for key, value in leaves(loaded.config).items() if key != "output"}
     files = [Path(source.path) for source in loaded.config.data.sources]
-    marks = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]
-    machine = {name: value for name, value in asdict(facts).items() if name in ("cpus", "gpus", "packages")}
-    text = json.dumps([config, marks, machine], sort_keys=True, default=str)
-    return {"of": hashlib.sha256(text.encode()).hexdigest(), "steps": steps, "warmup_steps": warmup_steps}
+    marks = {
+        f"content of {file}": f"{file.stat().st_size} bytes of {file.stat().st_mtime_ns}"
+        for file in files
+        if file.is_file()
+    }
+    machine = {"cpus": facts.cpus, "cards": [asdict(card) for card in facts.gpus]}
+    packages = {f"version of {name}": version for name, version in facts.packages.items()}
+    found = {**config, **marks, **machine, **packages, "--steps": steps, "--warmup-steps": warmup_steps}
+    return {name: json.dumps(value, sort_keys=True, default=str) for name, value in found.items()}
 
 
 def seconds_left(budget_seconds: float, since: float) -> float:

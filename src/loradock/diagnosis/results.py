@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from loradock.diagnosis.measure import Outcome, as_dict, from_dict
-from loradock.errors import UsageError
+from loradock.errors import Problem, UsageError
 
 FILE = "results.jsonl"
 
@@ -17,20 +16,20 @@ FILE = "results.jsonl"
 class Results:
     """Outcomes by round and settings; kept in a file where there is a folder for it."""
 
-    def __init__(self, folder: Path | None, *, identity: Mapping[str, Any]) -> None:
-        """`identity`: what the measurements hold for. UsageError where the folder holds those of something else."""
+    def __init__(self, folder: Path | None, *, identity: Mapping[str, str]) -> None:
+        """`identity`: what the measurements hold for. UsageError with all in which those in the folder differ."""
         self.file = folder / FILE if folder else None
         self.known: dict[tuple[int, tuple[str, ...]], Outcome] = {}
-        name = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:16]
         if self.file is None:
             return
         lines = parsed(self.file)
         if not lines:
-            self._append({"diagnosis": name})
-        elif lines[0].get("diagnosis") != name:
+            self._append({"diagnosis": identity})
+        elif problems := differing(lines[0].get("diagnosis"), identity):
             raise UsageError(
                 f"{self.file} holds the diagnosis of another configuration, machine or number of steps",
                 hint="name another directory with --output",
+                problems=problems,
             )
         for line in lines[1:]:
             self.known[line["round"], tuple(line["settings"])] = from_dict(line)
@@ -49,6 +48,14 @@ class Results:
         assert self.file
         with self.file.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
+
+
+def differing(before: Any, now: Mapping[str, str]) -> list[Problem]:
+    """What is not as it was; a file of another version tells nothing of it."""
+    if not isinstance(before, Mapping):
+        return [Problem(what="what it was measured for is not known: it was written by another version")]
+    names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    return [Problem(what=f"{name} was {before.get(name, 'absent')}, now {now.get(name, 'absent')}") for name in names]
 
 
 def parsed(file: Path) -> list[dict[str, Any]]:

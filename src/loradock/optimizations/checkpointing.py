@@ -56,7 +56,8 @@ def _decide_fast(question: Question) -> Decision:
         return asked("checkpointing", question.asked_layers(wanted) >= layers - 1)
     choice = question.fast_choice()
     count = choice.shape.checkpointed if choice else layers
-    why = f"{count} of {layers} layers are computed again, where more memory would spare it"
+    again = f"{count} of {layers} layers are computed again, where more memory would spare it"
+    why = again if count else f"the activations of all {layers} layers fit: none is computed again"
     return Decision(name="checkpointing", value=count >= layers - 1, why=why)
 
 

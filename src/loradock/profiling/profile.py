@@ -30,6 +30,8 @@ from loradock.telling import View
 TRACE, FLAME, FLAME_DEVICE = "trace.json.gz", "flame.txt", "flame-device.txt"
 BEFORE_TRAINING = ("model files and libraries", "data", "training library", "base model")
 """The stages of a run that are over when training begins, as `stages` names them."""
+EXPORT = "export"
+"""The stage after training."""
 NOT_COMPUTING = (roles.DATA, roles.EVALUATION, roles.SAVING, roles.LOGGING, roles.OPTIMIZER)
 """Roles outside the passes."""
 
@@ -155,7 +157,8 @@ def content(measured: Measured, window: Window) -> dict[str, Any]:
     steps, read, whole = measured.steps, measured.read, measured.plan
     setup = {name: measured.timings.get(name, 0.0) for name in BEFORE_TRAINING}
     training = steps.seconds * whole.value("steps")
-    run_seconds = training + sum(setup.values())
+    parts = {**setup, "training": training, EXPORT: measured.timings.get(EXPORT, 0.0)}
+    run_seconds = sum(parts.values())
     evidence = evidence_of(measured, training_share=training / run_seconds, preparing=setup["data"] / run_seconds)
     verdict = judge(evidence)
     slots = steps.tokens / (1 - measured.padding_share)
@@ -170,7 +173,7 @@ def content(measured: Measured, window: Window) -> dict[str, Any]:
         "run": {
             "steps": whole.value("steps"),
             "seconds": run_seconds,
-            "parts": [row(name, each, run_seconds) for name, each in (setup | {"training": training}).items()],
+            "parts": [row(name, each, run_seconds) for name, each in parts.items()],
         },
         "busy_share": evidence.busy_share,
         "recorded_slowdown": read.window / steps.seconds,

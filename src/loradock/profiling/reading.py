@@ -17,8 +17,9 @@ SHOWN_OPERATORS = 20
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """Of a mean recorded step, in seconds: the `window`; `parts` of the passes and `roles`, on the device where there
-    is one, else on the host; `busy`: when a card did something (None without one). `operators`: the longest, each with
-    its role, seconds and count. `passes` and `operations` are counts; `outside`: the host's time outside all operators.
+    is one, else on the host; `busy`: when a card did something (None without one). `operators`: the longest, with role,
+    seconds and count; one that serves several roles is listed in each. `passes` and `operations` are counts; `outside`:
+    the host's time outside all operators.
     """
 
     window: float
@@ -36,16 +37,14 @@ def of(trace: Trace) -> Reading:
     steps, active = len(trace.steps), trace.active()
     scale = MICROSECOND / steps
     by_role: defaultdict[str, float] = defaultdict(float)
-    by_name: defaultdict[str, float] = defaultdict(float)
-    counts: Counter[str] = Counter()
-    role_by_name: dict[str, str] = {}
+    by_use: defaultdict[tuple[str, str], float] = defaultdict(float)
+    counts: Counter[tuple[str, str]] = Counter()
     for name, own, names in timed(trace, active):
         role = roles.role_of(name, names)
         by_role[role] += own * scale
-        by_name[name] += own * scale
-        counts[name] += 1
-        role_by_name.setdefault(name, role)
-    longest = sorted(by_name.items(), key=lambda item: -item[1])[:SHOWN_OPERATORS]
+        by_use[name, role] += own * scale
+        counts[name, role] += 1
+    longest = sorted(by_use.items(), key=lambda item: -item[1])[:SHOWN_OPERATORS]
     inside = sum(each.own for each in nested(trace.host) if each.event.kind == "operator")
     return Reading(
         window=trace.window * scale,
@@ -53,8 +52,8 @@ def of(trace: Trace) -> Reading:
         parts={name: span * scale for name, span in parts(trace, active).items()},
         roles=dict(by_role),
         operators=[
-            {"name": name, "role": role_by_name[name], "seconds": seconds, "count": counts[name] / steps}
-            for name, seconds in longest
+            {"name": name, "role": role, "seconds": seconds, "count": counts[name, role] / steps}
+            for (name, role), seconds in longest
         ],
         passes=passes(trace, active) / steps,
         operations=counts.total() / steps,

@@ -108,7 +108,9 @@ def dtype_line(found: dict[str, str]) -> str:
 def summary(content: dict[str, Any], metrics: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> list[str]:
     """How the run ended, in a few lines."""
     outcome, timings = content["outcome"], content["timings_seconds"]
-    lines = [f"finished: {outcome['steps']} steps ({outcome['ended']}) in {timings['training']:.0f} s of training"]
+    training, total = timings["training"], timings.get("total", 0.0)
+    taken = f"{total:.0f} s, {training:.0f} s of them training" if total > training else f"{training:.0f} s of training"
+    lines = [f"finished: {outcome['steps']} steps ({outcome['ended']}) in {taken}"]
     if metrics:
         rate = sum(line["tokens"] for line in metrics) / max(1e-9, sum(line["seconds"] for line in metrics))
         lines.append(f"loss {metrics[0]['loss']:.4f} -> {metrics[-1]['loss']:.4f}, {rate:,.0f} tokens/s")

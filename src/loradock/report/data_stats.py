@@ -6,25 +6,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.bar import Bar
 from rich.console import RenderableType
-from rich.markup import escape
 from rich.padding import Padding as Indent
 from rich.table import Table
+from rich.text import Text
 
 from loradock.data.lengths import Histogram, Spread
 from loradock.data.recommendation import percent, shown
 from loradock.data.statistics import Statistics
 from loradock.data.suspicion import Suspicion
 
-BAR_COLUMNS, NAME_COLUMNS = 40, 12
+BAR_COLUMNS = 40
+MANY = 9
+"""Columns of figures that need a narrow gap to fit 80."""
 
 
 def parts(found: Statistics) -> Iterator[RenderableType]:
-    """All of it, from top to bottom."""
+    """All of it, from top to bottom, for a console that reads no markup."""
     yield from head(found)
     yield sources_table(found)
     yield spread_table(found)
     yield histogram_table(found.histogram, marks=marks(found))
     yield truncation_table(found)
+    yield from marked_lengths(found)
     yield padding_table(found)
     yield "(a micro-batch ends with its optimiser step, train.global_batch, so a pack wider than a step cannot fill)"
     yield from suspicious(found.suspicions)
@@ -36,30 +39,31 @@ def head(found: Statistics) -> Iterator[str]:
     read = f"rows: {found.rows:,} read, all of them usable; {found.train_rows:,} to train on"
     held = f", {found.validation_rows:,} to validate on" if found.validation_rows else ""
     each = "" if found.samples_per_epoch == found.train_rows else f"; an epoch sees {found.samples_per_epoch:,} samples"
-    yield escape(read + held + each)
+    yield read + held + each
     formats = ", ".join(f"{name} {rows:,}" for name, rows in found.formats.items())
-    yield escape(f"formats: {formats}; template {found.template}, loss on {found.loss}")
-    yield escape(
+    yield f"formats: {formats}; template {found.template}, loss on {found.loss}"
+    yield (
         f"learned: {found.learned.tokens:,} of {found.tokens.tokens:,} tokens "
         f"({percent(found.learned.tokens, found.tokens.tokens)})"
     )
 
 
 def table(title: str, *columns: str) -> Table:
-    """A table of figures with its first column to the left."""
-    made = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), title_style="bold")
+    """A table of figures with its first column to the left; that one alone is folded where columns are few."""
+    gap = 1 if len(columns) >= MANY else 2
+    made = Table(title=title, title_justify="left", box=None, padding=(0, gap, 0, 0), title_style="bold")
     for number, column in enumerate(columns):
-        made.add_column(column, justify="right" if number else "left", overflow="fold")
+        made.add_column(column, justify="right" if number else "left", overflow="fold", no_wrap=number > 0)
     return made
 
 
 def sources_table(found: Statistics) -> Table:
     """A line a source."""
-    made = table("\nsources", "path", "format", "rows", "held out", "weight", "tokens", "learned", "longest")
+    made = table("\nsources", "path", "format", "rows", "held\nout", "weight", "tokens", "learned", "longest")
     for each in found.sources:
         learned, longest = percent(each.learned_tokens, each.tokens), f"{each.longest:,}"
         counts = (f"{each.rows:,}", f"{each.held_out:,}", f"{each.weight:g}", f"{each.tokens:,}")
-        made.add_row(escape(each.path), each.format, *counts, learned, longest)
+        made.add_row(each.path, each.format, *counts, learned, longest)
     return made
 
 
@@ -97,7 +101,8 @@ def names_of(length: int, found: Statistics) -> str:
 def histogram_table(found: Histogram, *, marks: Mapping[int, str]) -> Table:
     """Rows by length as bars, with the running share, and the lengths that fall into a bin beside it."""
     made = table("\nrows by length", "tokens", "rows", "up to here", "")
-    made.columns[3].justify = "left"
+    made.columns[3].justify, made.columns[3].no_wrap = "left", False
+    made.columns[0].no_wrap = True
     made.add_column()
     tallest, all_rows, so_far = max(found.rows), sum(found.rows), 0
     for first, after, rows in zip(found.edges, found.edges[1:], found.rows, strict=False):
@@ -114,17 +119,16 @@ def truncation_table(found: Statistics) -> Table:
     made = table(
         f"\ncut at a length (data.long_rows={found.long_rows}); arithmetic of an epoch",
         "length",
-        "rows whole",
+        "rows\nwhole",
         "cut",
         "dropped",
-        "answer lost",
-        "tokens lost",
-        "learned lost",
+        "answer\nlost",
+        "tokens\nlost",
+        "learned\nlost",
         "packed",
-        f"padded, {taken.padded_micro_batch}",
-        "",
+        f"padded,\n{taken.padded_micro_batch}",
     )
-    made.columns[0].no_wrap, made.columns[-1].justify, made.columns[-1].min_width = True, "left", NAME_COLUMNS
+    made.columns[0].no_wrap = True
     for at in found.lengths:
         cut = at.cut
         work = (at.packed.total / taken.packed.total, at.padded.total / taken.packed.total)
@@ -135,9 +139,15 @@ def truncation_table(found: Statistics) -> Table:
             percent(cut.tokens_lost, found.tokens.tokens),
             percent(cut.learned_tokens_lost, found.learned.tokens),
             *(f"x{each:.2f}" for each in work),
-            names_of(cut.length, found),
         )
     return made
+
+
+def marked_lengths(found: Statistics) -> Iterator[str]:
+    """What the lengths of the table stand for, a line each."""
+    for at in found.lengths:
+        if names := names_of(at.cut.length, found):
+            yield f"({at.cut.length:,}: {names})"
 
 
 def padding_table(found: Statistics) -> Table:
@@ -146,9 +156,9 @@ def padding_table(found: Statistics) -> Table:
     made = table(
         "\npadding: share of positions, rows to the length or to the longest of N; packs: share filled of N x length",
         "length",
-        "to length",
-        *(f"pad {size}" for size in sizes),
-        *(f"pack {size}" for size in sizes),
+        "to\nlength",
+        *(f"pad\n{size}" for size in sizes),
+        *(f"pack\n{size}" for size in sizes),
     )
     made.columns[0].no_wrap = True
     for at in found.lengths:
@@ -159,11 +169,12 @@ def padding_table(found: Statistics) -> Table:
 
 def suspicious(found: Sequence[Suspicion]) -> Iterator[RenderableType]:
     """A line a kind of row that deserves a look, with the first places below it."""
-    made = table("\nrows that deserve a look", "", "rows", "what", "first ones")
-    made.columns[2].justify = made.columns[3].justify = "left"
+    made = table("\nrows that deserve a look", "", "rows", "what, and the first ones")
+    made.columns[0].no_wrap = True
+    made.columns[2].justify, made.columns[2].no_wrap = "left", False
     for each in found:
         if each.rows:
-            made.add_row(each.name, f"{each.rows:,}", escape(each.what), escape("\n".join(each.places)))
+            made.add_row(each.name, f"{each.rows:,}", "\n  ".join((each.what, *each.places)))
     none = ", ".join(each.name for each in found if not each.rows)
     if any(each.rows for each in found):
         yield made
@@ -174,10 +185,10 @@ def suspicious(found: Sequence[Suspicion]) -> Iterator[RenderableType]:
 def advice(found: Statistics) -> Iterator[RenderableType]:
     """The recommended length, its trade-off, and what to type."""
     taken = found.recommendation
-    yield f"\n[bold]recommended: --set {taken.setting}[/bold]"
+    yield Text(f"\nrecommended: --set {taken.setting}", style="bold")
     yield Indent(f"because: {taken.rule}", (0, 0, 0, 2), expand=False)
     for reason in taken.reasons:
-        yield Indent(escape(reason), (0, 0, 0, 2), expand=False)
+        yield Indent(reason, (0, 0, 0, 2), expand=False)
     if taken.max_length == found.max_length:
         yield Indent("it is the length that is set now", (0, 0, 0, 2), expand=False)
 

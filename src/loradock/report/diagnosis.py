@@ -5,11 +5,11 @@ Made from the document that `--json` prints, so that both say the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from loradock.report.console import gib
 
@@ -17,12 +17,45 @@ MINUTE_SECONDS, HOUR_SECONDS = 60.0, 3600.0
 NOTHING = "-"
 LOUD_SPREAD = 0.15
 """Of the baseline from round to round: a machine on which only large differences can be seen."""
+GAP = 2
+TEXTS = ("configuration", "conclusion")
+ALWAYS = ("configuration", "speed-up (95 %)", "conclusion")
+BY_RANK = (
+    "there", "tokens/s", "cost saved", "memory", "saves", "step", "samples/s", "expected", "rounds", "busy",
+)  # fmt: skip
+"""The other columns, what a narrow terminal shows first."""
+FOLDED_WIDTH = 60
+"""Characters that the texts together are left with before a further column is shown."""
+NARROWEST = 12
 
 
-def trials_table(content: Mapping[str, Any]) -> Table:
-    """A line a configuration. Columns that nothing fills are left out."""
-    rows = content["rows"]
-    columns = {
+def trials_table(content: Mapping[str, Any], *, columns: int) -> Table:
+    """A line a configuration, at most `columns` wide. Figures that nothing fills are left out, and those without room.
+
+    Configuration, speed-up and conclusion are always whole: the texts fold.
+    """
+    told = filled(content["rows"])
+    names = [name for name in told if name in shown_at(told, columns=columns)]
+    widths = text_widths(told, names, columns=columns)
+    table = Table(title="trials", title_justify="left", title_style="bold", box=None, padding=(0, GAP, 0, 0))
+    for name in names:
+        width = widths.get(name)
+        table.add_column(name, justify="left" if width else "right", overflow="fold", width=width, no_wrap=not width)
+    for cells in zip(*(told[name] for name in names), strict=True):
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def left_out_line(content: Mapping[str, Any], *, columns: int) -> str:
+    """What the table has no room for; empty where it shows all."""
+    told = filled(content["rows"])
+    names = [name for name in told if name not in shown_at(told, columns=columns)]
+    return f"not shown in {columns} columns: {', '.join(names)} (--json has all)" if names else ""
+
+
+def filled(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The cells of every column that has one which says something; those that are always shown too."""
+    told = {
         "configuration": [each["title"] for each in rows],
         "samples/s": [figure(each, "samples_per_second") for each in rows],
         "tokens/s": [figure(each, "tokens_per_second", digits=0) for each in rows],
@@ -37,14 +70,35 @@ def trials_table(content: Mapping[str, Any]) -> Table:
         "cost saved": [figure(each, "cost_saved") for each in rows],
         "conclusion": [each.get("conclusion", NOTHING) for each in rows],
     }
-    table = Table(title="trials", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-    shown = {name: cells for name, cells in columns.items() if any(cell != NOTHING for cell in cells)}
-    for name in shown:
-        is_text = name in ("configuration", "conclusion", "there")
-        table.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
-    for cells in zip(*shown.values(), strict=True):
-        table.add_row(*map(escape, cells))
-    return table
+    return {name: cells for name, cells in told.items() if name in ALWAYS or any(cell != NOTHING for cell in cells)}
+
+
+def shown_at(told: Mapping[str, Sequence[str]], *, columns: int) -> set[str]:
+    """The columns that fit: those that are always shown, then by rank as long as the texts keep their room."""
+    room = columns - sum(natural(told, name) + GAP for name in ALWAYS if name not in TEXTS) - GAP * len(TEXTS)
+    texts = min(FOLDED_WIDTH, sum(natural(told, name) for name in TEXTS))
+    shown: set[str] = set(ALWAYS)
+    for name in (name for name in BY_RANK if name in told):
+        if room - natural(told, name) - GAP >= texts:
+            room -= natural(told, name) + GAP
+            shown.add(name)
+    return shown
+
+
+def text_widths(told: Mapping[str, Sequence[str]], names: Sequence[str], *, columns: int) -> dict[str, int]:
+    """How wide each text may be: what the figures leave, by how much each has to say."""
+    room = columns - sum(natural(told, name) + GAP for name in names if name not in TEXTS) - GAP * len(TEXTS)
+    first, second = (natural(told, name) for name in TEXTS)
+    if first + second <= room:
+        return dict(zip(TEXTS, (first, second), strict=True))
+    room = max(2 * NARROWEST, room)
+    wide = min(max(round(room * first / (first + second)), NARROWEST), room - NARROWEST)
+    return dict(zip(TEXTS, (wide, room - wide), strict=True))
+
+
+def natural(told: Mapping[str, Sequence[str]], name: str) -> int:
+    """Characters of the widest cell or the heading."""
+    return max(len(name), *map(len, told[name]))
 
 
 def phases_line(content: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 SHOWN_OPERATORS = 10
 NAME_WIDTH = 60
@@ -26,7 +27,10 @@ def tables(content: Mapping[str, Any]) -> list[tuple[str, Table]]:
     )
     return [
         (step, share_table(content["timeline"])),
-        (f"the whole run: {run['steps']:,} steps, about {spoken(run['seconds'])}", share_table(run["parts"])),
+        (
+            f"the whole run: {run['steps']:,} steps, about {spoken(run['seconds'])}, not counting train's env-check",
+            share_table(run["parts"]),
+        ),
         (computing, share_table(content["roles"])),
         (f"longest {'kernels' if on_device else 'operators'}, a recorded step", operator_table(content)),
     ]
@@ -52,7 +56,7 @@ def operator_table(content: Mapping[str, Any]) -> Table:
     table.add_column(justify="right")
     table.add_column(justify="right")
     for each in content["operators"][:SHOWN_OPERATORS]:
-        table.add_row(each["name"], each["role"], spoken(each["seconds"]), f"{each['count']:,.0f} x")
+        table.add_row(Text(each["name"]), each["role"], spoken(each["seconds"]), f"{each['count']:,.0f} x")
     return table
 
 

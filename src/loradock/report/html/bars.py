@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from loradock import breakdown
 from loradock.breakdown import PHASES, Breakdown
 from loradock.report.console import gib
-from loradock.report.html.differences import seconds
+from loradock.report.html.differences import seconds, timings
 from loradock.report.html.runs import Line, Run, number, numbers
 
 WARMUP_STEPS = 3
@@ -105,15 +105,15 @@ def stages(runs: Sequence[Run]) -> list[Bar]:
     """Of each run: seconds of its stages, and what lay between them."""
     found: list[Bar] = []
     for run in runs:
-        timings = {name: value for name, taken in run.section("timings_seconds").items() if (value := number(taken))}
-        total = timings.pop("total", 0.0)
-        if not timings:
+        taken = timings(run)
+        total = taken.pop("total", 0.0)
+        if not taken:
             continue
-        if (rest := total - sum(timings.values())) > 0:
-            timings["between"] = rest
-        whole = sum(timings.values())
-        texts = {name: seconds(value) for name, value in timings.items()}
-        found.append(bar(run.label, timings, total=f"{seconds(whole)} in all", texts=texts))
+        if (rest := total - sum(taken.values())) > 0:
+            taken["between"] = rest
+        whole = sum(taken.values())
+        texts = {name: seconds(value) for name, value in taken.items()}
+        found.append(bar(run.label, taken, total=f"{seconds(whole)} in all", texts=texts))
     return found
 
 

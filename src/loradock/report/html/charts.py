@@ -20,6 +20,8 @@ SIDE = 1000
 SLOTS = 8
 """Colours of the palette; a ninth curve has the first one again, with another dash."""
 TABLE_ROWS = 40
+UNIT_SECONDS = {"second": 1.0, "minute": 60.0}
+SHORT_MINUTES = 2.0
 DIGITS = 6
 
 
@@ -129,11 +131,12 @@ def charts(runs: Sequence[Run]) -> list[Chart]:
 
 def chart(kind: Kind, runs: Sequence[Run]) -> Chart | None:
     """One chart over all runs; None where no run has a value for it, or nothing but zeros."""
+    unit = unit_of(runs)
     drawn: list[Series] = []
     spans: list[int] = []
     for index, run in enumerate(runs):
         for position, curve in enumerate(kind.curves):
-            points, left_out = points_of(run, curve, scale=kind.scale)
+            points, left_out = points_of(run, curve, scale=kind.scale, unit=unit)
             if not points:
                 continue
             name = f"{run.label}: {curve.name}" if len(runs) > 1 else curve.name
@@ -155,7 +158,7 @@ def chart(kind: Kind, runs: Sequence[Run]) -> Chart | None:
     return Chart(
         kind=kind,
         series=tuple(drawn),
-        x_name="minute" if all(each.source == "samples" for each in kind.curves) else "step",
+        x_name=unit if all(each.source == "samples" for each in kind.curves) else "step",
         x_bounds=(low, high) if high > low else (low, low + 1),
         y_bounds=curves.bounds(ys, is_from_zero=kind.is_from_zero),
         smoothing=tuple(spans),
@@ -175,11 +178,17 @@ def as_series(name: str, points: Sequence[Point], *, run: int, slot: int, look: 
     )
 
 
-def points_of(run: Run, curve: Curve, *, scale: float) -> tuple[list[Point], int]:
+def unit_of(runs: Sequence[Run]) -> str:
+    """What samples are drawn over: minutes, or seconds where no run has two minutes of them."""
+    longest = max((x for run in runs for x in elapsed(run.samples, unit="minute") if x is not None), default=0.0)
+    return "minute" if longest >= SHORT_MINUTES else "second"
+
+
+def points_of(run: Run, curve: Curve, *, scale: float, unit: str) -> tuple[list[Point], int]:
     """The finite values of a curve by place, and how many others there were."""
     lines = {"train": run.train, "evaluations": run.evaluations, "samples": run.samples}[curve.source]
     if curve.source == "samples":
-        placed = zip(minutes(lines), lines, strict=True)
+        placed = zip(elapsed(lines, unit=unit), lines, strict=True)
     else:
         placed = ((number(line["step"]), line) for line in lines)
     found: list[Point] = []
@@ -194,8 +203,8 @@ def points_of(run: Run, curve: Curve, *, scale: float) -> tuple[list[Point], int
     return sorted(found, key=lambda point: point[0]), left_out
 
 
-def minutes(lines: Sequence[Line]) -> list[float | None]:
-    """Minutes since the first line, by the time of each; None for one without."""
+def elapsed(lines: Sequence[Line], *, unit: str) -> list[float | None]:
+    """Minutes or seconds since the first line, by the time of each; None for one without."""
     times: list[datetime | None] = []
     for line in lines:
         try:
@@ -203,7 +212,7 @@ def minutes(lines: Sequence[Line]) -> list[float | None]:
         except (KeyError, TypeError, ValueError):
             times.append(None)
     first = next((time for time in times if time), None)
-    return [(time - first).total_seconds() / 60 if time and first else None for time in times]
+    return [(time - first).total_seconds() / UNIT_SECONDS[unit] if time and first else None for time in times]
 
 
 def rounded(value: float) -> float:

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from loradock.report.console import gib, shown
-from loradock.report.html.runs import Run, listed, numbers
+from loradock.report.html.runs import Line, Run, listed, number, numbers
 
 ABSENT = "-"
+CHECKED = "env-check"
+LEAST_END_STEPS = 10
 HASH = re.compile(r"[0-9a-f]{40,64}")
 HASH_SIGNS = 12
 OWN = ("output", "name")
@@ -97,7 +99,9 @@ def machine(run: Run) -> dict[str, Any]:
     facts = run.section("facts")
     cards = [card.get("name") for card in listed(facts.get("gpus"))]
     found = {key.replace("_", " "): facts.get(key) for key in MACHINE}
-    return {**found, "cards": ", ".join(map(str, cards)) or "none", "lock": facts.get("lock_sha256")}
+    proof = run.section("env_check")
+    checked = proof.get("skipped") or proof.get("level")
+    return {**found, CHECKED: checked, "cards": ", ".join(map(str, cards)) or "none", "lock": facts.get("lock_sha256")}
 
 
 GROUPS: tuple[tuple[str, Callable[[Run], dict[str, Any]]], ...] = (
@@ -119,8 +123,7 @@ def text_of(value: Any) -> str:
 def outcomes(runs: Sequence[Run]) -> list[Outcome]:
     """What each run came to, held against the first one."""
     figures = [
-        figure("training loss, last", runs, lambda run: last(numbers(run.train, "loss")), loss),
-        figure("training loss, lowest", runs, lambda run: lowest(numbers(run.train, "loss")), loss),
+        figure("training loss, last steps", runs, last_loss, loss),
         figure("evaluation loss, last", runs, lambda run: last(numbers(run.evaluations, "loss")), loss),
         figure("evaluation loss, lowest", runs, lambda run: lowest(numbers(run.evaluations, "loss")), loss),
         figure("real tokens a second of training", runs, tokens_per_second, rate, has_ratio=True),
@@ -162,7 +165,50 @@ def peak_bytes(run: Run) -> float | None:
 
 def timed(run: Run, stage: str) -> float | None:
     """Seconds of a stage."""
-    return last(numbers([run.section("timings_seconds")], stage))
+    return timings(run).get(stage)
+
+
+def timings(run: Run) -> dict[str, float]:
+    """Seconds by stage, and in all; a record that does not count its environment check is given it."""
+    told = {name: value for name, taken in run.section("timings_seconds").items() if (value := number(taken))}
+    checked = number(run.at("env_check", "seconds"))
+    if not checked or not told or CHECKED in told:
+        return told
+    return {CHECKED: checked, **told, **({"total": told["total"] + checked} if "total" in told else {})}
+
+
+def last_loss(run: Run) -> float | None:
+    """The mean training loss of the last steps, in nats a token."""
+    found = mean_loss(run.train[::-1])
+    return found[0] if found else None
+
+
+def mean_loss(lines: Sequence[Line]) -> tuple[float, int] | None:
+    """The mean training loss of the steps at one end of a run, its lines from there, and how many steps they were.
+
+    A line is the mean of its steps, so runs with another cadence can be compared, and no single step speaks for a run.
+    """
+    known = [line for line in lines if number(line.get("loss")) is not None]
+    wanted, counted, total = end_steps(known), 0, 0.0
+    for line, size in zip(known, steps_of(known), strict=True):
+        if counted >= wanted:
+            break
+        counted += size
+        total += size * line["loss"]
+    return (total / counted, counted) if counted else None
+
+
+def end_steps(lines: Sequence[Line]) -> int:
+    """Of how many steps the loss at either end of a run is the mean: a tenth of them, at least ten, at most half."""
+    steps = sum(steps_of(lines))
+    return max(1, min(max(LEAST_END_STEPS, steps // 10), steps // 2))
+
+
+def steps_of(lines: Sequence[Line]) -> list[int]:
+    """How many steps each line is of, in the order given, which is rising or falling."""
+    steps = sorted(line["step"] for line in lines)
+    before = dict(zip(steps, [0, *steps], strict=False))
+    return [int(line["step"] - before[line["step"]]) for line in lines]
 
 
 def last(values: Sequence[float]) -> float | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from loradock import secrecy
-from loradock.directory import RECORD, STATUS, storage_error
+from loradock.directory import CHECKPOINTS, RECORD, STATUS, storage_error
 from loradock.errors import InputMissing
 
 METRICS = "metrics.jsonl"
@@ -25,8 +25,8 @@ Line = Mapping[str, Any]
 class Run:
     """One run. `train`, `evaluations` and `checkpoints` are metric lines in the order of their steps.
 
-    `label` names it among the others of a report; `samples` are those of the monitor; `notes` says what could not be
-    read.
+    `label` names it among the others of a report; `samples` are those of the monitor; `kept` names the checkpoints that
+    are left; `notes` says what could not be read.
     """
 
     directory: Path
@@ -37,6 +37,7 @@ class Run:
     evaluations: Sequence[Line]
     checkpoints: Sequence[Line]
     samples: Sequence[Line]
+    kept: tuple[str, ...]
     notes: tuple[str, ...]
 
     def at(self, *path: str, default: Any = None) -> Any:
@@ -77,8 +78,15 @@ def read_one(directory: Path) -> Run:
         evaluations=of_kind(metrics, "eval"),
         checkpoints=of_kind(metrics, "checkpoint"),
         samples=lines(directory / MONITOR, notes),
+        kept=tuple(path.name for path in kept(directory)),
         notes=tuple(notes),
     )
+
+
+def kept(directory: Path) -> list[Path]:
+    """The checkpoints that lie in a run directory, by step."""
+    found = [path for path in (directory / CHECKPOINTS).glob("checkpoint-*") if path.name[11:].isdigit()]
+    return sorted(found, key=lambda path: int(path.name[11:]))
 
 
 def labelled(runs: Sequence[Run]) -> list[Run]:

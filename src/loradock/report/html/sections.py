@@ -8,7 +8,18 @@ from datetime import datetime
 from typing import Any
 
 from loradock.report.console import gib, shown
-from loradock.report.html.differences import last, leaves, peak_bytes, rate, seconds, text_of, tokens_per_second
+from loradock.report.html.differences import (
+    CHECKED,
+    last,
+    leaves,
+    mean_loss,
+    peak_bytes,
+    rate,
+    seconds,
+    text_of,
+    timed,
+    tokens_per_second,
+)
 from loradock.report.html.environment import Note, Rows, add
 from loradock.report.html.runs import Run, listed, number, numbers
 
@@ -37,7 +48,7 @@ def summary(run: Run) -> Rows:
     add(rows, "Data", data_line(run))
     add(rows, "Adapter", adapter_line(run))
     add(rows, "Steps", steps_line(run))
-    add(rows, "Training loss", from_to(numbers(run.train, "loss")))
+    add(rows, "Training loss", ends_of_loss(run))
     add(rows, "Evaluation loss", from_to(numbers(run.evaluations, "loss")))
     add(rows, "Accuracy of the exam", exam_line(run))
     if (found := tokens_per_second(run)) is not None:
@@ -45,7 +56,7 @@ def summary(run: Run) -> Rows:
     if peak := peak_bytes(run):
         rows.append(("Memory of the card", f"{gib(int(peak))} reserved at most"))
     add(rows, "Slowed down", slowdowns(run))
-    add(rows, "Checkpoints", f"{len(run.checkpoints)} written" if run.checkpoints else "")
+    add(rows, "Checkpoints", f"{len(run.checkpoints)} written{left(run)}" if run.checkpoints else "")
     return rows
 
 
@@ -58,11 +69,11 @@ def moment(value: Any) -> str:
 
 
 def duration(run: Run) -> str:
-    """The whole time and that of training."""
-    timings = [run.section("timings_seconds")]
-    total, training = last(numbers(timings, "total")), last(numbers(timings, "training"))
+    """The whole time of the process, that of training and of the environment check."""
+    total, training, checked = (timed(run, stage) for stage in ("total", "training", CHECKED))
     parts = [seconds(total)] if total else []
     parts += [f"{seconds(training)} of training"] if training else []
+    parts += [f"{seconds(checked)} of the environment check"] if checked else []
     return ", ".join(parts)
 
 
@@ -106,6 +117,20 @@ def steps_line(run: Run) -> str:
         return f"none of {planned} yet" if planned else ""
     ended = run.at("outcome", "ended")
     return f"{made:,.0f}" + (f" of {planned:,}" if number(planned) else "") + (f" ({ended})" if ended else "")
+
+
+def ends_of_loss(run: Run) -> str:
+    """The mean training loss of the first and of the last steps: that of a single one is noise."""
+    ends = [("first", mean_loss(run.train)), ("last", mean_loss(run.train[::-1]))]
+    if len(run.train) == 1:
+        return from_to(numbers(run.train, "loss"))
+    told = [f"{found[0]:.4f} over the {end} {found[1]:,} step{'s' * (found[1] > 1)}" for end, found in ends if found]
+    return ", ".join(told)
+
+
+def left(run: Run) -> str:
+    """Which checkpoints still lie in the run directory."""
+    return f"; left: {', '.join(run.kept)}" if run.kept else "; none is left"
 
 
 def from_to(losses: Sequence[float]) -> str:
