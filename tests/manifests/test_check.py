@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from manifests.broken import Broken, cases
+from manifests.broken import Broken, cases, fine
 from manifests.goods import GOOD, GOODS
 
 from loradock.manifests.check import GROUPS, RULES, problems, reference
@@ -26,6 +26,12 @@ def test_a_broken_manifest_is_refused_by_its_rule_alone_at_its_line(case: Broken
     assert case.says in str(found[0])
     assert found[0].file == "job.yaml"
     assert found[0].hint
+
+
+@pytest.mark.parametrize("case", fine(), ids=lambda case: case.why.replace(" ", "-"))
+def test_what_is_near_to_broken_and_is_not_gives_nothing(case: Broken) -> None:
+    assert case.text != case.good
+    assert [str(problem) for problem in problems(case.text, file="job.yaml")] == []
 
 
 def test_every_rule_has_a_name_of_its_own_and_a_broken_manifest() -> None:
