@@ -1,7 +1,7 @@
 """`podman kube play` on a machine that runs tests: its own storage, and an image whose files are the machine's.
 
 The image holds what is ours of a real one (entrypoint, healthcheck, user); Python, libraries and loradock are those
-that run the tests, mounted read-only. LORADOCK_TEST_KUBE_IMAGE names a real image instead, as an archive of `docker save`.
+that run the tests, mounted read-only. LORADOCK_TEST_KUBE_IMAGE names a real image instead: an archive of docker save.
 
 podman 4 differs from Kubernetes: a Job cannot be played (its template is, as a Pod), an emptyDir in memory lies on the
 disk, probes need systemd (tests run their commands instead), and the period of grace is given to `podman stop`.

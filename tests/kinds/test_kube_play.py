@@ -61,7 +61,9 @@ def rendered(kind: str, volumes: Path, image: str, *options: str) -> str:
 
 def status_of(podman: Podman, container: str) -> dict[str, str]:
     """/proc/1/status, as the container's user sees it."""
-    lines = podman.inside(container, "cat", "/proc/1/status").stdout.splitlines()
+    read = podman.inside(container, "cat", "/proc/1/status")
+    assert read.returncode == 0, read.stderr
+    lines = read.stdout.splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 

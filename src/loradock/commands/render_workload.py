@@ -32,12 +32,13 @@ def described(ask: Ask, *, site: Site, is_demo: bool) -> tuple[Workload, list[st
     loaded = demo_run(ask) if is_demo else ask.load()
     config = loaded.config
     name = names.safe_name(run_name(config, is_demo=is_demo)) if site.name is None else site.name
-    sizes, notes = sized(config, site, is_demo=is_demo)
+    fetched_bytes = quantities.read(site.fetch_size) if site.fetch_image else None
+    sizes, notes = sized(config, site, is_demo=is_demo, fetched_bytes=fetched_bytes or 0)
     volumes = asked.volumes(
         sizes,
         claims={place: getattr(site, f"{place}_claim") for place in PLACES},
         host_paths=host_paths(site.host_path),
-        fetched_bytes=quantities.read(site.fetch_size) if site.fetch_image else None,
+        fetched_bytes=fetched_bytes,
     )
     places = {each.name for each in volumes}
     workload = Workload(
@@ -122,7 +123,7 @@ def placement(site: Site) -> Placement:
     )
 
 
-def sized(config: RunConfig, site: Site, *, is_demo: bool) -> tuple[Sizes, list[str]]:
+def sized(config: RunConfig, site: Site, *, is_demo: bool, fetched_bytes: int) -> tuple[Sizes, list[str]]:
     """The sizes, and what they could not be made from. OutOfMemory where the plan does not fit the card."""
     from loradock.model import hub_cache
 
@@ -147,6 +148,7 @@ def sized(config: RunConfig, site: Site, *, is_demo: bool) -> tuple[Sizes, list[
         earlier=earlier,
         has_claim=site.output_claim is not None or "output" in host_paths(site.host_path),
         downloads=hub_cache.is_hub_id(config.model.name) and site.cache_claim is None,
+        fetched_bytes=fetched_bytes,
         asked={
             "memory_bytes": quantities.read(site.memory) if site.memory else None,
             "shm_bytes": quantities.read(site.shm) if site.shm else None,
