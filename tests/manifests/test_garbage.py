@@ -124,7 +124,7 @@ def fuzz(seed: int) -> list[Problem]:
     return [problem for manifest in manifests for problem in judge(manifest, file="x")]
 
 
-@pytest.mark.parametrize("seeds", [range(200), pytest.param(range(200, 10_200), marks=pytest.mark.full)], ids=str)
+@pytest.mark.parametrize("seeds", [range(200), pytest.param(range(200, 2_200), marks=pytest.mark.full)], ids=str)
 def test_no_structure_makes_the_checker_fail(seeds: range) -> None:
     told = 0
     for seed in seeds:
@@ -136,7 +136,7 @@ def test_no_structure_makes_the_checker_fail(seeds: range) -> None:
     assert told > len(seeds) / 2
 
 
-@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 2_100), marks=pytest.mark.full)], ids=str)
+@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 600), marks=pytest.mark.full)], ids=str)
 def test_no_text_makes_the_checker_fail(seeds: range) -> None:
     for seed in seeds:
         chance = random.Random(seed)

@@ -55,7 +55,7 @@ def _selects(selector: Field, labels: dict[str, str]) -> bool:
 def _headless(manifest: Manifest) -> Iterator[Found]:
     for pod in manifest.pods:
         subdomain = pod.spec["subdomain"]
-        if not subdomain.text or pod.is_partial or manifest.replicated_jobs:
+        if not subdomain.text or manifest.replicated_jobs:  # JobSet makes the Service itself
             continue
         named = [other for other in _services(manifest) if other.name == subdomain.text]
         if not named:
@@ -70,7 +70,7 @@ def _own_selector(manifest: Manifest) -> Iterator[Found]:
     """A controller's selector (a Deployment's, a StatefulSet's) that does not find the pods of its own template."""
     template = manifest.spec["template"]
     labels = {key: field.text for key, field in template.at("metadata.labels").members}
-    if template and not manifest.jobs:
+    if template:
         for key, field in manifest.spec.at("selector.matchLabels").members:
             if labels.get(key) != field.text:
                 yield field.found(
