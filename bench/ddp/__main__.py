@@ -1,17 +1,12 @@
-"""What training in two processes costs: `python -m bench.ddp`, in the repository's root.
+"""What training in two processes costs on CPUs: `python -m bench.ddp`, in the repository's root.
 
-    .venv/bin/python -m bench.ddp                 ten minutes; writes bench/results/ddp/DEVICE.{json,md}
-    .venv/bin/python -m bench.ddp --rounds 2 --steps 60 --results DIRECTORY
+    .venv/bin/python -m bench.ddp                  a minute; writes bench/results/ddp/DEVICE.{json,md}
+    .venv/bin/python -m bench.ddp --steps 150 --results DIRECTORY
 
-Equal work for a process in every arm but the last: so many samples a step, one thread.
-
-    alone   one process, nothing beside it
-    apart   two processes that know nothing of one another: what sharing the machine costs
-    pair    two processes of one run under `loradock launch`, with twice the samples: what summing up costs besides
-    whole   one process with twice the samples a step: the work of the pair
-
-Each arm is a real `loradock train`, started cold; the order turns from round to round. The ratio of a round is that of
-the median seconds of a step, by the run's own metric lines after the first ones, with a 95 % interval over the rounds.
+One real run of two processes (gloo, one thread each), whose steps are made in three ways in turn, so that what slows
+the machine slows all of them: by one process alone, by both at once without a word between them (what sharing the
+machine costs), and as they are (what summing up costs besides). A process has the same work in each. A step by both
+takes as long as the slower one. Blocks of steps give the 95 % interval.
 """
 
 from __future__ import annotations
@@ -20,9 +15,7 @@ import argparse
 import json
 import math
 import os
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import warnings
@@ -35,121 +28,114 @@ from bench.floor.machine import described, write
 from bench.monitoring.runs import Subject, made
 
 RESULTS = Path(__file__).parents[1] / "results" / "ddp"
-SAMPLES = 8
-LINE_STEPS = 5
-ARMS = {"alone": (1, 1, SAMPLES), "apart": (2, 1, SAMPLES), "pair": (1, 2, 2 * SAMPLES), "whole": (1, 1, 2 * SAMPLES)}
-"""Runs at once, processes of each, samples a step."""
-RATIOS = {"apart": "alone", "pair": "apart", "whole": "pair"}
-"""What is told: the first against the second."""
+SAMPLES = 16
+"""Of a step, over both processes."""
+BLOCKS = 10
+LEFT_OUT = 5
+"""First steps of each way."""
+RATIOS = {"both at once / alone": ("apart", "alone"), "summed up / both at once": ("pair", "apart")}
 
 
-def step_seconds(subject: Subject, arm: str) -> float:
-    """Median seconds of a step of an arm; of two runs at once the mean of theirs."""
-    runs, processes, samples = ARMS[arm]
-    folders = [subject.folder / f"run-{number}" for number in range(runs)]
-    words = [command(subject, folder, processes, samples) for folder in folders]
-    started = [subprocess.Popen(each, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for each in words]
-    try:
-        codes = [each.wait() for each in started]
-        if any(codes):
-            raise SystemExit(f"a run of {arm} ended with {codes}")
-        return statistics.mean(of_run(folder) for folder in folders)
-    finally:
-        for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
+def measured(subject: Subject) -> dict[str, list[float]]:
+    """Seconds of every step by way; of both processes the longer ones."""
+    from loradock.launching import processes
+    from loradock.launching.place import place_of
 
-
-def command(subject: Subject, folder: Path, processes: int, samples: int) -> list[str]:
-    """The run of an arm, as a user types it."""
     settings = {
         "train.max_steps": subject.steps,
-        "train.global_batch": samples,
-        "train.micro_batch": SAMPLES,
+        "train.global_batch": SAMPLES,
+        "train.micro_batch": SAMPLES // 2,
         "train.packing": "false",
         "train.workers": 0,
+        "engine": "fast",
         "device": "cpu",
-        "logging.every": LINE_STEPS,
+        "logging.every": subject.steps,
         "checkpoints.every": subject.steps,
         "data.cache": subject.folder / "cache",
     }
-    launch = ["launch", "--nproc", str(processes)] if processes > 1 else []
-    inputs = ["--model", subject.folder / "model", "--data", subject.folder / "rows.jsonl", "--output", folder]
-    words = ["train", "--skip-env-check", *inputs]
+    inputs = [
+        "--model",
+        subject.folder / "model",
+        "--data",
+        subject.folder / "rows.jsonl",
+        "--output",
+        subject.folder / "run",
+    ]
     sets = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    return [sys.executable, "-m", "loradock", *launch, *map(str, words), *sets]
+    worker = [sys.executable, Path(__file__).with_name("worker.py"), subject.folder]
+    launched = processes.launch(
+        [str(word) for word in (*worker, "train", "--skip-env-check", *inputs, *sets)],
+        place=place_of(processes=2, nodes=1, node=None, meeting=None),
+        environment={**os.environ, "CUDA_VISIBLE_DEVICES": "", "LORADOCK_CACHE": str(subject.folder)},
+        folder=subject.folder,
+        grace_seconds=None,
+    )
+    if problem := processes.told(launched):
+        raise SystemExit(problem)
+    both = [json.loads((subject.folder / f"{rank}.json").read_text()) for rank in range(2)]
+    longer = {way: [max(pair) for pair in zip(both[0][way], both[1][way], strict=True)] for way in ("apart", "pair")}
+    return {way: each[LEFT_OUT:] for way, each in {"alone": both[0]["alone"], **longer}.items()}
 
 
-def of_run(folder: Path) -> float:
-    """By the run's metric lines; those that a pause of loading or warming up is in are left out."""
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    trained = [line for line in lines if line["kind"] == "train" and line["step"] > 2 * LINE_STEPS]
-    return statistics.median(line["seconds"] / LINE_STEPS for line in trained)
-
-
-def rounds_of(subject: Subject, *, rounds: int) -> list[dict[str, float]]:
-    """Seconds of a step by arm, a round an entry."""
-    found: list[dict[str, float]] = []
-    names = list(ARMS)
-    for number in range(rounds):
-        turned = names[number % len(names) :] + names[: number % len(names)]
-        found.append({arm: step_seconds(subject, arm) for arm in turned})
-        print(f"round {number + 1}/{rounds}: " + ", ".join(f"{arm} {1000 * found[-1][arm]:.1f} ms" for arm in names))
-    return found
-
-
-def ratios(found: list[dict[str, float]]) -> dict[str, dict[str, Any]]:
-    """Each of RATIOS over the rounds."""
+def ratios(found: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
+    """Each of RATIOS, of the medians of blocks of steps."""
     from loradock.diagnosis.statistics import ratio
 
+    size = min(map(len, found.values())) // BLOCKS
+    blocks = [
+        {way: statistics.median(each[start : start + size]) for way, each in found.items()}
+        for start in range(0, size * BLOCKS, size)
+    ]
     named = {}
-    for arm, other in RATIOS.items():
-        over = ratio([math.log(each[arm] / each[other]) for each in found])
-        named[f"{arm} / {other}"] = {"value": over.value, "low": over.low, "high": over.high}
+    for name, (way, other) in RATIOS.items():
+        over = ratio([math.log(block[way] / block[other]) for block in blocks])
+        named[name] = {"value": over.value, "low": over.low, "high": over.high}
     return named
 
 
 def table(record: dict[str, Any]) -> str:
     """The figures as Markdown."""
-    machine, medians = record["machine"], record["step_seconds"]
+    machine = record["machine"]
     subject = (
-        f"{machine['device']}, torch {machine['stack']['torch']}, {machine['commit']}; {record['rounds']} rounds of "
-        f"{record['steps']} steps; load average {record['load'][0]:.1f} before, {record['load'][1]:.1f} at the end."
+        f"{machine['device']}, torch {machine['stack']['torch']}, {machine['commit']}; {record['steps']} steps of each "
+        f"way, {record['gradient_bytes'] / 2**20:.2f} MiB of gradients; load average {record['load']:.1f}."
     )
-    lines = [
-        subject,
-        "",
-        "| arm | processes | samples a step | seconds of a step, median of the rounds |",
-        "| --- | ---: | ---: | ---: |",
-    ]
-    for arm, (runs, processes, samples) in ARMS.items():
-        count = f"{runs} x 1" if runs > 1 else str(processes)
-        lines.append(f"| {arm} | {count} | {samples} | {1000 * medians[arm]:.1f} ms |")
+    lines = [subject, "", "| a step | median |", "| --- | ---: |"]
+    names = {"alone": "one process alone", "apart": "both at once", "pair": "both, summed up"}
+    lines += [f"| {names[way]} | {1000 * seconds:.1f} ms |" for way, seconds in record["step_seconds"].items()]
     lines += ["", "| ratio | value (95 %) |", "| --- | ---: |"]
     for name, each in record["ratios"].items():
-        ends = f" ({each['low']:.3f} .. {each['high']:.3f})" if each["low"] is not None else ""
-        lines.append(f"| {name} | {each['value']:.3f}{ends} |")
+        lines.append(f"| {name} | {each['value']:.3f} ({each['low']:.3f} .. {each['high']:.3f}) |")
     return "\n".join([*lines, ""])
+
+
+def gradient_bytes(folder: Path) -> int:
+    """What is summed up in a step: the adapter's weights, in float32."""
+    from safetensors import safe_open
+
+    with safe_open(folder / "run" / "adapter" / "adapter_model.safetensors", framework="np") as weights:
+        return sum(4 * math.prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
 
 
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=150, help="of each run")
+    parser.add_argument("--steps", type=int, default=300, help="of each way")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    before = os.getloadavg()[1]
-    with tempfile.TemporaryDirectory() as folder:
-        found = rounds_of(made(Path(folder), steps=options.steps), rounds=options.rounds)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        subject = made(folder, steps=3 * (options.steps + LEFT_OUT))
+        found = measured(subject)
+        summed_bytes = gradient_bytes(folder)
     record = {
         "machine": described(),
-        "rounds": options.rounds,
         "steps": options.steps,
-        "load": [before, os.getloadavg()[1]],
-        "step_seconds": {arm: statistics.median(each[arm] for each in found) for arm in ARMS},
+        "gradient_bytes": summed_bytes,
+        "load": os.getloadavg()[0],
+        "step_seconds": {way: statistics.median(each) for way, each in found.items()},
         "ratios": ratios(found),
-        "seconds": found,
     }
     write(record, table(record), folder=options.results)
 
