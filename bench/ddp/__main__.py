@@ -126,7 +126,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        subject = made(folder, steps=3 * (options.steps + LEFT_OUT))
+        subject = made(folder, steps=3 * (options.steps + LEFT_OUT + 1))
         found = measured(subject)
         summed_bytes = gradient_bytes(folder)
     record = {
