@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,3 +83,11 @@ def test_the_example_on_the_page_is_what_is_said() -> None:
         text = text.replace(old, new)
     found = "".join(f"  {problem}\n" for problem in problems(text, file="job.yaml"))
     assert f"```\nerror: 5 problem(s) in 1 file(s)\n{found}```" in reference.markdown()
+
+
+def test_without_the_schemas_the_remedy_is_told() -> None:
+    code = "import sys; sys.modules['kubernetes_validate'] = None\n"
+    code += "from loradock.manifests.check import problems\nproblems('kind: Job\\napiVersion: batch/v1', file='x')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "EnvironmentUnfit: error: the schemas of Kubernetes 1.37 are not installed" in done.stderr
+    assert "pip install 'kubernetes-validate>=1.37'" in done.stderr
