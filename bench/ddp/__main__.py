@@ -70,8 +70,8 @@ def measured(subject: Subject) -> dict[str, list[float]]:
         folder=subject.folder,
         grace_seconds=None,
     )
-    if problem := processes.told(launched):
-        raise SystemExit(problem)
+    if launched.culprit:
+        raise SystemExit(processes.told(launched) or "it was stopped")
     both = [json.loads((subject.folder / f"{rank}.json").read_text()) for rank in range(2)]
     longer = {way: [max(pair) for pair in zip(both[0][way], both[1][way], strict=True)] for way in ("apart", "pair")}
     return {way: each[LEFT_OUT:] for way, each in {"alone": both[0]["alone"], **longer}.items()}
