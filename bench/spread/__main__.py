@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import Any
 
 RESULT = Path(__file__).parents[1] / "results" / "spread.json"
-SHAPE = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 16, "num_attention_heads": 16}
+SHAPE: dict[str, Any] = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 16,
+}
 EVERY_SECONDS = 0.005
 WAYS = ("whole", "part")
 
