@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from loradock import __version__, probe
 from loradock import plan as plans
 from loradock.commands.render_options import PLACES, Site, counts, host_paths, pairs
+from loradock.commands.render_warnings import warnings_of
 from loradock.commands.run_options import Ask
 from loradock.config.load import Loaded
 from loradock.config.schema import RunConfig
@@ -224,34 +225,3 @@ def measured(directory: Path | None) -> Seen | None:
     if not file.is_file():
         raise InputMissing(f"{directory} holds no metrics.jsonl of a run", hint="--from-run runs/NAME-001")
     return sizing.seen(record.parsed(file))
-
-
-def warnings_of(workload: Workload, config: RunConfig, *, is_demo: bool) -> list[str]:
-    """What Kubernetes takes, and a person may not have meant."""
-    found: list[str] = []
-    if not names.is_by_digest(workload.image):
-        hint = "docker inspect --format '{{index .RepoDigests 0}}' " + workload.image
-        found.append(f"{workload.image} is a tag, and a tag can move: --image REF@sha256:... (after a push, {hint})")
-    places = {each.name: each for each in workload.volumes}
-    if workload.sizes.output_bytes.value:
-        found.append("the output goes with the pod: --output-claim PVC keeps it")
-    if any(each.host_path for each in workload.volumes):
-        found.append("Pod Security `baseline` and `restricted` refuse hostPath volumes")
-    if is_demo:
-        return found
-    paths = [config.model.name, *(each.path for each in config.data.sources if not each.path.startswith("hub:"))]
-    for path in paths:
-        found += _of_path(path, places=set(places))
-    return found
-
-
-def _of_path(path: str, *, places: set[str]) -> list[str]:
-    """A path that is none of the pod's."""
-    from loradock.model import hub_cache
-
-    if hub_cache.is_hub_id(path):
-        return []
-    if not path.startswith("/"):
-        return [] if "data" in places else [f"{path} has no volume to lie on: --data-claim PVC"]
-    is_there = any(path.startswith(f"/{place}/") for place in places)
-    return [] if is_there else [f"{path} is no path of the pod: one relative to the data volume, or below /data"]
