@@ -105,6 +105,19 @@ def flash_attn(_: Path) -> str:
     return f"flash-attn {importlib.metadata.version('flash-attn')} imports"
 
 
+def deepspeed_engine(_: Path) -> str:
+    """DeepSpeed starts without a card and without nvcc, and has the interface that accelerate and loradock use."""
+    if not installed("torch"):
+        return f"DeepSpeed {importlib.metadata.version('deepspeed')} is installed; without torch it cannot start"
+    deepspeed = importlib.import_module("deepspeed")
+    stages = (
+        deepspeed.DeepSpeedEngine,
+        deepspeed.zero.GatheredParameters,
+        deepspeed.utils.safe_get_full_optimizer_state,
+    )
+    return f"DeepSpeed {deepspeed.__version__}: {', '.join(each.__name__ for each in stages)}"
+
+
 def compiler(_: Path) -> str:
     """A C extension for this Python compiles and loads: Triton makes one for each kernel it launches."""
     with tempfile.TemporaryDirectory() as folder:
@@ -137,6 +150,7 @@ PROMISES: tuple[tuple[str | None, Callable[[Path], str]], ...] = (
     ("protobuf", protobuf_users),
     ("trl", trainer),
     ("flash-attn", flash_attn),
+    ("deepspeed", deepspeed_engine),
     (None, compiler),
     (None, no_setuid),
 )

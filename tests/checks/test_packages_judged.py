@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,20 @@ import pytest
 from checks.conftest import Faults
 
 from loradock import probe
-from loradock.checks.base import Check, Finding
+from loradock.checks.base import Check, Finding, Intent
 from loradock.checks.intent import intent
-from loradock.checks.packages import builds, cuda_packages, cuda_runtimes, libraries, lock, protobuf, versions
+from loradock.checks.packages import (
+    builds,
+    cuda_packages,
+    cuda_runtimes,
+    deepspeed,
+    libraries,
+    lock,
+    protobuf,
+    versions,
+)
+from loradock.config.load import load
+from loradock.engine import zero_config
 from loradock.errors import InputMissing
 from loradock.facts import Gpu
 from loradock.host import Host
@@ -213,3 +225,43 @@ def test_a_library_of_the_driver_is_not_missed_and_one_that_torch_loads_counts_a
     missing = libraries.unresolved([*objects, bits_and_bytes], places, Host())
     assert not any(re.match("libcu|libnv", name) for name in missing)
     assert "libcudart.so.12" in libraries.unresolved([bits_and_bytes], places, Host())
+
+
+class With(Host):
+    """A machine with these distributions."""
+
+    def __init__(self, **versions: str) -> None:
+        super().__init__()
+        self.given = [
+            Distribution(name=name.replace("_", "-"), version=each, folder="/x") for name, each in versions.items()
+        ]
+
+    def distributions(self) -> Sequence[Distribution]:
+        return self.given
+
+
+def asking(mode: str, host: Host) -> Intent:
+    return replace(intent(host), config=load(None, overrides=[f"train.parallel={mode}"], needs_inputs=False).config)
+
+
+def test_zero_without_deepspeed_is_an_error_that_says_what_to_type(faults: Faults) -> None:
+    host = With(torch="2.10.0")
+    facts = probe.gather(host)
+    found = as_dict(deepspeed.CHECK, deepspeed.look(host, replace(facts, in_container=False), asking("zero3", host))[0])
+    faults.seen("ZeRO asked for, DeepSpeed not installed", made="constructed", finding=found, check="deepspeed")
+    assert found["remedy"] == zero_config.INSTALL
+    inside = deepspeed.look(host, replace(facts, in_container=True), asking("zero2", host))[0]
+    assert inside.remedy == zero_config.BUILD
+    assert deepspeed.look(host, facts, asking("fsdp", host))[0].severity == "ok"
+
+
+def test_another_release_of_deepspeed_is_a_warning_and_a_part_that_is_missing_an_error() -> None:
+    parts = {name.replace("-", "_"): "1" for name in deepspeed.NEEDED}
+    for versions_, severity in (
+        ({"deepspeed": zero_config.TRIED, **parts}, "ok"),
+        ({"deepspeed": "0.18.0", **parts}, "warning"),
+        ({"deepspeed": zero_config.TRIED}, "error"),
+    ):
+        host = With(**versions_)
+        found = deepspeed.look(host, probe.gather(host), asking("zero2", host))
+        assert [each.severity for each in found] == [severity], found

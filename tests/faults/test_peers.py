@@ -191,6 +191,16 @@ def test_a_process_that_never_comes_is_named(tmp_path: Path, llama: Path, rows: 
     assert "error: rank 2 of 3 did not come to 127.0.0.1:" in pair.ranks[0].text()
 
 
+def test_a_signal_is_heard_by_one_that_waits_for_the_others_to_come(
+    tmp_path: Path, llama: Path, rows: Path, forking: Forking
+) -> None:
+    pair = begun(forking, tmp_path, arguments(llama, rows, engine="fast"), WORLD_SIZE="3")
+    assert pair.launcher[0].wait_until(lambda: "environment: not checked" in pair.text())
+    for rank in pair.ranks:
+        rank.send(signal.SIGTERM)
+    assert pair.finish() == [Interrupted.exit_code] * 2, pair.text()
+
+
 def test_a_slow_process_is_named_and_the_run_goes_on(tmp_path: Path, start: Start) -> None:
     pair = start(tmp_path, code=SLOWER)
     assert pair.finish() == [0, 0], pair.text()

@@ -14,7 +14,7 @@ from loradock.manifests import asked
 from loradock.manifests.sizes import sizes
 from loradock.manifests.workload import SecretVariable, Workload
 
-IMAGE = "registry.example/loradock@sha256:" + "0123456789abcdef" * 4
+IMAGE = "r.example/loradock@sha256:" + "0123456789abcdef" * 4
 CARD = Gpu(name="NVIDIA H200", memory_bytes=141 << 30, capability=(9, 0))
 
 

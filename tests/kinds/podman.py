@@ -1,7 +1,7 @@
 """`podman kube play` on a machine that runs tests: its own storage, and an image whose files are the machine's.
 
 The image holds what is ours of a real one (entrypoint, healthcheck, user); Python, libraries and loradock are those
-that run the tests, mounted read-only. LORADOCK_TEST_KUBE_IMAGE names a real image instead, as an archive of `docker save`.
+that run the tests, mounted read-only. LORADOCK_TEST_KUBE_IMAGE names a real image instead: an archive of docker save.
 
 podman 4 differs from Kubernetes: a Job cannot be played (its template is, as a Pod), an emptyDir in memory lies on the
 disk, probes need systemd (tests run their commands instead), and the period of grace is given to `podman stop`.
@@ -28,15 +28,15 @@ import yaml
 ROOT = Path(__file__).parents[2]
 STAND_IN = "localhost/loradock-stand-in:test"
 REAL = "LORADOCK_TEST_KUBE_IMAGE"
-# Where the host has no CAP_SYS_RESOURCE, podman's own limits are refused: they are taken out of the bundle.
+# Where the host has no CAP_SYS_RESOURCE, podman's own limits are refused: they are taken out.
 RUNTIME = """#!{python}
 import json, os, pathlib, sys
-flags = [number for number, each in enumerate(sys.argv) if each in ("--bundle", "-b")]
-for number in flags:
-    file = pathlib.Path(sys.argv[number + 1], "config.json")
-    content = json.loads(file.read_text())
-    content["process"].pop("rlimits", None)
-    file.write_text(json.dumps(content))
+for flag, value in zip(sys.argv, sys.argv[1:]):
+    file = {{"--bundle": pathlib.Path(value, "config.json"), "--process": pathlib.Path(value)}}.get(flag)
+    if file:
+        content = json.loads(file.read_text())
+        content.get("process", content).pop("rlimits", None)
+        file.write_text(json.dumps(content))
 os.execv("{runc}", ["runc", *sys.argv[1:]])
 """
 
@@ -83,7 +83,7 @@ class Podman:
     def state(self, container: str) -> dict[str, Any]:
         return json.loads(self("inspect", container).stdout)[0]["State"]
 
-    def ended(self, container: str, *, seconds: float = 300) -> int:
+    def ended(self, container: str, *, seconds: float = 600) -> int:
         """The exit code, when it has one."""
         deadline = time.monotonic() + seconds
         while (state := self.state(container))["Status"] != "exited":
@@ -91,7 +91,7 @@ class Podman:
             time.sleep(0.5)
         return state["ExitCode"]
 
-    def wait(self, container: str, happens: Callable[[], object], *, seconds: float = 300) -> None:
+    def wait(self, container: str, happens: Callable[[], object], *, seconds: float = 600) -> None:
         deadline = time.monotonic() + seconds
         while not happens():
             assert time.monotonic() < deadline, self.said(container)

@@ -123,9 +123,7 @@ def test_10_000_fuzzed_texts_change_no_structure() -> None:
 
 
 def test_the_control_a_pasted_text_is_found() -> None:
-    pasted = yaml_text(kinds.named("pod").objects(BASE)).replace(
-        "registry.example", "x\n      privileged: true\n      y: z"
-    )
+    pasted = yaml_text(kinds.named("pod").objects(BASE)).replace("r.example", "x\n      privileged: true\n      y: z")
     assert skeleton(list(yaml.safe_load_all(pasted))) != skeleton(kinds.named("pod").objects(BASE))
 
 
@@ -133,7 +131,7 @@ def test_the_control_a_pasted_text_is_found() -> None:
     ("field", "text"),
     [
         ("name", "First_Run"), ("name", "a" * 41), ("name", "1st"), ("image", "x y"), ("image", "X\nprivileged: true"),
-        ("image", "registry.example/x@sha256:123"), ("namespace", "a.b"), ("run id", "a b"), ("claim", "Data"),
+        ("image", "r.example/x@sha256:123"), ("namespace", "a.b"), ("run id", "a b"), ("claim", "Data"),
         ("host path", "/../etc"), ("variable", "1A"), ("secret's key", "a b"), ("queue", "a/b"), ("device", "a b"),
         ("node label", "a b"), ("node label's value", "a b"), ("toleration", "a=b:Never"), ("argument", "a\0b"),
         ("value", "\ud800"),

@@ -20,7 +20,7 @@ CONFIG = """\
 name: first
 model: {name: base}
 data: {sources: [train.jsonl], max_length: 128}
-train: {max_steps: 250}
+train: {max_steps: 100000}
 checkpoints: {every: 25}
 """
 
@@ -61,7 +61,9 @@ def rendered(kind: str, volumes: Path, image: str, *options: str) -> str:
 
 def status_of(podman: Podman, container: str) -> dict[str, str]:
     """/proc/1/status, as the container's user sees it."""
-    lines = podman.inside(container, "cat", "/proc/1/status").stdout.splitlines()
+    read = podman.inside(container, "cat", "/proc/1/status")
+    assert read.returncode == 0, read.stderr
+    lines = read.stdout.splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
@@ -88,14 +90,14 @@ def look_inside(podman: Podman, container: str, text: str) -> None:
     assert f"{limits['Memory'] >> 30}Gi" == training["resources"]["limits"]["memory"]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_pod_trains_as_tight_as_rendered_and_sigterm_leaves_a_checkpoint_within_the_grace(
     podman: Podman, volumes: Path
 ) -> None:
     text = rendered("pod", volumes, podman.image)
     container = podman.play(text)
     run = volumes / "output" / "first"
-    podman.wait(container, (run / "checkpoints" / "checkpoint-25").is_dir)
+    podman.wait(container, lambda: any(run.glob("checkpoints/checkpoint-*")))
     look_inside(podman, container, text)
     grace = pod_of(list(yaml.safe_load_all(text))[-1])["terminationGracePeriodSeconds"]
     began = time.monotonic()
@@ -111,10 +113,10 @@ def test_the_pod_trains_as_tight_as_rendered_and_sigterm_leaves_a_checkpoint_wit
 @pytest.mark.full
 @pytest.mark.timeout(1200)
 def test_the_job_begins_again_where_its_last_pod_stopped_and_ends_with_zero(podman: Podman, volumes: Path) -> None:
-    text = rendered("job", volumes, podman.image)
+    text = rendered("job", volumes, podman.image, "--max-steps", "1000")
     container = podman.play(text)
     run = volumes / "output" / "first"
-    podman.wait(container, (run / "checkpoints" / "checkpoint-50").is_dir)
+    podman.wait(container, lambda: any(run.glob("checkpoints/checkpoint-*")))
     podman("stop", "--time", "120", container)
     assert podman.ended(container) == 75, podman.said(container)
     podman.down()
@@ -127,7 +129,7 @@ def test_the_job_begins_again_where_its_last_pod_stopped_and_ends_with_zero(podm
 
 
 @pytest.mark.full
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_demo_trains_in_its_pod(podman: Podman, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loradock", "render", "pod", "--demo", "--set", "train.max_steps=4"]
     done = subprocess.run([*command, "--image", podman.image], capture_output=True, text=True, timeout=120)
@@ -137,7 +139,7 @@ def test_the_demo_trains_in_its_pod(podman: Podman, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_an_exit_code_reaches_whoever_asks_and_the_policy_knows_it(podman: Podman, volumes: Path) -> None:
     (volumes / "data" / "train.jsonl").write_text("{broken\n", encoding="utf-8")
     text = rendered("job", volumes, podman.image)

@@ -165,6 +165,17 @@ def test_openshift_is_given_no_uid_and_any_other_cluster_the_images_own() -> Non
     assert left.keys() == {"runAsNonRoot", "fsGroupChangePolicy", "seccompProfile"}
 
 
+def test_every_pod_starts_once_touches_no_cluster_and_has_time_to_save() -> None:
+    for kind, name in (("pod", "Pod"), ("job", "Job"), ("jobset", "JobSet")):
+        pod = pod_of(one(name, rendered(kind)))
+        assert (pod["restartPolicy"], pod["automountServiceAccountToken"]) == ("Never", False)
+        assert pod["terminationGracePeriodSeconds"] >= 120
+        (container,) = pod["containers"]
+        assert container["startupProbe"]["periodSeconds"] * container["startupProbe"]["failureThreshold"] >= 1800
+        assert container["livenessProbe"]["exec"]["command"] == ["/opt/loradock/bin/healthcheck"]
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
 def test_requests_are_limits_and_cards_are_whole() -> None:
     (container,) = pod_of(one("Pod", rendered("pod", gpus=8, devices=(("rdma/hca", 2),))))["containers"]
     assert container["resources"]["requests"] == container["resources"]["limits"]

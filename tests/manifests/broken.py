@@ -1,4 +1,4 @@
-"""The cases of broken.yaml: a good manifest with one change, the rule that refuses it, and the line that is named."""
+"""The cases of broken.yaml and fine.yaml: a good manifest with one change, and the rule and the line that refuse it."""
 
 from __future__ import annotations
 
@@ -45,5 +45,17 @@ class Broken:
 
 
 def cases() -> list[Broken]:
-    text = (Path(__file__).parent / "broken.yaml").read_text(encoding="utf-8").replace("@DIGEST", DIGEST)
-    return [Broken(good=GOODS[kind], **case) for kind, listed in yaml.safe_load(text).items() for case in listed]
+    """What is refused."""
+    return [Broken(good=GOODS[kind], **case) for kind, listed in _listed("broken.yaml").items() for case in listed]
+
+
+def fine() -> list[Broken]:
+    """What is not, though it is near to it; these name no rule."""
+    return [
+        Broken(good=GOODS[kind], rule="", **case) for kind, listed in _listed("fine.yaml").items() for case in listed
+    ]
+
+
+def _listed(name: str) -> dict[str, list[dict[str, str]]]:
+    text = (Path(__file__).parent / name).read_text(encoding="utf-8").replace("@DIGEST", DIGEST)
+    return yaml.safe_load(text)

@@ -112,6 +112,7 @@ DEPLOYMENT = dumped(
 LIST = dumped({"apiVersion": "v1", "kind": "List", "items": list(yaml.safe_load_all(JOBSET + "---\n" + POD))})
 GOODS = {
     "Job": GOOD,
+    "Service": GOOD.split("---\n")[2],
     "JobSet": JOBSET,
     "TrainJob": TRAINJOB,
     "ClusterTrainingRuntime": RUNTIME,

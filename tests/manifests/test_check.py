@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from manifests.broken import Broken, cases
+from manifests.broken import Broken, cases, fine
 from manifests.goods import GOOD, GOODS
 
 from loradock.manifests.check import GROUPS, RULES, problems, reference
@@ -26,6 +28,12 @@ def test_a_broken_manifest_is_refused_by_its_rule_alone_at_its_line(case: Broken
     assert case.says in str(found[0])
     assert found[0].file == "job.yaml"
     assert found[0].hint
+
+
+@pytest.mark.parametrize("case", fine(), ids=lambda case: case.why.replace(" ", "-"))
+def test_what_is_near_to_broken_and_is_not_gives_nothing(case: Broken) -> None:
+    assert case.text != case.good
+    assert [str(problem) for problem in problems(case.text, file="job.yaml")] == []
 
 
 def test_every_rule_has_a_name_of_its_own_and_a_broken_manifest() -> None:
@@ -75,3 +83,11 @@ def test_the_example_on_the_page_is_what_is_said() -> None:
         text = text.replace(old, new)
     found = "".join(f"  {problem}\n" for problem in problems(text, file="job.yaml"))
     assert f"```\nerror: 5 problem(s) in 1 file(s)\n{found}```" in reference.markdown()
+
+
+def test_without_the_schemas_the_remedy_is_told() -> None:
+    code = "import sys; sys.modules['kubernetes_validate'] = None\n"
+    code += "from loradock.manifests.check import problems\nproblems('kind: Job\\napiVersion: batch/v1', file='x')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "EnvironmentUnfit: error: the schemas of Kubernetes 1.37 are not installed" in done.stderr
+    assert "pip install 'kubernetes-validate>=1.37'" in done.stderr

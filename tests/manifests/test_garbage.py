@@ -10,7 +10,7 @@ import pytest
 from manifests.goods import CRONJOB, GOOD, JOBSET, TRAINJOB
 
 from loradock.errors import Problem
-from loradock.manifests.check import judge, problems
+from loradock.manifests.check import LONGEST, judge, problems
 from loradock.manifests.check.reading import objects, read
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -81,7 +81,8 @@ ODD: tuple[object, ...] = (
         {"name": []},
         [{"name": {}}],
         "\u0000",
-        "é" * 300,
+        "\x1b[2J",
+        "é" * 3000,
         "@sha256:",
     ),
 )
@@ -124,7 +125,7 @@ def fuzz(seed: int) -> list[Problem]:
     return [problem for manifest in manifests for problem in judge(manifest, file="x")]
 
 
-@pytest.mark.parametrize("seeds", [range(200), pytest.param(range(200, 10_200), marks=pytest.mark.full)], ids=str)
+@pytest.mark.parametrize("seeds", [range(200), pytest.param(range(200, 2_200), marks=pytest.mark.full)], ids=str)
 def test_no_structure_makes_the_checker_fail(seeds: range) -> None:
     told = 0
     for seed in seeds:
@@ -132,11 +133,12 @@ def test_no_structure_makes_the_checker_fail(seeds: range) -> None:
             told += 1
             assert problem.line
             assert problem.hint
-            assert "\n" not in problem.what.partition(": ")[0]
+            assert (problem.what + problem.hint).isprintable()
+            assert len(problem.what) <= LONGEST + 3
     assert told > len(seeds) / 2
 
 
-@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 2_100), marks=pytest.mark.full)], ids=str)
+@pytest.mark.parametrize("seeds", [range(100), pytest.param(range(100, 600), marks=pytest.mark.full)], ids=str)
 def test_no_text_makes_the_checker_fail(seeds: range) -> None:
     for seed in seeds:
         chance = random.Random(seed)

@@ -136,6 +136,17 @@ def test_three_per_cent_are_not_named_however_sure() -> None:
     assert set(node.outliers(rates, [range(2)], limit=0.02)) == {("disk y_mb_per_second", 1)}
 
 
+def test_what_the_noise_hides_is_said() -> None:
+    generator = random.Random(3)
+    quiet = {"gemm x_tflops": {rank: noisy(generator, 5, 1.0, 0.005) for rank in range(2)}}
+    loud = {**quiet, "disk y_mb_per_second": {rank: noisy(generator, 5, 1.0, 0.4) for rank in range(2)}}
+    assert "hide" not in node.alike_enough(2, quiet, [range(2)], limit_percent=5).what
+    assert (
+        "the noise would hide more than that in disk y_mb"
+        in node.alike_enough(2, loud, [range(2)], limit_percent=5).what
+    )
+
+
 def test_what_slows_all_of_a_round_names_nobody() -> None:
     shared = [1.0, 0.4, 0.9, 0.2, 1.0]
     rates = {"gemm x_tflops": {rank: [value * (1 + rank / 100) for value in shared] for rank in range(3)}}

@@ -195,11 +195,12 @@ def test_without_a_launcher_it_says_how_to_start_it(forking: Forking, tmp_path: 
 
 
 @pytest.mark.full
-def test_the_same_by_nproc_and_by_torchrun(tmp_path: Path) -> None:
+def test_the_same_by_nproc_by_our_launcher_and_by_torchrun(tmp_path: Path) -> None:
     options = ["net-check", "--only", "clock,all-reduce"]
     by_hand = [sys.executable, "-m", "loradock", *options, "--nproc", "2"]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
-    for command in (by_hand, [*launcher, "-m", "loradock", *options]):
+    launched = [sys.executable, "-m", "loradock", "launch", "--nproc", "2", *options]
+    for command in (by_hand, launched, [*launcher, "-m", "loradock", *options]):
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
         assert done.returncode == 0, done.stderr
         assert "2 ranks sum known values by gloo" in done.stdout

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from loradock import __version__, probe
 from loradock import plan as plans
 from loradock.commands.render_options import PLACES, Site, counts, host_paths, pairs
+from loradock.commands.render_warnings import warnings_of
 from loradock.commands.run_options import Ask
 from loradock.config.load import Loaded
 from loradock.config.schema import RunConfig
@@ -32,12 +33,13 @@ def described(ask: Ask, *, site: Site, is_demo: bool) -> tuple[Workload, list[st
     loaded = demo_run(ask) if is_demo else ask.load()
     config = loaded.config
     name = names.safe_name(run_name(config, is_demo=is_demo)) if site.name is None else site.name
-    sizes, notes = sized(config, site, is_demo=is_demo)
+    fetched_bytes = quantities.read(site.fetch_size) if site.fetch_image else None
+    sizes, notes = sized(config, site, is_demo=is_demo, fetched_bytes=fetched_bytes or 0)
     volumes = asked.volumes(
         sizes,
         claims={place: getattr(site, f"{place}_claim") for place in PLACES},
         host_paths=host_paths(site.host_path),
-        fetched_bytes=quantities.read(site.fetch_size) if site.fetch_image else None,
+        fetched_bytes=fetched_bytes,
     )
     places = {each.name for each in volumes}
     workload = Workload(
@@ -122,7 +124,7 @@ def placement(site: Site) -> Placement:
     )
 
 
-def sized(config: RunConfig, site: Site, *, is_demo: bool) -> tuple[Sizes, list[str]]:
+def sized(config: RunConfig, site: Site, *, is_demo: bool, fetched_bytes: int) -> tuple[Sizes, list[str]]:
     """The sizes, and what they could not be made from. OutOfMemory where the plan does not fit the card."""
     from loradock.model import hub_cache
 
@@ -147,6 +149,7 @@ def sized(config: RunConfig, site: Site, *, is_demo: bool) -> tuple[Sizes, list[
         earlier=earlier,
         has_claim=site.output_claim is not None or "output" in host_paths(site.host_path),
         downloads=hub_cache.is_hub_id(config.model.name) and site.cache_claim is None,
+        fetched_bytes=fetched_bytes,
         asked={
             "memory_bytes": quantities.read(site.memory) if site.memory else None,
             "shm_bytes": quantities.read(site.shm) if site.shm else None,
@@ -222,34 +225,3 @@ def measured(directory: Path | None) -> Seen | None:
     if not file.is_file():
         raise InputMissing(f"{directory} holds no metrics.jsonl of a run", hint="--from-run runs/NAME-001")
     return sizing.seen(record.parsed(file))
-
-
-def warnings_of(workload: Workload, config: RunConfig, *, is_demo: bool) -> list[str]:
-    """What Kubernetes takes, and a person may not have meant."""
-    found: list[str] = []
-    if not names.is_by_digest(workload.image):
-        hint = "docker inspect --format '{{index .RepoDigests 0}}' " + workload.image
-        found.append(f"{workload.image} is a tag, and a tag can move: --image REF@sha256:... (after a push, {hint})")
-    places = {each.name: each for each in workload.volumes}
-    if workload.sizes.output_bytes.value:
-        found.append("the output goes with the pod: --output-claim PVC keeps it")
-    if any(each.host_path for each in workload.volumes):
-        found.append("Pod Security `baseline` and `restricted` refuse hostPath volumes")
-    if is_demo:
-        return found
-    paths = [config.model.name, *(each.path for each in config.data.sources if not each.path.startswith("hub:"))]
-    for path in paths:
-        found += _of_path(path, places=set(places))
-    return found
-
-
-def _of_path(path: str, *, places: set[str]) -> list[str]:
-    """A path that is none of the pod's."""
-    from loradock.model import hub_cache
-
-    if hub_cache.is_hub_id(path):
-        return []
-    if not path.startswith("/"):
-        return [] if "data" in places else [f"{path} has no volume to lie on: --data-claim PVC"]
-    is_there = any(path.startswith(f"/{place}/") for place in places)
-    return [] if is_there else [f"{path} is no path of the pod: one relative to the data volume, or below /data"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from loradock.manifests.pod_spec import RENDEZVOUS_PORT, metadata, template
+from loradock.manifests.container import RENDEZVOUS_PORT
+from loradock.manifests.pod_spec import metadata, template
 from loradock.manifests.policy import pod_failure_policy
 from loradock.manifests.workload import Workload
 

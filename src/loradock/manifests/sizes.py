@@ -24,6 +24,7 @@ LIBRARIES_BYTES = 4 * GIB
 PAGES_SHARE, MOST_PAGES_BYTES = 0.25, 16 * GIB
 """Room for the pages of the weights' files while they are read; the kernel takes pages back, so a part is enough."""
 CPU_SHARE = 0.9
+SPARE_MEMORY = 1.25
 TOKEN_BYTES = 8 * 4
 NCCL_BYTES = 32 * MIB
 LEAST_SHM_BYTES = 256 * MIB
@@ -99,12 +100,14 @@ def sizes(
     earlier: Seen | None = None,
     has_claim: bool = True,
     downloads: bool = False,
+    fetched_bytes: int = 0,
     asked: Mapping[str, int | None] | None = None,
 ) -> Sizes:
     """The sizes of one pod on one machine (`facts`), whose processes are `facts.processes_here`.
 
     `model` and `plan` are None where the model's files, or the card, are not known. `has_claim`: the output lies on a
-    volume of its own; `downloads`: the base is fetched into the scratch. `asked`: figures by name that a person gave.
+    volume of its own; `downloads`: the base is fetched into the scratch; `fetched_bytes`: as much
+    is fetched into an empty volume. `asked`: figures by name that a person gave.
     """
     given = {name: Sized(value=value, why="asked for") for name, value in (asked or {}).items() if value is not None}
     shm = given.get("shm_bytes") or _shm(config, facts, plan)
@@ -117,7 +120,7 @@ def sizes(
         gpus=Sized(value=len(facts.gpus), why="a process each" if facts.gpus else "none was asked for"),
         cpus=cpus,
         memory_bytes=_memory(facts, model, plan, shm=shm),
-        storage_bytes=_storage(scratch, output),
+        storage_bytes=_storage(scratch, output, fetched_bytes),
         shm_bytes=shm,
         scratch_bytes=scratch,
         output_bytes=output,
@@ -144,7 +147,8 @@ def _memory(facts: Facts, model: ModelFacts | None, plan: Plan | None, *, shm: S
     else:
         need += MOST_PAGES_BYTES
         said.append(f"{shown(MOST_PAGES_BYTES)} for pages of a base that is not here to be measured")
-    return Sized(value=up_to_gib(need), why=" + ".join([*said, f"{shown(shm.value)} of /dev/shm"]))
+    why = " + ".join([*said, f"{shown(shm.value)} of /dev/shm"])
+    return Sized(value=up_to_gib(need * SPARE_MEMORY), why=f"{why}, and a quarter more")
 
 
 def weight_files_bytes(model: ModelFacts) -> int:
@@ -185,10 +189,11 @@ def _scratch(model: ModelFacts | None, *, downloads: bool) -> Sized:
     return Sized(value=SCRATCH_BYTES + fetched, why=f"{why} + {shown(fetched)} for the base that is fetched")
 
 
-def _storage(scratch: Sized, output: Sized) -> Sized:
-    parts = [f"{shown(scratch.value)} of scratch", *([f"{shown(output.value)} of output"] if output.value else [])]
-    why = " + ".join([*parts, f"{shown(LOGS_BYTES)} for logs"])
-    return Sized(value=scratch.value + output.value + LOGS_BYTES, why=why)
+def _storage(scratch: Sized, output: Sized, fetched_bytes: int) -> Sized:
+    parts = {"of scratch": scratch.value, "of output": output.value, "of fetched data": fetched_bytes}
+    parts["for logs"] = LOGS_BYTES
+    why = " + ".join(f"{shown(size)} {what}" for what, size in parts.items() if size)
+    return Sized(value=sum(parts.values()), why=why)
 
 
 def _grace(config: RunConfig, facts: Facts, plan: Plan | None, earlier: Seen) -> Sized:

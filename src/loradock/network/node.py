@@ -16,7 +16,7 @@ from loradock.checks.gpu_state import suspects
 from loradock.checks.intent import intent
 from loradock.checks.seen import meanwhile, own_cards
 from loradock.diagnosis.statistics import Ratio, ratio
-from loradock.network.base import Asked, Crew, Me, Outcome, Peer, Row, Stage, leaders
+from loradock.network.base import Asked, Crew, Me, Outcome, Peer, Row, Stage, leaders, several
 
 BY_NAME: dict[str, Check] = {check.name: check for check in CHECKS}
 OF_CARDS = ("gemm", "memory-bandwidth", "host-to-device")
@@ -27,6 +27,7 @@ LEAST_DEVIATION = 0.005
 CAUSE_SECONDS = 30.0
 BUSY = 1.5
 SPARE_SECONDS = 15.0
+ROUNDS_FOR_NOISE = 20
 Rates = dict[str, dict[int, list[float]]]
 """Rates by figure and rank, one a round."""
 
@@ -86,9 +87,7 @@ def look(crew: Crew) -> Outcome:
     ]
     mixed = _mixed(groups)
     if not found and not broken and not mixed:
-        found = [
-            ok(f"{len(crew.peers)} ranks: no figure is more than {crew.limit_percent:g} % below the others for sure")
-        ]
+        found = [alike_enough(len(crew.peers), rates, groups, limit_percent=crew.limit_percent)]
     return Outcome(findings=(*found, *broken, *mixed), rows=tuple(rows(rates, groups)))
 
 
@@ -143,12 +142,18 @@ def outliers(rates: Rates, groups: Sequence[Sequence[int]], *, limit: float) -> 
     found: dict[tuple[str, int], Ratio] = {}
     for figure, by_rank in rates.items():
         for group in groups:
-            own = {rank: by_rank[rank] for rank in group if rank in by_rank}
-            for rank in own if len(own) > 1 else ():
-                each = ratio(_logarithms(own, rank), least_deviation=LEAST_DEVIATION)
+            for rank, each in _ratios(by_rank, group).items():
                 if each.low is not None and each.low > 1 / (1 - limit):
                     found[figure, rank] = each
     return found
+
+
+def _ratios(by_rank: Mapping[int, Sequence[float]], group: Sequence[int]) -> dict[int, Ratio]:
+    """How many times faster the others of a group are than each of its ranks, where there are others."""
+    own = {rank: by_rank[rank] for rank in group if rank in by_rank}
+    if len(own) < 2:
+        return {}
+    return {rank: ratio(_logarithms(own, rank), least_deviation=LEAST_DEVIATION) for rank in own}
 
 
 def _logarithms(own: Mapping[int, Sequence[float]], rank: int) -> list[float]:
@@ -184,6 +189,22 @@ def judge(
     return found
 
 
+def alike_enough(count: int, rates: Rates, groups: Sequence[Sequence[int]], *, limit_percent: float) -> Finding:
+    """That nobody is slow, and what the noise would have hidden where that is more than the limit."""
+    what = f"{count} ranks: no figure is more than {limit_percent:g} % below the others for sure"
+    hidden = {
+        figure: 1 - each.low / each.value
+        for figure, by_rank in rates.items()
+        for group in groups
+        for each in _ratios(by_rank, group).values()
+        if each.low is not None
+    }
+    unsure = [figure for figure, share in hidden.items() if share > limit_percent / 100]
+    if unsure:
+        what += f"; the noise would hide more than that in {several(unsure)} (--rounds {ROUNDS_FOR_NOISE})"
+    return ok(what, noise_percent=round(100 * max(hidden.values(), default=0.0), 2))
+
+
 def _mixed(groups: Sequence[Sequence[int]]) -> list[Finding]:
     """Ranks on unlike devices cannot be held against one another."""
     if len(groups) == 1:
@@ -198,14 +219,14 @@ def rows(rates: Rates, groups: Sequence[Sequence[int]]) -> list[Row]:
     found: list[Row] = []
     for figure, by_rank in rates.items():
         for group in groups:
-            own = {rank: by_rank[rank] for rank in group if rank in by_rank}
-            for rank, values in own.items():
-                each = ratio(_logarithms(own, rank), least_deviation=LEAST_DEVIATION) if len(own) > 1 else None
+            ratios = _ratios(by_rank, group)
+            for rank in (rank for rank in group if rank in by_rank):
+                each = ratios.get(rank)
                 found.append(
                     {
                         "rank": rank,
                         "figure": figure,
-                        "median": round(statistics.median(values), 3),
+                        "median": round(statistics.median(by_rank[rank]), 3),
                         "others_faster": None if each is None else round(each.value, 3),
                         "low": None if each is None or each.low is None else round(each.low, 3),
                         "high": None if each is None or each.high is None else round(each.high, 3),

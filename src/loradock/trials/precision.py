@@ -24,6 +24,8 @@ def _weights(baseline: Baseline) -> tuple[Trial, ...]:
                 accuracy_risk="low",
             ),
         )
+    if baseline.plan.value("engine") == "sharded":  # whole weights are four times as many to gather for each pass
+        return ()
     return (
         Trial(
             name="quantization-none",

@@ -34,6 +34,10 @@ def adapted(model: Path) -> Any:
     return attach(spread_out(model), config, base=source.find(config.model))
 
 
+def own_parts(model: Any) -> list[tuple[str, Any, str, Any]]:
+    return [each for each in spread.own_parameters(model) if hasattr(each[3], spread.PART)]
+
+
 @pytest.mark.parametrize("double_quant", ["true", "false"])
 def test_what_is_read_part_by_part_is_what_the_library_loads(
     double_quant: str, tmp_path: Path, untied: Path, rows: Path
@@ -84,9 +88,13 @@ def test_files_that_name_weights_otherwise_or_hold_others_are_refused(tmp_path: 
 
 @pytest.mark.parametrize("kind", ["llama", "untied"])
 def test_a_sharded_model_has_a_group_a_layer_and_dtensors_only(kind: str, request: pytest.FixtureRequest) -> None:
-    """Tied embedding and head are the root's, else a group each."""
+    """Tied embedding and head are the root's, else a group each; what was read is not copied."""
     model = adapted(request.getfixturevalue(kind))
+    read = {name: getattr(each, spread.PART).data_ptr() for name, _, _, each in own_parts(model)}
     share = sharding.shard(model, cpu_offload=False)
+    assert {
+        name: each.to_local().data_ptr() for name, _, _, each in spread.own_parameters(model) if name in read
+    } == read
     assert share.groups == {"llama": 2 + 1, "untied": 3 + 3}[kind]
     assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
     assert share.local_bytes == share.whole_bytes

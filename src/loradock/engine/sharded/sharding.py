@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 
 from loradock.errors import EnvironmentUnfit
 from loradock.model.spread import GUARD, PART, decoder_layers, own_parameters
@@ -61,7 +61,7 @@ def shard(model: Any, *, cpu_offload: bool) -> Share:
         fully_shard(embedding, mesh=mesh, reshard_after_forward=True)
         fully_shard(head, mesh=mesh, reshard_after_forward=True)
     fully_shard(model, mesh=mesh)
-    put_parts(model, parts, mesh=mesh)
+    put_parts(model, parts)
     getattr(whole, GUARD).remove()
     return check(model)
 
@@ -87,21 +87,15 @@ def take_parts(model: Any) -> dict[str, torch.Tensor]:
     return parts
 
 
-def put_parts(model: Any, parts: dict[str, torch.Tensor], *, mesh: Any) -> None:
-    """Give each sharded parameter its part; FSDP takes up what it finds before its first forward."""
+def put_parts(model: Any, parts: dict[str, torch.Tensor]) -> None:
+    """Give each sharded parameter its part, where it lies; FSDP takes up what it finds before its first forward."""
+    make: Any = DTensor  # DTensor.from_local would move a part from host memory to the card
     filled: dict[int, torch.nn.Parameter] = {}
     for name, module, key, parameter in list(own_parameters(model)):
         if name not in parts or not isinstance(parameter, DTensor):
             continue
         if id(parameter) not in filled:
-            sharded = DTensor.from_local(
-                parts[name],
-                mesh,
-                (Shard(0),),
-                run_check=False,
-                shape=parameter.shape,
-                stride=parameter.stride(),
-            )
+            sharded = make(parts[name], parameter._spec, requires_grad=False)
             filled[id(parameter)] = torch.nn.Parameter(sharded, requires_grad=False)
         module._parameters[key] = filled[id(parameter)]
 

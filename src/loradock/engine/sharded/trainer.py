@@ -105,7 +105,7 @@ class ShardedTrainer:
         """One optimiser step: forward and backward of every micro-batch, then the update."""
         with self.meter.spent(PASSES), ranks.waiting(self.job.peers):  # a pass waits for all at each of its layers
             loss = self.gradients(inputs)
-            self.grad_norm = self.optimizer.take_gradients().to(self.device)
+            self.grad_norm = self.optimizer.take_gradients()
             guards.check_step(loss, self.grad_norm, step=self.step + 1)
             self.optimizer.clip(self.grad_norm, most=self.job.config.train.max_grad_norm)
         with self.meter.spent(OPTIMIZER):

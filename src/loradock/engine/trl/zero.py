@@ -72,6 +72,21 @@ def load() -> Any:
     return deepspeed
 
 
+def cut(model: Any, settings: dict[str, Any], *, device: torch.device) -> None:
+    """Cut the weights of a model over the processes, in place and one after the other, wherever they lie.
+
+    None but the one that is being cut is whole on `device` meanwhile, so that a base in host memory need not fit there.
+    What DeepSpeed does not know of, NF4's scales and the buffers, goes to `device` whole.
+    """
+    load().zero.Init(module=model, config_dict_or_path=settings)
+    for parameter in model.parameters():
+        if state := getattr(parameter, "quant_state", None):
+            state.to(device)
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            module._buffers[name] = buffer.to(device)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Share:
     """What this process holds: numbers of weights (NF4: two weights in one number), and of the adapter's float32."""

@@ -34,6 +34,13 @@ class ZeroTrainer(StepTrainer):
             self.groups = [list(group["params"]) for group in optimizer.param_groups]
         return optimizer
 
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        """ZeRO-3 first: DeepSpeed's own set-up would put the whole model on the card before it cuts it."""
+        settings = self.args.deepspeed
+        if isinstance(settings, dict) and zero.stage_of(self.job.plan) == zero.STAGES["zero3"]:
+            zero.cut(self.job.model, settings, device=self.args.device)
+        return super()._prepare_for_training(*args, **kwargs)
+
     def after_preparing(self) -> None:
         """Prove that the model is sharded, and say how."""
         share = zero.verified(self.model_wrapped, stage=zero.stage_of(self.job.plan))

@@ -28,6 +28,8 @@ from loradock.manifests.check import (
 from loradock.manifests.check.base import Manifest, Rule
 from loradock.manifests.check.reading import read
 
+LONGEST = 400
+
 GROUPS: dict[str, tuple[Rule, ...]] = {
     "The schema, and single values": schema.RULES + values.RULES,
     "Names": names.RULES,
@@ -43,9 +45,10 @@ RULES: tuple[Rule, ...] = tuple(rule for group in GROUPS.values() for rule in gr
 
 
 def problems(text: str, *, file: str) -> list[Problem]:
-    """Everything that is wrong with the objects in `text`, by line; `file` is its name. Nothing is ever raised for it.
+    """Everything that is wrong with the objects in `text`, by line; `file` is its name.
 
-    Each problem's `what` begins with the name of its rule. What cannot be read as YAML is a problem as well.
+    Each problem's `what` begins with the name of its rule. What cannot be read as YAML is a problem as well: nothing is
+    raised for any text, and EnvironmentUnfit only where the schemas of Kubernetes are not installed.
     """
     manifests, unreadable = read(text, file=file)
     found = (problem for manifest in manifests for problem in judge(manifest, file=file))
@@ -56,5 +59,11 @@ def judge(manifest: Manifest, *, file: str) -> Iterator[Problem]:
     """What each rule finds in one object, in the order of the table."""
     for rule in RULES:
         for found in rule.look(manifest):
-            what = f"{rule.name}: {found.what}"
-            yield Problem(what=what, file=file, line=manifest.line(found.path), hint=found.remedy)
+            what, hint = _one_line(f"{rule.name}: {found.what}"), _one_line(found.remedy)
+            yield Problem(what=what, file=file, line=manifest.line(found.path), hint=hint)
+
+
+def _one_line(text: str) -> str:
+    """The text, which may quote the manifest, as it can be shown: no control characters, and not without end."""
+    shown = "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+    return shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}..."

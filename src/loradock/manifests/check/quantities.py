@@ -59,7 +59,7 @@ def _cards(manifest: Manifest) -> Iterator[Found]:
     for container in _containers(manifest):
         limits, requests = resources(container)["limits"], resources(container)["requests"]
         for name, wanted in requests.members:
-            if "/" not in name or name.startswith("hugepages-"):
+            if "/" not in name:
                 continue
             limit = limits[name]
             if not limit:

@@ -13,7 +13,7 @@ HEAD = """\
 <!-- Made from the rules: pytest tests/manifests --write-manifest-rules -->
 
     loradock render --check job.yaml             # ours or any other; several with --check A --check B
-    loradock render --check job.yaml --json      # for programs
+    loradock render --check job.yaml --json      # for programs, and all where there are more than 20
 
 It needs no cluster. Every problem of every object in a file is told at once, with its line, the rule and a remedy;
 the exit code is 78 where there is one, else 0:

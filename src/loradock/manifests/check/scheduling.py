@@ -20,7 +20,7 @@ def _spread(manifest: Manifest) -> Iterator[Found]:
                 yield constraint.found(
                     "has no labelSelector: it counts no pod, and spreads none", "labelSelector: matchLabels"
                 )
-            elif unmet and not pod.is_partial:
+            elif unmet:
                 what = f"does not select this pod itself, by {unmet[0]}: it would not be counted"
                 yield selector.found(what, "use the labels of the pod's own metadata")
 

@@ -116,14 +116,18 @@ def _listed(value: object) -> list[Any]:
 
 @cache
 def _definitions() -> dict[str, Any]:
-    """Kubernetes' definitions, by their long names, and those of custom resources by short ones."""
+    """Kubernetes' definitions, by their long names, and those of custom resources by short ones.
+
+    Raises EnvironmentUnfit where the package that carries them is missing or too old.
+    """
     try:
         place = files("kubernetes_validate") / "kubernetes-json-schema" / f"v{KUBERNETES}.0-local-strict"
-    except ModuleNotFoundError as error:
-        remedy = "pip install 'loradock[k8s]'"
-        raise EnvironmentUnfit("the schemas of Kubernetes are not installed", hint=remedy) from error
+        kubernetes = json.loads((place / "_definitions.json").read_text(encoding="utf-8"))["$defs"]
+    except (ModuleNotFoundError, FileNotFoundError) as error:
+        remedy = f"pip install 'kubernetes-validate>={KUBERNETES}'"
+        raise EnvironmentUnfit(f"the schemas of Kubernetes {KUBERNETES} are not installed", hint=remedy) from error
     own = {name: _expanded(fields) for name, fields in SCHEMAS.items()}
-    return {**json.loads((place / "_definitions.json").read_text(encoding="utf-8"))["$defs"], **own}
+    return {**kubernetes, **own}
 
 
 def _expanded(fields: Mapping[str, Type]) -> dict[str, Any]:
@@ -163,12 +167,12 @@ def _known_kinds() -> dict[str, list[str]]:
 @cache
 def _validator(version: str, kind: str) -> Validator | None:
     """What checks an object of this kind, or None where no schema is at hand."""
-    from jsonschema import Draft202012Validator
-
     name = KINDS.get(f"{version}/{kind}") or _kubernetes_name(version, kind)
     if name is None:
         return None
     root = {"$id": f"file://{_DEFINITIONS}", "$defs": _definitions(), "$ref": f"#/$defs/{name}"}
+    from jsonschema import Draft202012Validator
+
     return Draft202012Validator(root)
 
 

@@ -55,7 +55,7 @@ def _selects(selector: Field, labels: dict[str, str]) -> bool:
 def _headless(manifest: Manifest) -> Iterator[Found]:
     for pod in manifest.pods:
         subdomain = pod.spec["subdomain"]
-        if not subdomain.text or pod.is_partial or manifest.replicated_jobs:
+        if not subdomain.text or manifest.replicated_jobs:  # JobSet makes the Service itself
             continue
         named = [other for other in _services(manifest) if other.name == subdomain.text]
         if not named:
@@ -66,7 +66,20 @@ def _headless(manifest: Manifest) -> Iterator[Found]:
             yield subdomain.found(what, f"clusterIP: None, in quotes or not, in the Service {subdomain.text}")
 
 
+def _own_selector(manifest: Manifest) -> Iterator[Found]:
+    """A controller's selector (a Deployment's, a StatefulSet's) that does not find the pods of its own template."""
+    template = manifest.spec["template"]
+    labels = {key: field.text for key, field in template.at("metadata.labels").members}
+    if template:
+        for key, field in manifest.spec.at("selector.matchLabels").members:
+            if labels.get(key) != field.text:
+                yield field.found(
+                    f"is {field.text!r}, and the template's label is {labels.get(key)!r}", "make them one"
+                )
+
+
 RULES = (
     Rule(name="service-selector", says="A Service beside pods selects one of them.", look=_selector),
+    Rule(name="own-selector", says="A controller's selector finds the pods of its own template.", look=_own_selector),
     Rule(name="headless-service", says="A pod's subdomain is a headless Service of the file.", look=_headless),
 )

@@ -110,8 +110,10 @@ def _shared_memory(manifest: Manifest) -> Iterator[Found]:
                 yield container["volumeMounts"].found(what, _ADD_SHARED_MEMORY)
                 continue
             volume = _volume(pod, mount["name"].text)
-            if volume is not None and volume["emptyDir"] and volume.at("emptyDir.medium").text != "Memory":
-                yield volume["emptyDir"].found("is mounted at /dev/shm and lies on a disk", _ADD_SHARED_MEMORY)
+            if volume is not None and volume.at("emptyDir.medium").text != "Memory":
+                yield (volume["emptyDir"] or volume).found(
+                    "is mounted at /dev/shm and lies on a disk", _ADD_SHARED_MEMORY
+                )
 
 
 def _shared_memory_size(manifest: Manifest) -> Iterator[Found]:

@@ -1,0 +1,69 @@
+"""One of two processes of a run whose steps are made in three ways in turn: `worker.py FOLDER train ...`, as a script.
+
+Of three steps one is made by rank 0 alone (rank 1 waits), one by both without summing up, one as it is. The seconds, by
+way, go to FOLDER/RANK.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch.distributed
+
+from loradock import cli
+from loradock.engine import ranks
+from loradock.engine.fast.trainer import FastTrainer
+
+WAYS = ("alone", "apart", "pair")
+
+
+@dataclass
+class Timing:
+    """What was measured; while it is not summing, `all_reduce` does nothing."""
+
+    is_summing: bool = True
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
+
+
+def patched(timing: Timing) -> None:
+    """Make the trainer's steps in turn, and time them."""
+    real_step, real_sum = FastTrainer.make_step, torch.distributed.all_reduce
+
+    def all_reduce(*given: Any, **more: Any) -> Any:
+        return real_sum(*given, **more) if timing.is_summing else None
+
+    def make_step(self: FastTrainer, inputs: dict[str, Any]) -> None:
+        is_first = self.step < len(WAYS)  # as it is: what a run looks at after its first step has to be there
+        way = "pair" if is_first else WAYS[self.step % len(WAYS)]
+        torch.distributed.barrier()
+        if way == "alone" and self.job.rank:
+            self.steps_since_line += 1
+            self.step += 1
+            return
+        timing.is_summing = way == "pair"
+        began = time.perf_counter()
+        real_step(self, inputs)
+        if timing.is_summing:
+            ranks.any_of(False)  # whether a signal came: the other sum of every step
+        if not is_first:
+            timing.seconds[way].append(time.perf_counter() - began)
+        timing.is_summing = True
+
+    torch.distributed.all_reduce = all_reduce
+    FastTrainer.make_step = make_step
+
+
+if __name__ == "__main__":
+    measured, (_, folder, *words) = Timing(), sys.argv
+    patched(measured)
+    sys.argv = ["loradock", *words]
+    try:
+        cli.main()
+    finally:
+        Path(folder, f"{os.environ['RANK']}.json").write_text(json.dumps(measured.seconds))
