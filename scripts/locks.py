@@ -1,8 +1,9 @@
 """Makes and verifies the lock files: one resolve, every package by hash. `scripts/lock` is its door.
 
 The development lock is resolved first, from all extras and the pins of docker/versions.json; the runtime lock takes
-its versions from it, and the DeepSpeed lock, which is the runtime lock with DeepSpeed, all of its own. Each lock begins with the digest of what it was made from and of its own body, so that
-`--check` notices a forgotten run of scripts/lock, or an edit by hand, without a network.
+its versions from it, and the DeepSpeed lock, which is the runtime lock with DeepSpeed, all of its own. Each lock begins
+with the digest of what it was made from and of its own body, so that `--check` notices a forgotten run of scripts/lock,
+or an edit by hand, without a network.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ def make(
 def on_card(config: RunConfig, *, card: str, model: ModelFacts, data: DataFacts, count: int = 1) -> Plan:
     """The plan for a machine with `count` cards of this short name (a10, h200), which need not be there.
 
-    The machine is taken to have 8 CPUs and 64 GiB a card, and no flash-attn. UsageError for a card that is not in the table, and
-    what `make` raises.
+    The machine is taken to have 8 CPUs and 64 GiB a card, and no flash-attn. UsageError for a card that is not in the
+    table, and what `make` raises.
     """
     return make(config, facts=machine_with(card, count=count), model=model, data=data)
 

@@ -50,7 +50,7 @@ class World:
 
 def search(world: World, *trials: Trial, folder: Path | None = None, **others: Any) -> Search:
     values: dict[str, Any] = {"budget_seconds": 1000.0, "tell": lambda _: None, **others}
-    return Search(trials=trials, measure=world.measure, results=Results(folder, identity={"of": 1}), **values)
+    return Search(trials=trials, measure=world.measure, results=Results(folder, identity={"of": "1"}), **values)
 
 
 A, B, C, D = (trial(name, f"{name}=1") for name in "abcd")
@@ -139,7 +139,7 @@ def test_what_was_measured_is_taken_over_and_not_measured_again(tmp_path: Path) 
     assert len(first.runs) - 1 + len(second.runs) == pytest.approx(len(whole.runs), abs=6)
     assert second.runs[0] == first.runs[5]
     with pytest.raises(UsageError, match="another configuration"):
-        Results(tmp_path, identity={"of": 2})
+        Results(tmp_path, identity={"of": "2"})
 
 
 def test_evaluations_are_waited_for_only_where_they_count() -> None:
