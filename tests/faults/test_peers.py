@@ -63,7 +63,7 @@ import os, time
 from loradock.engine.fast.trainer import FastTrainer
 real = FastTrainer.gradients
 def gradients(self, inputs):
-    time.sleep(0.15 if os.environ["RANK"] == "1" else 0.05)
+    time.sleep(0.6 if os.environ["RANK"] == "1" else 0)
     return real(self, inputs)
 FastTrainer.gradients = gradients
 """
@@ -210,7 +210,7 @@ def test_a_slow_process_is_named_and_the_run_goes_on(tmp_path: Path, start: Star
     assert all(each.keys() == {f"0@{host}", f"1@{host}"} for each in made)
     [alert] = read(tmp_path, "run.json")["alerts"]
     assert alert["name"] == "straggler"
-    assert re.match(rf"rank 1 on {host} takes 1?\d\d % longer than the others", alert["what"])
+    assert re.match(rf"rank 1 on {host} takes \d+ % longer than the others", alert["what"])
     assert f"alert: rank 1 on {host} takes" in pair.text()
 
 

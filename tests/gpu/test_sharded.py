@@ -17,7 +17,7 @@ import torch
 from families import make_model
 
 CARDS = torch.cuda.device_count()
-pytestmark = pytest.mark.skipif(CARDS < 2, reason="no card" if not CARDS else "one card")
+pytestmark = pytest.mark.skipif(CARDS < 2, reason="no card beside the first")
 
 STEPS = 8
 RUN = (

@@ -18,7 +18,7 @@ TRIES = 2
 """Of a pair that does not reach one another: each takes seconds."""
 SLOW, BROKEN = 1 / 2, 1 / 10
 """A link is named below this share of what the better quarter of links gives, and is an error below that one."""
-LATE, LATE_SECONDS, FAR_SECONDS = 3.0, 0.0005, 0.01
+LATE, LATE_SECONDS, FAR_SECONDS = 3.0, 0.001, 0.01
 """A round trip is named beyond so many times the quicker ones and so much more; between hosts also beyond the last."""
 FLOOR_MB_PER_SECOND, CEILING_MB_PER_SECOND, STATED = 50.0, 1000.0, 0.1
 """Between hosts a link is held against a tenth of what its interfaces state, within these bounds."""
@@ -114,7 +114,10 @@ def suspicious(peers: Mapping[int, Peer], links: Any) -> list[Link]:
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """What the better quarter of all links gives: a bad host of three spoils four links of six, and a median."""
+    """What the better quarter of all links gives: a bad host of three spoils four links of six, and a median.
+
+    Beyond a gigabyte a second one TCP stream tells more of the processors than of the link.
+    """
 
     mb_per_second: float
     latency_seconds: float
@@ -125,9 +128,13 @@ def references(links: Sequence[Link]) -> Reference:
     rates = [link.mb_per_second for link in links if link.mb_per_second is not None]
     seconds = [link.latency_seconds for link in links if link.latency_seconds is not None]
     return Reference(
-        mb_per_second=statistics.quantiles(rates, n=4, method="inclusive")[2] if len(rates) > 1 else 0.0,
-        latency_seconds=statistics.quantiles(seconds, n=4, method="inclusive")[0] if len(seconds) > 1 else 0.0,
+        mb_per_second=min(CEILING_MB_PER_SECOND, quartiles[2]) if (quartiles := _quartiles(rates)) else 0.0,
+        latency_seconds=quartiles[0] if (quartiles := _quartiles(seconds)) else 0.0,
     )
+
+
+def _quartiles(values: Sequence[float]) -> list[float]:
+    return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else []
 
 
 def floor(link: Link, peers: Mapping[int, Peer]) -> float:

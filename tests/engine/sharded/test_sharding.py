@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -92,8 +92,8 @@ def test_a_sharded_model_has_a_group_a_layer_and_dtensors_only(kind: str, reques
     model = adapted(request.getfixturevalue(kind))
     read = {name: getattr(each, spread.PART).data_ptr() for name, _, _, each in own_parts(model)}
     share = sharding.shard(model, cpu_offload=False)
-    local = {name: cast("Any", each).to_local() for name, _, _, each in spread.own_parameters(model)}
-    assert {name: each.data_ptr() for name, each in local.items() if name in read} == read
+    parameters: list[Any] = list(spread.own_parameters(model))
+    assert {name: each.to_local().data_ptr() for name, _, _, each in parameters if name in read} == read
     assert share.groups == {"llama": 2 + 1, "untied": 3 + 3}[kind]
     assert all(isinstance(parameter, DTensor) for parameter in model.parameters())
     assert share.local_bytes == share.whole_bytes
