@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from loradock import plan as plans
+from loradock.audit.prediction import has_rates, tokens_per_second
 from loradock.config.load import Loaded
 from loradock.config.schema import RunConfig
 from loradock.diagnosis.measure import EVENTS, Measured, read
@@ -15,6 +16,7 @@ from loradock.errors import LoradockError, OutOfMemory
 from loradock.facts import Facts
 from loradock.plan import Plan
 from loradock.run import execute
+from loradock.trials.base import Baseline
 
 LOCAL_TRACKERS = ("tensorboard",)
 """Others would be told of every trial."""
@@ -92,7 +94,7 @@ def measure(loaded: Loaded, *, facts: Facts, directory: Path, task: Task) -> Mea
     whole = plans.make(loaded.config, facts=facts, model=plan.model, data=plan.data)
     cadence = whole.value("cadence")
     figures = read(directory, cadence=cadence, warmup_steps=task.warmup_steps, event_seconds=task.event_seconds)
-    is_fast = whole.value("engine") == "fast"
+    predicted = Baseline(config=loaded.config, plan=whole, facts=facts)
     return Measured(
         **figures,
         total_steps=whole.value("steps"),
@@ -102,7 +104,7 @@ def measure(loaded: Loaded, *, facts: Facts, directory: Path, task: Task) -> Mea
         device=whole.value("device"),
         engine=whole.value("engine"),
         micro_batch=whole.value("micro_batch"),
-        expected=plans.tokens_per_second(whole, loaded.config, facts=facts) if is_fast else None,
+        expected=tokens_per_second(predicted) if has_rates(predicted) else None,
     )
 
 
