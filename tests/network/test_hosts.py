@@ -85,6 +85,7 @@ def test_a_host_that_sends_slowly_is_named_with_its_interface(crew: Crew, three:
     assert what.startswith("all that rank 1 (host-1, 10.9.0.2 on net0) sends is slow")
 
 
+@pytest.mark.full
 def test_of_two_hosts_the_slow_direction_is_named_and_the_all_reduce_still_ends(crew: Crew, three: Hosts) -> None:
     three.slow(0, "4mbit")
     ranks = crew("--only", "link,all-reduce", count=2)
@@ -152,6 +153,7 @@ def often(group: Path) -> None:
         (group / "cpu.cfs_period_us").write_text("50000", encoding="utf-8")
 
 
+@pytest.mark.full
 def test_a_rank_whose_cpu_is_held_down_is_named_with_the_cause(crew: Crew) -> None:
     with cgroup("cpu", v2="cpu.max", v1="cpu.cfs_quota_us", limit=1000) as within:
         procs = within[2].splitlines()[0].partition("> ")[2]

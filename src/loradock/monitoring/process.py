@@ -55,7 +55,7 @@ class ProcessReader:
         machine = grown(before.machine_seconds, now.machine_seconds)
         busy = grown(before.machine_busy_seconds, now.machine_busy_seconds)
         found = {
-            "cpu_share": None if cpu is None else cpu / seconds / self.cpus,
+            "cpu_share": None if cpu is None else min(1.0, cpu / seconds / self.cpus),
             "machine_cpu_share": busy / machine if busy is not None and machine else None,
             "rss_bytes": now.rss_bytes,
             "workers": len(now.processes) - 1,
