@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.engine.zero_config import BUILD, INSTALL, STAGES, TRIED
 from loradock.facts import Facts
 from loradock.host import Host
 
@@ -12,6 +11,8 @@ NEEDED = ("hjson", "msgpack", "ninja", "py-cpuinfo")
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """By what is installed; nothing of it is imported."""
+    from loradock.engine.zero_config import BUILD, INSTALL, STAGES, TRIED
+
     mode = plan.config.train.parallel if plan.config else "auto"
     if mode not in STAGES:
         return [ok("the run does not ask for DeepSpeed")]
