@@ -9,8 +9,9 @@ import yaml
 
 from loradock import __version__
 from loradock.config.strict_yaml import parse_value
+from loradock.diagnosis.arms import Arm
 from loradock.diagnosis.measure import Measured
-from loradock.diagnosis.search import Arm, Search
+from loradock.diagnosis.search import Search
 from loradock.diagnosis.statistics import Ratio
 from loradock.diagnosis.verdict import bottlenecks, conclude, summary
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from loradock.diagnosis import statistics
-from loradock.diagnosis.measure import Failed, Measured, Outcome, mean
+from loradock.diagnosis.arms import Arm, key, rotated
+from loradock.diagnosis.measure import Failed, Measured, Outcome
 from loradock.diagnosis.results import Results
 from loradock.diagnosis.statistics import LEAST_ROUNDS, Ratio
 from loradock.diagnosis.verdict import Case, is_minor, is_winner
@@ -34,33 +35,6 @@ WAITED_FOR = 0.05
 Tell = Callable[[str], None]
 Measure = Callable[[tuple[str, ...], tuple[str, ...], dict[str, float], float], Outcome]
 """(settings, events to wait for, seconds of the others, limit in seconds) -> outcome of a run."""
-
-
-@dataclass
-class Arm:
-    """One thing that is measured: the baseline, a trial, or several trials together."""
-
-    name: str
-    settings: tuple[str, ...]
-    trials: tuple[Trial, ...] = ()
-    rounds: dict[int, Measured] = field(default_factory=dict[int, Measured])
-    failure: Failed | None = None
-    bound: float | None = None
-
-    @property
-    def trial(self) -> Trial:
-        """The trial of an arm that has just one."""
-        return self.trials[0]
-
-    def against(self, other: Arm) -> list[float]:
-        """The logarithm of how much faster than another one, for each round in which both were measured."""
-        both = sorted(self.rounds.keys() & other.rounds.keys())
-        return [self.rounds[each].faster_than(other.rounds[each]) for each in both]
-
-    @property
-    def measured(self) -> Measured | None:
-        """The mean over its rounds."""
-        return mean([self.rounds[each] for each in sorted(self.rounds)]) if self.rounds else None
 
 
 class BudgetSpent(Exception):
@@ -292,14 +266,3 @@ class Search:
             name for name in found.event_seconds if name in phases or found.breakdown.share(name) >= WAITED_FOR
         )
         return waits_for, {name: value for name, value in found.event_seconds.items() if name not in waits_for}
-
-
-def rotated(arms: Sequence[Arm], by: int) -> list[Arm]:
-    """Another one first in each round, so that none is always measured after the same."""
-    start = by % len(arms) if arms else 0
-    return [*arms[start:], *arms[:start]]
-
-
-def key(setting: str) -> str:
-    """The dotted key of a KEY=VALUE."""
-    return setting.partition("=")[0]
