@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from faults.forking import Forking
 
 QUICK_REPEATS, FULL_REPEATS = 3, 10
+BETWEEN_RUNS = 1.2
+"""By how much two runs of the same differ here beyond the interval: their steps take 10 to 20 ms."""
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +176,7 @@ def trained_seconds(forking: Forking, world: Path, output: Path, words: list[str
 def test_the_patch_applied_gives_the_speed_up_that_it_claims(
     forking: Forking, world: Path, plant: Plant, tmp_path: Path
 ) -> None:
-    content = diagnosed(forking, world, plant, tmp_path / "out")
+    content = diagnosed(forking, world, replace(plant, steps=20), tmp_path / "out")  # the steps of a person's call
     if not content["patch"]:
         assert plant.remedy is None, json.dumps(content, indent=1)
         return
@@ -188,4 +191,4 @@ def test_the_patch_applied_gives_the_speed_up_that_it_claims(
             seconds[name].append(trained_seconds(forking, world, output, words, LATE + plant.code))
     patch = content["patch"]
     found = min(seconds["plain"]) / min(seconds["patched"])
-    assert patch["low"] * 0.9 <= found <= patch["high"] * 1.1, (seconds, patch)
+    assert patch["low"] / BETWEEN_RUNS <= found <= patch["high"] * BETWEEN_RUNS, (seconds, patch)
