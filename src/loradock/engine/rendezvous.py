@@ -15,10 +15,8 @@ from typing import Any
 from loradock import signals
 from loradock.errors import EnvironmentUnfit, Hung, UsageError
 from loradock.facts import Facts
+from loradock.launching.place import LAST_WORDS
 
-LAST_WORDS = "LORADOCK_LAST_WORDS"
-"""A folder where `loradock launch` writes how processes of this machine ended: `RANK.json`; `RANK.told` is there
-where it was another process that ended this one."""
 ATTEMPT_SECONDS = 5.0
 POLL_SECONDS = 0.1
 PATIENCE = timedelta(hours=6)
