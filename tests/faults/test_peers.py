@@ -27,6 +27,7 @@ from faults.pairs import (
     arguments,
     begun,
     cut,
+    free_port,
     lines,
     read,
     two_hosts,
@@ -209,6 +210,20 @@ def test_a_process_that_never_comes_is_named(tmp_path: Path, llama: Path, rows: 
     assert codes[0] == Hung.exit_code
     assert codes[1] in (Hung.exit_code, EnvironmentUnfit.exit_code), "rank 0 may have left before its own time was up"
     assert "error: rank 2 of 3 did not come to 127.0.0.1:" in pair.ranks[0].text()
+
+
+@pytest.mark.parametrize(
+    ("host", "what"),
+    [("127.0.0.1", "nothing listens there: rank 0 did not come"), ("no-such-host.invalid", "its name is unknown here")],
+)
+def test_where_rank_0_does_not_answer_it_is_said_what_stands_in_between(
+    host: str, what: str, tmp_path: Path, llama: Path, rows: Path, forking: Forking
+) -> None:
+    words = arguments(llama, rows, "limits.setup_seconds=1", engine="fast")
+    place = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": host, "MASTER_PORT": str(free_port())}
+    alone = forking.start(tmp_path, *words, **place)
+    assert alone.finish(seconds=ENDS_SECONDS) == Hung.exit_code, alone.text()
+    assert f"error: rank 0 does not answer at {host}:{place['MASTER_PORT']}: {what}" in alone.text()
 
 
 def test_a_signal_is_heard_by_one_that_waits_for_the_others_to_come(
