@@ -142,7 +142,7 @@ def test_a_process_that_is_killed_is_named_at_once_where_the_launcher_says_so(tm
     wait_for_end(pair)
     assert pair.ranks[0].ended() == read(tmp_path, "status.json")["exit_code"] == 137, "what the launcher ends with"
     assert re.search(
-        r"another process .*: rank 1 on \S+, last heard of .*step.*: was killed by SIGKILL", pair.ranks[0].text()
+        r"another process .*: rank 1 on \S+, last heard of .*: was killed by SIGKILL", pair.ranks[0].text()
     )
     assert (words / "0.told").exists(), "the launcher must not take it for the one that failed"
 
