@@ -1,7 +1,7 @@
 """Processes of one run watch one another: the one that is gone, silent or late is named by the others, which end.
 
 Two forked processes (gloo on the CPU); those on two hosts live in two network namespaces with a cable between them.
-The judgement itself, a pure function, is looked at below.
+The judgement itself, a pure function, is looked at in tests/engine/test_peer_reports.py.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ from faults.pairs import (
     two_hosts,
 )
 
-from loradock.engine.peer_reports import LEAVING_SECONDS, SUSPECT_SECONDS, Heard, Report, judged
 from loradock.errors import Diverged, EnvironmentUnfit, Hung, Interrupted
-from loradock.monitoring.alerts import straggling
 
 PEER_SECONDS = 5.0
 LIMITED = f"limits.peer_seconds={PEER_SECONDS}"
@@ -271,110 +269,3 @@ def test_on_two_hosts_the_one_that_is_lost_is_named_and_the_run_continues_to_the
         assert again.finish() == [0, 0], again.text()
     assert "continuing from checkpoint-" in again.text()
     assert adapter(tmp_path) == undisturbed
-
-
-def heard(rank: int, *, unheard: float = 0.0, ended: float = 0.0, host: str = "b", **more: object) -> Heard:
-    report = Report(rank=rank, host=host, **{"phase": "step", "step": 7, **more})  # type: ignore[arg-type]
-    return Heard(report=report, unheard_seconds=unheard, ended_seconds=ended)
-
-
-def test_all_goes_well_while_reports_come() -> None:
-    fine = [heard(0), heard(1, unheard=4), heard(2, code=0, unheard=99)]
-    assert judged(fine, me=0, limit_seconds=5) is None
-    assert judged([heard(0), heard(1, unheard=1e6)], me=0, limit_seconds=0) is None, "0 is for ever"
-    assert judged([heard(0, unheard=99), heard(1)], me=0, limit_seconds=5) is None, "its own report counts for nothing"
-
-
-def test_silence_names_all_of_the_host_that_is_silent_for_longest() -> None:
-    silent = [heard(0, host="a"), heard(1, unheard=6), heard(2, unheard=7), heard(3, unheard=6, host="c")]
-    error = judged(silent, me=0, limit_seconds=5)
-    assert isinstance(error, Hung)
-    assert "from ranks 1, 2 on b for 7 s (limit 5 s)" in error.what
-    assert "--set limits.peer_seconds=10" in str(error.hint)
-
-
-def test_a_broken_connection_is_blamed_on_the_one_that_is_silent_after_a_few_seconds() -> None:
-    seen = [heard(0), heard(1, unheard=SUSPECT_SECONDS + 0.1), heard(2, unheard=1)]
-    assert judged(seen, me=0, limit_seconds=300) is None
-    error = judged(seen, me=0, limit_seconds=300, is_cut_off=True)
-    assert isinstance(error, EnvironmentUnfit)
-    assert "rank 1 on b" in error.what
-
-
-def test_an_end_is_waited_for_before_it_is_taken_over() -> None:
-    """This process is probably on its way out, too, for the same reason."""
-    ending = {"code": Diverged.exit_code, "what": "the loss is nan"}
-    assert judged([heard(0), heard(1, ended=1, **ending)], me=0, limit_seconds=5) is None
-    error = judged([heard(0), heard(1, ended=LEAVING_SECONDS, **ending)], me=0, limit_seconds=5)
-    assert isinstance(error, Diverged)
-    assert "rank 1 on b, after step 7: the loss is nan" in error.what
-
-
-def test_where_no_step_was_made_it_is_said_what_was_done_instead() -> None:
-    killed = {"step": 0, "code": 137, "what": "was killed by SIGKILL", "ended": LEAVING_SECONDS}
-    for phase, doing in (("setup", "while setting up"), ("step", "in its first step")):
-        error = judged([heard(0), heard(1, phase=phase, **killed)], me=0, limit_seconds=5)
-        assert error
-        assert (
-            error.what
-            == f"another process of this run has ended: rank 1 on b, last heard of {doing}: was killed by SIGKILL"
-        )
-        assert error.exit_code == 137, "as the launcher, which ends with that of the one that is to blame"
-    error = judged([heard(0), heard(1, phase="setup", step=0, unheard=6)], me=0, limit_seconds=5)
-    assert error
-    assert error.what.endswith("the last that it said: setting up")
-    late = [heard(0, step=0, waiting_seconds=6), heard(1, step=0, quiet_seconds=9)]
-    error = judged(late, me=0, limit_seconds=5)
-    assert error
-    assert "made no progress for 9 s in its first step, and the others wait" in error.what
-
-
-def test_what_another_one_was_told_is_told_on_as_it_was_unless_the_culprit_says_it_itself() -> None:
-    told = heard(1, code=82, what="rank 2 is silent", is_told=True)
-    error = judged([heard(0), told, heard(2)], me=0, limit_seconds=5)
-    assert isinstance(error, Hung)
-    assert error.what == "rank 2 is silent"
-    own = heard(2, code=76, what="stopped by SIGTERM", ended=LEAVING_SECONDS)
-    error = judged([heard(0), told, own], me=0, limit_seconds=5)
-    assert isinstance(error, Interrupted)
-
-
-def test_one_that_the_others_wait_for_is_late_and_where_all_wait_the_network_is() -> None:
-    waits = heard(0, waiting_seconds=6, quiet_seconds=6)
-    assert judged([waits, heard(1, quiet_seconds=4)], me=0, limit_seconds=5) is None
-    assert judged([waits, heard(1, quiet_seconds=9, phase="save")], me=0, limit_seconds=5) is None
-    error = judged([waits, heard(1, quiet_seconds=9)], me=1, limit_seconds=5)
-    assert isinstance(error, Hung)
-    assert "rank 1 on b made no progress for 9 s after step 7" in error.what
-    error = judged([waits, heard(1, waiting_seconds=6)], me=0, limit_seconds=5)
-    assert isinstance(error, Hung)
-    assert "all processes wait for one another" in error.what
-
-
-def line(*hosts: str, **seconds: float) -> dict[str, object]:
-    by_rank = zip(seconds.items(), hosts or "b" * len(seconds), strict=True)
-    return {"step": 1, "rank_seconds": {f"{name[1:]}@{host}": value for (name, value), host in by_rank}}
-
-
-def test_a_straggler_is_slower_than_the_others_by_more_than_noise_over_many_lines() -> None:
-    slow = [line(r0=1.0, r1=1.0, r2=1.08) for _ in range(20)]
-    alert = straggling(slow)
-    assert alert
-    assert "rank 2 on b takes 8 % longer" in alert.what
-    assert straggling(slow[:9]) is None, "too few lines"
-    assert straggling([line(r0=1.0, r1=1.04)] * 20) is None, "within the share"
-    noisy = [line(r0=1.0, r1=0.7 + 0.8 * (number % 2)) for number in range(20)]
-    assert straggling(noisy) is None
-    assert straggling([{"step": 1, "rank_seconds": None}] * 20) is None, "one process alone"
-
-
-def test_a_straggler_beside_others_of_its_host_is_not_to_be_left_out_with_the_host() -> None:
-    several = straggling([line("a", "b", r0=1.0, r1=2.0)] * 20)
-    alone = straggling([line("b", "b", r0=1.0, r1=2.0)] * 20)
-    assert several
-    assert alone
-    assert several.remedy.endswith("or leave b out")
-    assert (
-        alone.remedy
-        == "top, nvidia-smi -q -d PERFORMANCE and /sys/fs/cgroup/cpu.max tell of other work, heat and a CPU quota"
-    )
