@@ -41,7 +41,10 @@ def started(folder: Path, code: str, *, grace: str = "", failed_seconds: float =
 
 def ended(launcher: subprocess.Popen[str]) -> dict[str, object]:
     """What the launcher found, and what was written."""
-    output, errors = launcher.communicate(timeout=60)
+    try:
+        output, errors = launcher.communicate(timeout=60)
+    finally:
+        launcher.kill()  # what it started goes with it
     *shown, found = output.splitlines()
     return {**json.loads(found), "shown": shown, "errors": errors}
 
