@@ -44,7 +44,7 @@ Flow.after = after
 """
 PORT = 29555
 """In namespaces that nobody else is in."""
-RUN_SECONDS = 120.0
+RUN_SECONDS = 240.0
 """For a whole run: many times what it takes on two processors that others use."""
 ENDS_SECONDS = 60.0
 """For an end after a fault that is told at once, or after `limits.peer_seconds` of a few seconds."""
