@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from loradock.network import clock, interface, link, node
 from loradock.network.all_reduce import fitting
 from loradock.network.all_reduce import judge as judge_sums
-from loradock.network.base import Peer, leaders
+from loradock.network.base import Asked, Peer, leaders
 from loradock.network.interfaces import chosen_by_nccl, is_loopback, plain_address
 from loradock.network.link import Link
 
@@ -151,6 +152,32 @@ def test_what_slows_all_of_a_round_names_nobody() -> None:
     shared = [1.0, 0.4, 0.9, 0.2, 1.0]
     rates = {"gemm x_tflops": {rank: [value * (1 + rank / 100) for value in shared] for rank in range(3)}}
     assert node.outliers(rates, [range(3)], limit=0.05) == {}
+
+
+class Answers:
+    """Two ranks of two hosts; what rank 1 answers to its first `slow` asks is a third slower."""
+
+    def __init__(self, *, slow: int) -> None:
+        self.peers, self.limit_percent, self.rounds, self.timeout_seconds = peers(2), 5.0, 5, 60.0
+        self.slowest_mb_per_second: float | None = None
+        self.slow, self.asked = slow, 0
+
+    def ask(self, asks: Mapping[int, Asked], *, limit_seconds: float) -> dict[int, dict[str, Any]]:
+        if any("causes" in each for each in asks.values()):
+            return {rank: {"causes": ["heat"]} for rank in asks}
+        self.asked += 1
+        rates = {0: 3.0, 1: 2.0 if self.asked <= self.slow else 3.0}
+        return {rank: {"measured": {"float32_tflops": rates[rank]}, "fault": None} for rank in asks}
+
+
+def test_what_looks_slow_is_measured_again_before_it_is_named() -> None:
+    checks_of_a_rank = 3
+    once = node.look(Answers(slow=5 * checks_of_a_rank)).findings
+    assert [each.severity for each in once] == ["ok"]
+    always = node.look(Answers(slow=1000)).findings
+    assert [each.severity for each in always] == ["warning"]
+    assert "rank 1 (node-1, 10.0.0.1 on eth0) is more than 5 % below the others" in always[0].what
+    assert always[0].what.endswith("likely: heat")
 
 
 def test_unlike_devices_are_said_and_not_compared() -> None:
