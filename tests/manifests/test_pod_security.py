@@ -23,7 +23,7 @@ LIMITS = {"limits": {"memory": "1Gi", "ephemeral-storage": "1Gi"}}
 
 def pod() -> dict[str, Any]:
     """A good pod with a container of each kind, none of which trains."""
-    made = yaml.safe_load(POD)
+    made = next(yaml.safe_load_all(POD))
     spec = made["spec"]
     spec["containers"] = [container("main")]
     spec["initContainers"] = [container("first")]
@@ -55,8 +55,8 @@ def changed(path: str, value: object, *, make: dict[str, Any] | None = None) -> 
 
 
 def told(made: dict[str, Any]) -> list[str]:
-    manifest = next(objects(made, lines={}))
-    return [problem.what.partition(":")[0] for problem in judge(manifest, file="pod.yaml")]
+    manifest = next(objects(made, file="x", lines={}))
+    return [problem.what.partition(":")[0] for problem in judge(manifest)]
 
 
 def everywhere(field: str) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ APP_ARMOR = "metadata/annotations/container.apparmor.security.beta.kubernetes.io
 VOLUME = "spec/volumes/0"
 PVC = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 VOLUMES_ALLOWED: tuple[dict[str, Any], ...] = (
-    {"configMap": {"name": "settings"}},
+    {"configMap": {"name": "settings", "optional": True}},
     {"csi": {"driver": "example.com"}},
     {"downwardAPI": {}},
     {"emptyDir": {}},
@@ -260,4 +260,4 @@ def test_a_windows_pod_needs_no_seccomp_profile_and_still_no_root() -> None:
 
 def test_the_root_of_the_node_is_called_what_it_is() -> None:
     made = changed(VOLUME, {"name": "scratch", "hostPath": {"path": "/"}})
-    assert "the whole disk of the node" in str(problems(yaml.safe_dump(made), file="pod.yaml")[0])
+    assert "the whole disk of the node" in str(problems({"pod.yaml": yaml.safe_dump(made)})[0])
