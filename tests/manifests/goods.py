@@ -37,7 +37,11 @@ def of(version: str, kind: str, spec: dict[str, Any], **metadata: Any) -> dict[s
 
 
 QUEUED = {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}
-REPLICATED = {"name": "node", "replicas": 1, "template": {"spec": {"backoffLimit": 0, "template": template()}}}
+REPLICATED: dict[str, Any] = {
+    "name": "node",
+    "replicas": 1,
+    "template": {"spec": {"backoffLimit": 0, "template": template()}},
+}
 JOBSET = dumped(
     of(
         "jobset.x-k8s.io/v1alpha2",
@@ -63,10 +67,12 @@ _PATCH = {
     ],
     "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}],
 }
+_NODE = deepcopy(REPLICATED)
+_NODE["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "node"
 RUNTIME = of(
     "trainer.kubeflow.org/v1alpha1",
     "ClusterTrainingRuntime",
-    {"mlPolicy": {"numNodes": 1, "torch": {}}, "template": {"spec": {"replicatedJobs": [REPLICATED]}}},
+    {"mlPolicy": {"numNodes": 1, "torch": {}}, "template": {"spec": {"replicatedJobs": [_NODE]}}},
 )
 TRAINJOB = dumped(
     of(

@@ -63,22 +63,22 @@ def everywhere(field: str) -> tuple[str, ...]:
     return (f"spec/securityContext/{field}", *each(f"securityContext/{field}"))
 
 
-def each(field: str, lists: tuple[str, ...] = LISTS) -> tuple[str, ...]:
-    return tuple(f"spec/{name}/0/{field}" for name in lists)
+def each(field: str) -> tuple[str, ...]:
+    return tuple(f"spec/{name}/0/{field}" for name in LISTS)
 
 
 def hooks() -> tuple[str, ...]:
     probes = ("livenessProbe", "readinessProbe", "startupProbe")
     handlers = [f"{probe}/{way}" for probe in probes for way in ("httpGet", "tcpSocket")]
     handlers += [f"lifecycle/{hook}/{way}" for hook in ("postStart", "preStop") for way in ("httpGet", "tcpSocket")]
-    return tuple(f"spec/{name}/0/{handler}" for handler in handlers for name in LISTS[:2])
+    return tuple(f"spec/{name}/0/{handler}" for handler in handlers for name in LISTS)
 
 
 SAFE_SYSCTLS = (
     *("kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.ip_unprivileged_port_start"),
     *("net.ipv4.tcp_syncookies", "net.ipv4.ping_group_range", "net.ipv4.ip_local_reserved_ports"),
     *("net.ipv4.tcp_keepalive_time", "net.ipv4.tcp_fin_timeout", "net.ipv4.tcp_keepalive_intvl"),
-    "net.ipv4.tcp_keepalive_probes",
+    *("net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"),
 )
 ADDABLE = (
     "AUDIT_WRITE CHOWN DAC_OVERRIDE FOWNER FSETID KILL MKNOD NET_BIND_SERVICE SETFCAP SETGID SETPCAP SETUID SYS_CHROOT"
@@ -126,7 +126,7 @@ CONTROLS: tuple[tuple[str, tuple[str, ...], tuple[object, ...], tuple[object, ..
     ),
     (
         "pss-host-ports",
-        each("ports", LISTS[:2]),
+        each("ports"),
         ([{"containerPort": 80, "hostPort": 80}],),
         ([{"containerPort": 80, "hostPort": 0}], [{"containerPort": 80}], None),
     ),
