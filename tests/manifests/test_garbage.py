@@ -85,7 +85,8 @@ ODD: tuple[object, ...] = (
         "@sha256:",
     ),
 )
-SEEDS: list[Any] = [made.root.value for text in (GOOD, JOBSET, TRAINJOB, CRONJOB) for made in read(text, file="x")[0]]
+OTHERS = [next(iter(read(text, file="x")[0])) for text in (JOBSET, CRONJOB)]
+SEEDS: list[Any] = [made.root.value for made in (*read(GOOD + "---\n" + TRAINJOB, file="x")[0], *OTHERS)]
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
