@@ -68,7 +68,26 @@ def test_numbers_and_words_are_read_as_kubernetes_reads_them() -> None:
 
 
 ODD: tuple[object, ...] = (
-    *(None, True, False, 0, 1, -1, 10**18, 0.5, float("nan"), float("inf"), "", "x", "\n", "$(X)", "$(", "a: b", "0", "1e300"),
+    *(
+        None,
+        True,
+        False,
+        0,
+        1,
+        -1,
+        10**18,
+        0.5,
+        float("nan"),
+        float("inf"),
+        "",
+        "x",
+        "\n",
+        "$(X)",
+        "$(",
+        "a: b",
+        "0",
+        "1e300",
+    ),
     *(
         [],
         {},

@@ -76,6 +76,13 @@ def test_a_configuration_that_is_no_yaml_is_told_where_it_breaks() -> None:
     assert {rule for rule, _ in told(text)} == {"configuration"}
 
 
+def test_a_container_without_resources_lacks_those_of_a_container() -> None:
+    start = POD.index("    resources:", POD.index("- name: train"))
+    text = POD[:start] + POD[POD.index("    securityContext:", start) :]
+    found = [str(each) for each in problems({"job.yaml": text})]
+    assert ["containers[0].resources.limits.memory" in found[0], len(found)] == [True, 2], found
+
+
 SERVICE = """\
 ---
 apiVersion: v1

@@ -177,7 +177,7 @@ class Rule:
 
 def resources(container: Field) -> Field:
     """What a container asks for; a TrainJob's trainer gives it another name."""
-    return container["resources"] or container["resourcesPerNode"]
+    return container["resourcesPerNode"] or container["resources"]
 
 
 def is_card(resource: str) -> bool:

@@ -1,9 +1,7 @@
-"""Rules on processes and nodes that meet: how many there are, with which numbers, and where."""
+"""Rules on processes and nodes that meet: how many there are, and with which numbers."""
 
 from __future__ import annotations
 
-import difflib
-import ipaddress
 import re
 from collections.abc import Iterator
 
@@ -19,15 +17,12 @@ from loradock.manifests.check.base import (
 )
 from loradock.manifests.check.command_line import option, variables, words
 from loradock.manifests.check.fields import Field, Found
-from loradock.manifests.check.hosts import known, pods_of, without_cluster
+from loradock.manifests.check.hosts import pods_of
 
 _PROCESSES = ("--nproc", "--nproc-per-node", "--nproc_per_node")
 _RANK = ("--node-rank", "--node_rank")
-_MEETING = ("--rdzv", "--rdzv-endpoint", "--rdzv_endpoint")
-_MASTER, _MASTER_PORT = ("--master-addr", "--master_addr"), ("--master-port", "--master_port")
 _OF_GROUP = ("--nnodes", *_RANK, "--rdzv")
 _OWN_INDEX = re.compile(r"\$\(JOB_COMPLETION_INDEX\)|\bJOB_COMPLETION_INDEX\b")
-_ITSELF = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
 
 def _group(pod: Pod) -> bool:
@@ -65,20 +60,21 @@ def _nodes(manifest: Manifest) -> Iterator[Found]:
             if completions is not None and at_once is not None and 0 < at_once < completions:
                 what = f"is {at_once}: {completions} nodes wait for each other, and they would never all run"
                 yield parallelism.found(what, f"write parallelism: {completions}")
-        made = _counts(manifest, pod)
+        made = counts(manifest, pod)
         for container in pod.main:
-            told = _nnodes(container)
+            told = nnodes(container)
             if made and told is not None and told.count is not None and told.count not in made:
                 where, count = next(iter(made.items()))[::-1]
                 remedy = f"{where}: {told.count}, or {count} here"
                 yield told.found(f"says {told.count} nodes, and the {manifest.kind} has {count}", remedy)
 
 
-def _nnodes(container: Field) -> Field | None:
+def nnodes(container: Field) -> Field | None:
+    """How many nodes a container is told that there are."""
     return option(container, "--nnodes", variable="PET_NNODES")
 
 
-def _counts(manifest: Manifest, pod: Pod) -> dict[int, str]:
+def counts(manifest: Manifest, pod: Pod) -> dict[int, str]:
     """How many nodes there may be meant to be, each with the field that says it; none where the file does not say."""
     runtime = manifest if manifest.kind in RUNTIMES else manifest.runtime
     nodes = manifest.spec.at("trainer.numNodes").whole
@@ -100,7 +96,7 @@ def _same_rank(manifest: Manifest) -> Iterator[Found]:
     for pod in manifest.pods:
         for container in pod.main:
             rank = option(container, *_RANK, variable="PET_NODE_RANK")
-            if rank is not None and rank.count is not None and max(_counts(manifest, pod), default=1) > 1:
+            if rank is not None and rank.count is not None and max(counts(manifest, pod), default=1) > 1:
                 remedy = "write $(JOB_COMPLETION_INDEX), as the Job's controller numbers them"
                 yield rank.found(f"says node {rank.count} in each of the pods", remedy)
 
@@ -146,78 +142,10 @@ def _idle_cards(manifest: Manifest) -> Iterator[Found]:
             yield told.found(what, f"write {cards}, or a limit of {processes}")
 
 
-def _meetings(manifest: Manifest) -> Iterator[tuple[Field, str, str, bool]]:
-    """Where nodes are told to meet, with host, port and whether there are several; what holds references is left."""
-    for pod in manifest.pods if manifest.kind not in RUNTIMES else ():
-        for container in pod.main:
-            place = option(container, *_MEETING)
-            host = place or option(container, *_MASTER, variable="MASTER_ADDR")
-            port = None if place else option(container, *_MASTER_PORT, variable="MASTER_PORT")
-            if host is None or "$" in host.text:
-                continue
-            name, colon, number = host.text.rpartition(":") if place else (host.text, ":", port.text if port else "")
-            told = _nnodes(container)
-            several = max([*_counts(manifest, pod), told.count or 1 if told else 1])
-            yield host, name if colon else host.text, number if colon else "", several > 1
-
-
-def _host(manifest: Manifest) -> Iterator[Found]:
-    made = list(known(manifest))
-    for place, host, _, has_several in _meetings(manifest):
-        firsts = [each.first for each in made if each.counts]
-        name = without_cluster(host)
-        numbers = [found for each in made if (found := each.numbers(name)) is not None]
-        if host.strip("[]") in _ITSELF:
-            if has_several:
-                yield place.found(f"is {host}, where each node would wait for itself", _meet_at(firsts, host))
-        elif not numbers and _is_of_cluster(host):
-            what = f"is {host}, a name that nothing in the file gives to a pod: the nodes never meet"
-            yield place.found(what, _meet_at(firsts, host))
-        elif numbers and any(numbers[0]):
-            what = f"is {host}, which is not the first node: rank 0 keeps the meeting place"
-            yield place.found(what, _meet_at(firsts, host))
-
-
-def _meet_at(firsts: list[str], host: str) -> str:
-    near = difflib.get_close_matches(host, firsts, n=1, cutoff=0.0)
-    return f"the first pod: {near[0]}" if near else "a headless Service, subdomain: ITS NAME, and JOB-0.ITS NAME here"
-
-
-def _is_of_cluster(host: str) -> bool:
-    """True for a name that only the cluster could resolve; another one may lead anywhere."""
-    try:
-        ipaddress.ip_address(host.strip("[]"))
-    except ValueError:
-        return without_cluster(host) != host or host.count(".") <= 1
-    return False
-
-
-def _port(manifest: Manifest) -> Iterator[Found]:
-    """A Service with an address forwards its ports alone; a headless one only names them."""
-    for place, host, port, _ in _meetings(manifest):
-        name = without_cluster(host)
-        service = manifest.neighbour("Service", name.partition(".")[2] or name)
-        ports = [str(entry["port"].whole) for entry in service.spec["ports"]] if service else []
-        if service and ports and port and port not in ports:
-            is_headless = service.spec["clusterIP"].text == "None"
-            what = f"says port {port}, and the Service {service.name} has {', '.join(ports)}"
-            yield place.found(what, "make them one", level="warning" if is_headless else "error")
-
-
 RULES = (
     Rule(name="indexed", says="Pods that need a rank, or limits for each index, are Indexed.", look=_indexed),
     Rule(name="nodes", says="Nodes that wait for each other run at once, as many as each is told.", look=_nodes),
     Rule(name="node-rank", says="Nodes made from one template have a rank each.", look=_same_rank),
     Rule(name="processes", says="A container starts no more processes than it has cards.", look=_processes),
     Rule(name="idle-cards", says="A container starts a process for each card.", look=_idle_cards, level="warning"),
-    Rule(
-        name="rendezvous-host",
-        says="Nodes meet at the first pod, by a name that an object of the file makes.",
-        look=_host,
-    ),
-    Rule(
-        name="rendezvous-port",
-        says="Nodes meet at a port of the Service (a warning where the Service is headless, which names ports only).",
-        look=_port,
-    ),
 )
