@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from manifests.goods import CONFIG_MAP, GOOD, POD
 
 from loradock.manifests.check import problems
+from loradock.manifests.check.run_config import HEARTBEAT_LIMIT, HEARTBEAT_LIMIT_SECONDS
 
 
 def told(text: str) -> list[tuple[str, int | None]]:
@@ -74,6 +77,11 @@ def test_a_configuration_that_stands_in_quotes_is_told_at_its_key() -> None:
 def test_a_configuration_that_is_no_yaml_is_told_where_it_breaks() -> None:
     text = with_config("model: {name: base}", "data: [")
     assert {rule for rule, _ in told(text)} == {"configuration"}
+
+
+def test_the_healthcheck_of_the_image_has_the_limit_that_the_rule_counts_on() -> None:
+    script = (Path(__file__).parents[2] / "docker" / "healthcheck").read_text(encoding="utf-8")
+    assert f"${{{HEARTBEAT_LIMIT}:-{HEARTBEAT_LIMIT_SECONDS}}}" in script
 
 
 def test_a_container_without_resources_lacks_those_of_a_container() -> None:
