@@ -26,6 +26,8 @@ COMMANDS = {
     " --fetch-arg /data --fetch-size 40Gi",
     "job.yaml": "job run.yaml --gpu h200 --data-claim data --output-claim runs --explain",
     "job-two-machines.yaml": "job run.yaml --gpu h200 --gpus 8 --nodes 2 --data-claim data --output-claim runs",
+    "job-net-check.yaml": "job run.yaml --gpu h200 --gpus 8 --nodes 2 --data-claim data --output-claim runs"
+    " --network-policy --net-check",
     "job-openshift.yaml": "job run.yaml --gpu a10 --data-claim data --output-claim runs --openshift",
     "job-air-gapped.yaml": "job run.yaml --gpu a10 --data-claim data --output-claim runs --cache-claim cache"
     " --env HF_HUB_OFFLINE=1 --pull-secret registry",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +218,17 @@ def test_the_network_is_looked_at_by_the_same_pods_in_a_job_of_its_own() -> None
     )
     assert container.keys().isdisjoint({"startupProbe", "livenessProbe"})
     assert "no network" in refused("job", *UNKNOWN, *HERE, "--net-check")
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_what_the_check_of_the_network_is_given_runs_between_two_processes() -> None:
+    look = content("job", *UNKNOWN, *HERE, "--gpus", "2", "--net-check")
+    (container,) = pod_of(only("Job", look))["containers"]
+    command = [sys.executable, "-m", "loradock", *container["args"]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "these ranks can train together" in done.stdout
 
 
 def test_the_help_has_a_line_for_each_option_below_its_section() -> None:

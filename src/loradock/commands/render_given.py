@@ -22,7 +22,7 @@ PLACES = ("data", "output", "cache")
 CARD = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-(?P<part>(\d+c\.)?\d+g\.(?P<gigabytes>\d+)gb(\.[a-z.]+)?))")
 """Resources that NVIDIA's device plugin gives a whole card, a card in turns or a part of one (MIG) as."""
 PART_SHARE = 0.88
-"""GiB a gigabyte in a part's name: an H200's 1g.18gb has 16.0, an A100's 1g.10gb 9.5 (NVIDIA's MIG user guide)."""
+"""GiB a gigabyte in a part's name: assumed. An eighth of an H200 (141 GB) is 1g.18gb, 16.4 GiB before reserves."""
 UNKNOWN_CARD = Gpu(name="not named", memory_bytes=0, capability=(8, 0))
 
 
