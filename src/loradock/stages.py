@@ -71,6 +71,7 @@ class Stages:
     def go(self, *, allowed: Collection[str], exam: Exam | None) -> Result:
         """The stages in order."""
         asked, facts, record, directory = self.loaded.config, self.facts, self.record, self.record.directory
+        plans.require_samples(asked, processes=facts.world_size)
         checkpoint = self.continued_from()
         decided = Progress.of(checkpoint).decided if checkpoint else {}
         config, held = resuming.held(asked, decided, asked_anew=allowed)
