@@ -29,7 +29,7 @@ from loradock.engine.status import Status
 from loradock.engine.watchdog import Phase, Watchdog
 from loradock.errors import NoCheckpoint
 from loradock.facts import Facts, ModelFacts
-from loradock.model import adapters, export, load, shape, source, tokenizer
+from loradock.model import adapters, export, load, shape, source, spread, tokenizer
 from loradock.record import RunRecord
 from loradock.report import card, curve
 from loradock.telling import View, told
@@ -85,6 +85,7 @@ class Stages:
         )
         identity = {
             **fingerprint.of_config(asked),
+            **fingerprint.of_deepspeed(asked),
             **fingerprint.of_versions(),
             **fingerprint.of_plan(plan, world_size=facts.world_size),
             **fingerprint.of_base(base),
@@ -210,8 +211,9 @@ class Stages:
                 planned=-(-(job.plan.value("steps") - done) // cadence["save"]),
             )
             self.view.note(line)
-        if job.plan.value("engine") == "trl" and job.plan.value("packing"):  # the fast engine's own check says more
-            change = check_isolation(job)
+        checks_itself = job.plan.value("engine") != "trl" or job.plan.value("parallel") in spread.MODES
+        if job.plan.value("packing") and not checks_itself:
+            change = isolation.of_job(job)
             self.view.note(f"packing: documents do not see one another (logits move by {change:.1e} of the largest)")
 
     def continued_from(self) -> Checkpoint | None:
@@ -268,22 +270,6 @@ def best(folder: Path, step: int) -> Checkpoint:
 def is_late(field: str) -> bool:
     """True for what is only known once the model is loaded."""
     return field.startswith("adapter.")
-
-
-def check_isolation(job: Job) -> float:
-    """Prove on the real model that two packed rows do not see one another; returns how far the logits moved."""
-    batch = job.steps[0].micro_batches[0]
-    rows = [
-        batch.prepared.row(int(row), length=int(length))[0]
-        for row, length in zip(batch.rows, batch.lengths, strict=True)
-    ]
-    return isolation.check(
-        job.model,
-        rows[0].tolist(),
-        rows[-1].tolist(),
-        dtype=job.plan.value("compute_dtype"),
-        vocabulary=job.plan.model.vocabulary,
-    )
 
 
 def finish_directory(adapter: Path, record: RunRecord) -> None:
