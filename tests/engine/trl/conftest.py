@@ -76,9 +76,15 @@ class Group:
     def adapter(self) -> bytes:
         return (self.folder / "out" / "adapter" / "adapter_model.safetensors").read_bytes()
 
-    def losses(self) -> list[float]:
+    def lines(self, kind: str) -> list[dict[str, Any]]:
         lines = map(json.loads, (self.folder / "out" / "metrics.jsonl").read_text("utf-8").splitlines())
-        return [line["loss"] for line in lines if line["kind"] == "train"]
+        return [line for line in lines if line["kind"] == kind]
+
+    def losses(self) -> list[float]:
+        return [line["loss"] for line in self.lines("train")]
+
+    def steps(self, kind: str) -> list[int]:
+        return [line["step"] for line in self.lines(kind)]
 
     def share(self) -> dict[str, int]:
         record = json.loads((self.folder / "out" / "run.json").read_text(encoding="utf-8"))
@@ -107,7 +113,7 @@ def layer(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def start(layer: str, llama: Path, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    compiled = tmp_path_factory.mktemp("operations")
+    compiled = os.environ.get("TORCH_EXTENSIONS_DIR") or tmp_path_factory.mktemp("operations")
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(

@@ -23,6 +23,17 @@ OFFLOADED = {
 }
 
 
+STOPPED_IN_EVALUATION = """
+import os, signal
+from loradock.engine.trl.trainer import StepTrainer
+real = StepTrainer.evaluate
+def evaluate(self, *rest, **more):
+    os.kill(os.getpid(), signal.SIGTERM)
+    return real(self, *rest, **more)
+StepTrainer.evaluate = evaluate
+"""
+
+
 def assert_same(group: Group, alone: Group) -> None:
     """But for the order of additions."""
     assert len(group.losses()) == STEPS
@@ -90,3 +101,17 @@ def test_packed_documents_are_shown_not_to_see_one_another_once_the_weights_are_
     assert group.finish() == [0, 0], group.text()
     assert "packing check: passed" in group.text()
     assert "evaluation" in group.text()
+
+
+@pytest.mark.parametrize("every", [3, STEPS])
+def test_an_evaluation_that_a_signal_cut_off_is_held_once_the_weights_are_there(
+    every: int, tmp_path: Path, start: Start
+) -> None:
+    settings = ("data.validation=8", f"evaluation.every={every}")
+    first = start(tmp_path, *settings, stage=3, code=STOPPED_IN_EVALUATION)
+    assert first.finish() == [75, 75], first.text()
+    again = start(tmp_path, *settings, stage=3)
+    assert again.finish() == [0, 0], again.text()
+    assert f"continuing from checkpoint-{every}" in again.text()
+    assert again.steps("eval") == list(range(every, STEPS + 1, every))
+    assert again.steps("train") == list(range(1, STEPS + 1))

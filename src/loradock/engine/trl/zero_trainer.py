@@ -27,6 +27,7 @@ class ZeroTrainer(StepTrainer):
     groups: list[list[Any]] | None = None
     zero: zero.ZeroOptimizer | None = None
     owes_evaluation = False
+    had_ended: str | None = None
 
     @property
     def computing(self) -> Any:
@@ -62,7 +63,9 @@ class ZeroTrainer(StepTrainer):
             found += self.packing_check()
         self.emit(Decided(decisions=tuple(found)))
         if self.owes_evaluation:
+            self.owes_evaluation = False
             super().hold_owed_evaluation()
+            self.flow.ended = self.flow.ended or self.had_ended
             if self.flow.ended:
                 raise NothingLeft
 
@@ -75,8 +78,9 @@ class ZeroTrainer(StepTrainer):
         return [Decision(name="packing check", value="passed", why=why)]
 
     def hold_owed_evaluation(self) -> None:
-        """Later: the model computes once DeepSpeed's engine is there."""
+        """Later, also after the last step: the model computes once DeepSpeed's engine is there."""
         self.owes_evaluation = True
+        self.had_ended, self.flow.ended = self.flow.ended, None
 
     def parts(self) -> Stateful:
         """The optimiser as one that gives and takes a whole state."""
