@@ -41,6 +41,7 @@ RUN = (
 )
 # A tiny model's weights are all smaller than what stays whole by default.
 ALL_CUT = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
+DROPOUT = "lora.dropout=0.1"
 SLOW = """
 import time
 from loradock.engine.flow import Flow
@@ -168,3 +169,18 @@ def alone(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Group:
     group = start(tmp_path_factory.mktemp("alone"), count=1)
     assert group.finish() == [0], group.text()
     return group
+
+
+@pytest.fixture(scope="session")
+def undisturbed(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Group]:
+    """Makes the run of two processes, with dropout, that nobody disturbs; each once."""
+    made: dict[str, Group] = {}
+
+    def finished(stage: int, own: Any = ALL_CUT) -> Group:
+        key = json.dumps([stage, own])
+        if key not in made:
+            made[key] = start(tmp_path_factory.mktemp("undisturbed"), DROPOUT, stage=stage, own=own)
+            assert made[key].finish() == [0, 0], made[key].text()
+        return made[key]
+
+    return finished

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from engine.trl.conftest import ALL_CUT, SLOW, STEPS, Group, Start
+from engine.trl.conftest import ALL_CUT, DROPOUT, SLOW, STEPS, Group, Start
 from safetensors.torch import load
 
 from loradock.engine.checkpoints import visible
@@ -61,22 +62,19 @@ def test_processes_train_what_one_does_and_each_holds_its_share(
 
 @pytest.mark.parametrize(("stage", "own"), [(2, ALL_CUT), (3, ALL_CUT), (3, OFFLOADED)])
 def test_a_run_that_a_signal_ended_continues_to_the_same_bits(
-    stage: int, own: Any, tmp_path: Path, start: Start
+    stage: int, own: Any, tmp_path: Path, start: Start, undisturbed: Callable[..., Group]
 ) -> None:
-    dropout = "lora.dropout=0.1"
-    whole = start(tmp_path / "whole", dropout, stage=stage, own=own)
-    assert whole.finish() == [0, 0], whole.text()
-    first = start(tmp_path / "cut", dropout, stage=stage, own=own, code=SLOW)
+    first = start(tmp_path, DROPOUT, stage=stage, own=own, code=SLOW)
     first.reach(2)
     for each in first.processes:
         each.send_signal(signal.SIGTERM)
     assert first.finish() == [75, 75], first.text()
     step, _ = visible(first.folder / "out" / "checkpoints")[0]
     assert step % 4, "it was committed because of the signal"
-    again = start(tmp_path / "cut", dropout, stage=stage, own=own)
+    again = start(tmp_path, DROPOUT, stage=stage, own=own)
     assert again.finish() == [0, 0], again.text()
     assert f"continuing from checkpoint-{step}" in again.text()
-    assert again.adapter() == whole.adapter()
+    assert again.adapter() == undisturbed(stage, own).adapter()
 
 
 def test_a_run_goes_on_without_deepspeed_on_another_number_of_processes(
