@@ -99,15 +99,16 @@ def begun(
     hosts: Sequence[str] = (),
     **environment: str,
 ) -> Pair:
-    """`loradock WORDS` as `count` processes; with `hosts` (made by `two_hosts`) one on each."""
+    """`loradock WORDS` as `count` processes; with `hosts` (made by `two_hosts`) as many on each."""
     folder.mkdir(exist_ok=True)
-    sizes = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": "1" if hosts else str(count)}
+    on_each = count // max(1, len(hosts))
+    sizes = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(on_each)}
     meeting = {"MASTER_ADDR": "10.77.0.1" if hosts else "127.0.0.1", "MASTER_PORT": str(PORT if hosts else free_port())}
     each = {**sizes, **meeting, **({"GLOO_SOCKET_IFNAME": "cable"} if hosts else {}), **environment}
     ranks = []
     for rank in range(count):
-        place = {"RANK": str(rank), "LOCAL_RANK": "0" if hosts else str(rank)}
-        moved = MOVE.format(host=hosts[rank]) if hosts else ""
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank % on_each)}
+        moved = MOVE.format(host=hosts[rank // on_each]) if hosts else ""
         ranks.append(forking.start(folder, *words, code=moved + code, **each, **place))
     return Pair(folder, launcher=ranks, ranks=ranks)
 
