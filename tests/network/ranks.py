@@ -21,9 +21,9 @@ class Ranks:
     folder: Path
     commands: Mapping[int, Command]
 
-    def codes(self) -> dict[int, int]:
+    def codes(self, *, seconds: float = NO_MORE_SECONDS) -> dict[int, int]:
         """The exit codes, once all have ended."""
-        return {rank: each.finish(seconds=NO_MORE_SECONDS) for rank, each in self.commands.items()}
+        return {rank: each.finish(seconds=seconds) for rank, each in self.commands.items()}
 
     def text(self, rank: int) -> str:
         return self.commands[rank].text()
