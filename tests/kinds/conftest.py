@@ -51,7 +51,7 @@ def workload(*, gpus: int = 1, nodes: int = 1, claim: str | None = "runs", **par
         name="first",
         image=IMAGE,
         command=("train", "/etc/loradock/config.yaml"),
-        config_text="model:\n  name: base\noutput: /output/first\n",
+        config_text="model:\n  name: base\ndata:\n  sources:\n    - path: rows.jsonl\noutput: /output/first\n",
         sizes=made,
         nodes=nodes,
         processes=max(1, gpus),

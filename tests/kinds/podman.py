@@ -2,9 +2,11 @@
 
 The image holds what is ours of a real one (entrypoint, healthcheck, user); Python, libraries and loradock are those
 that run the tests, mounted read-only. LORADOCK_TEST_KUBE_IMAGE names a real image instead: an archive of docker save.
+LORADOCK_TEST_PODMAN_ROOT names the root of another Debian whose podman is used, with such an image (CONTRIBUTING.md).
 
-podman 4 differs from Kubernetes: a Job cannot be played (its template is, as a Pod), an emptyDir in memory lies on the
-disk, probes need systemd (tests run their commands instead), and the period of grace is given to `podman stop`.
+podman 4 differs from Kubernetes: a Job cannot be played (its template is, as a Pod) and an emptyDir in memory lies on
+the disk. So does podman 5.4 (seen here): an emptyDir in memory has no limit, probes need systemd (tests run their
+commands instead), and the period of grace is given to `podman stop`.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +31,28 @@ import yaml
 ROOT = Path(__file__).parents[2]
 STAND_IN = "localhost/loradock-stand-in:test"
 REAL = "LORADOCK_TEST_KUBE_IMAGE"
+OTHER_ROOT = "LORADOCK_TEST_PODMAN_ROOT"
+ENTER_ROOT = """
+cd "$1"
+mount --bind . .
+cd "$1"
+for place in /proc /sys /dev; do mount --rbind "$place" ".$place"; done
+for place in /tmp /var/tmp; do mount --bind "$place" ".$place"; done
+pivot_root . mnt
+umount --lazy /mnt
+echo entered
+exec sleep infinity
+"""
 # Where the host has no CAP_SYS_RESOURCE, podman's own limits are refused: they are taken out.
-RUNTIME = """#!{python}
+RUNTIME = """#!/usr/bin/env python3
 import json, os, pathlib, sys
 for flag, value in zip(sys.argv, sys.argv[1:]):
-    file = {{"--bundle": pathlib.Path(value, "config.json"), "--process": pathlib.Path(value)}}.get(flag)
+    file = {"--bundle": pathlib.Path(value, "config.json"), "--process": pathlib.Path(value)}.get(flag)
     if file:
         content = json.loads(file.read_text())
         content.get("process", content).pop("rlimits", None)
         file.write_text(json.dumps(content))
-os.execv("{runc}", ["runc", *sys.argv[1:]])
+os.execvp("runc", ["runc", *sys.argv[1:]])
 """
 
 
@@ -47,9 +62,18 @@ class Podman:
 
     folder: Path
     image: str
+    within: tuple[str, ...] = ()
 
-    def __call__(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        return call(self.folder, *arguments, check=check)
+    def __call__(
+        self, *arguments: str, check: bool = True, given: bytes | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        options = ["--root", str(self.folder / "store"), "--runroot", str(self.folder / "run")]
+        options += ["--cgroup-manager", "cgroupfs", "--runtime", str(self.folder / "runtime")]
+        command = [*self.within, "podman", *options, *arguments]
+        done = subprocess.run(command, input=given, capture_output=True, timeout=900)
+        text = subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
+        assert not check or done.returncode == 0, text.stderr
+        return text
 
     @property
     def version(self) -> int:
@@ -69,7 +93,9 @@ class Podman:
         file = self.folder / "played.yaml"
         file.write_text(yaml.safe_dump_all(objects, sort_keys=False), encoding="utf-8")
         self("kube", "play", "--quiet", str(file))
-        return f"{pod['metadata']['name']}-{pod['spec']['containers'][0]['name']}"
+        spec = pod["spec"] if pod["kind"] == "Pod" else pod["spec"]["template"]["spec"]
+        name = pod["metadata"]["name"] + ("" if pod["kind"] == "Pod" else "-pod")
+        return f"{name}-{spec['containers'][0]['name']}"
 
     def down(self) -> None:
         """Remove what was played, and its volumes."""
@@ -103,33 +129,41 @@ class Podman:
         return done.stdout + done.stderr
 
 
-def call(folder: Path, *arguments: str, check: bool = True, given: bytes | None = None) -> Any:
-    options = ["--root", str(folder / "store"), "--runroot", str(folder / "run"), "--cgroup-manager", "cgroupfs"]
-    command = ["podman", *options, "--runtime", str(folder / "runtime"), *arguments]
-    done = subprocess.run(command, input=given, capture_output=True, timeout=300)
-    text = subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
-    assert not check or done.returncode == 0, text.stderr
-    return text
+@contextmanager
+def other_root() -> Iterator[tuple[str, ...]]:
+    """What puts a command into the root that is named, which sees this machine's temporary folders."""
+    root = os.environ.get(OTHER_ROOT)
+    if root is None:
+        yield ()
+        return
+    command = ["unshare", "--mount", "sh", "-euc", ENTER_ROOT, "sh", root]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"entered\n"
+        yield "nsenter", "--target", str(holder.pid), "--mount"
+        holder.kill()
 
 
-def open_podman(folder: Path) -> Podman:
+def open_podman(folder: Path, within: tuple[str, ...] = ()) -> Podman:
     """Skips where there is no podman that may run a container."""
-    runc = shutil.which("runc")
-    if not shutil.which("podman") or not runc or os.geteuid() != 0:
+    here = within or (shutil.which("podman") and shutil.which("runc"))
+    if not here or os.geteuid() != 0:
         pytest.skip("no podman here")
     folder.mkdir(parents=True, exist_ok=True)
     runtime = folder / "runtime"
-    runtime.write_text(RUNTIME.format(python=sys.executable, runc=runc), encoding="utf-8")
+    runtime.write_text(RUNTIME, encoding="utf-8")
     runtime.chmod(0o755)
     if archive := os.environ.get(REAL):
-        return Podman(folder, call(folder, "load", "--input", archive).stdout.split()[-1])
+        podman = Podman(folder, "", within)
+        return replace(podman, image=podman("load", "--input", archive).stdout.split()[-1])
     changes = ("ENTRYPOINT " + json.dumps([init(), "-g", "--", "/opt/loradock/bin/entrypoint"]), "USER 65532:0")
     changes += ("WORKDIR /workspace", f"ENV PATH={Path(sys.prefix) / 'bin'}:/usr/bin:/bin")
     options = [part for each in changes for part in ("--change", each)]
-    made = call(folder, "import", "--quiet", *options, "-", STAND_IN, given=files_of_image(), check=False)
+    podman = Podman(folder, STAND_IN)
+    made = podman("import", "--quiet", *options, "-", STAND_IN, given=files_of_image(), check=False)
     if made.returncode:
         pytest.skip(f"no podman here: {made.stderr.strip()}")
-    return Podman(folder, STAND_IN)
+    return podman
 
 
 def init() -> str:

@@ -59,7 +59,7 @@ def test_the_folder_holds_nothing_else(examples: Path) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_our_own_check_finds_nothing_in_an_example(examples: Path, name: str) -> None:
     text = (examples / name).read_text(encoding="utf-8")
-    assert [str(each) for each in problems(text, file=name)] == []
+    assert [str(each) for each in problems({name: text})] == []
 
 
 def test_the_documentation_names_every_example(examples: Path) -> None:

@@ -62,7 +62,7 @@ def test_it_is_valid_by_the_schemas_and_our_own_check_finds_nothing(kind: str, p
     for each in objects:
         if each["kind"] in CORE:
             kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
-    assert [str(each) for each in problems(yaml_text(objects), file="rendered")] == []
+    assert [str(each) for each in problems({"rendered": yaml_text(objects)})] == []
 
 
 @pytest.mark.parametrize("kind", [each.name for each in kinds.KINDS])

@@ -10,12 +10,12 @@ from typing import Any
 
 from loradock import __version__
 from loradock.manifests.container import container_security, literal, resources, secret_variables, training
+from loradock.manifests.names import QUEUE_LABEL
 from loradock.manifests.quantities import shown
 from loradock.manifests.workload import CARDS, CONFIG_FILE, Volume, Workload
 
 UID = 65532
 """The image's own user; its group is 0, which stays as it is."""
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 LOCK_DIGITS = 32
 
 
