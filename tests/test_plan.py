@@ -73,7 +73,7 @@ def test_more_processes_than_samples_of_a_step_are_refused_with_both_remedies() 
 def test_processes_that_packs_leave_without_work_are_counted_in_the_reason() -> None:
     idle = decision(planned(facts=plans.machine_with("h200", count=8), config=config()), "accumulation")
     assert (idle.value, "that is work for 3 of 8 processes" in idle.why) == (1, True), idle.why
-    busy = config(train={"global_batch": 128})
+    busy = config(train={"global_batch": 1024})
     assert (
         "work for" not in decision(planned(facts=plans.machine_with("h200", count=8), config=busy), "accumulation").why
     )

@@ -15,8 +15,9 @@ def decide(question: Question) -> Decision:
         why = f"{total} samples a step = {processes} process(es) x {each} micro-batch(es) of up to {micro}"
     else:
         budget_tokens = micro * question.data.limit_tokens
-        passes = math.ceil(total * question.data.mean_tokens / budget_tokens)
-        why = f"{total} samples a step are about {total * question.data.mean_tokens:,.0f} tokens, {budget_tokens:,} a pack"
+        tokens = total * question.data.mean_tokens
+        passes = math.ceil(tokens / budget_tokens)
+        why = f"{total} samples a step are about {tokens:,.0f} tokens, {budget_tokens:,} a pack"
     if passes < processes:
         why += (
             f"; that is work for {passes} of {processes} processes: a larger train.global_batch gives the others some"
