@@ -66,8 +66,8 @@ error: 6 problem(s) in 1 file(s)
 rule is for failures (delete the 0)
   job.yaml:121: quantity: spec.template.spec.volumes[2].emptyDir.sizeLimit is '8Gb', which is no quantity (a number \
 and k, M, G, Ki, Mi or Gi: 16Gi)
-  job.yaml:140: processes: spec.template.spec.containers[0].args[2] starts 2 processes on 1 card(s): two of a card \
-stop NCCL (write 1, or a limit of 2 cards)
+  job.yaml:140: processes: spec.template.spec.containers[0].args[2] starts 2 processes on 1 card(s), and NCCL \
+takes no two on one (write 1, or a limit of 2 cards)
   job.yaml:165: pss-privileged: spec.template.spec.containers[0].securityContext.privileged gives the container the \
 node (delete it; cards come through the device plugin)
 """
