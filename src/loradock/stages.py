@@ -27,8 +27,9 @@ from loradock.engine.peers import Peers
 from loradock.engine.saving import Progress
 from loradock.engine.status import Status
 from loradock.engine.watchdog import Phase, Watchdog
-from loradock.errors import NoCheckpoint
+from loradock.errors import ConfigError, NoCheckpoint
 from loradock.facts import Facts, ModelFacts
+from loradock.memory.sharded import CUTS_WEIGHTS
 from loradock.model import adapters, export, load, shape, source, tokenizer
 from loradock.record import RunRecord
 from loradock.report import card, curve
@@ -71,6 +72,7 @@ class Stages:
     def go(self, *, allowed: Collection[str], exam: Exam | None) -> Result:
         """The stages in order."""
         asked, facts, record, directory = self.loaded.config, self.facts, self.record, self.record.directory
+        plans.require_samples(asked, processes=facts.world_size)
         checkpoint = self.continued_from()
         decided = Progress.of(checkpoint).decided if checkpoint else {}
         config, held = resuming.held(asked, decided, asked_anew=allowed)
@@ -91,6 +93,8 @@ class Stages:
             **fingerprint.of_data(data),
         }
         self.check_identity(identity, checkpoint, allowed=allowed)
+        if exam:
+            check_exam(plan)
         engine = self.choose_engine(plan)
         model = self.load_model(config, base, plan=plan)
         identity |= fingerprint.of_adapter(model)
@@ -211,7 +215,7 @@ class Stages:
             )
             self.view.note(line)
         if job.plan.value("engine") == "trl" and job.plan.value("packing"):  # the fast engine's own check says more
-            change = check_isolation(job)
+            change = isolation.of_job(job)
             self.view.note(f"packing: documents do not see one another (logits move by {change:.1e} of the largest)")
 
     def continued_from(self) -> Checkpoint | None:
@@ -270,20 +274,14 @@ def is_late(field: str) -> bool:
     return field.startswith("adapter.")
 
 
-def check_isolation(job: Job) -> float:
-    """Prove on the real model that two packed rows do not see one another; returns how far the logits moved."""
-    batch = job.steps[0].micro_batches[0]
-    rows = [
-        batch.prepared.row(int(row), length=int(length))[0]
-        for row, length in zip(batch.rows, batch.lengths, strict=True)
-    ]
-    return isolation.check(
-        job.model,
-        rows[0].tolist(),
-        rows[-1].tolist(),
-        dtype=job.plan.value("compute_dtype"),
-        vocabulary=job.plan.model.vocabulary,
-    )
+def check_exam(plan: plans.Plan) -> None:
+    """An exam is held in each process on its own. ConfigError where none has the whole model."""
+    mode = plan.value("parallel")
+    if mode in CUTS_WEIGHTS:
+        what = (
+            f"the demo is examined before and after training, and under train.parallel {mode} no process has its model"
+        )
+        raise ConfigError(what, hint="--set train.parallel=ddp, or train a model of your own: --model, --data")
 
 
 def finish_directory(adapter: Path, record: RunRecord) -> None:

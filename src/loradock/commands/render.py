@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from loradock.commands.render_check import check
-from loradock.commands.render_options import Site, site_options
+from loradock.commands.render_options import Site, SiteCommand
 from loradock.commands.run_options import Ask, run_options
 from loradock.errors import NotWritable, UsageError
 
@@ -17,11 +17,10 @@ KIND_NAMES = ("pod", "job", "jobset", "trainjob")
 QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
 
-@click.command()
+@click.command(cls=SiteCommand)
 @click.argument("kind", required=False, type=click.Choice(KIND_NAMES))
 @run_options
 @click.option("--demo", is_flag=True, help="Render the embedded demo, which needs no card.")
-@site_options
 @click.option("--explain", "is_explained", is_flag=True, help="A comment above each field that says why it is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print objects, sizes with reasons and warnings as JSON.")
 @click.option("-o", "file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE.")
