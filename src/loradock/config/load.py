@@ -96,7 +96,7 @@ def read_preset(name: str) -> Document:
     return parse_document(preset_text(name), file=f"preset {name}")
 
 
-def leaves(config: RunConfig) -> dict[str, Any]:
+def leaves(config: RunConfig | dict[str, Any]) -> dict[str, Any]:
     """Each dotted key with its value; a list of plain values is one leaf, a list of sections has leaves below it."""
     return dict(_leaves(config, ()))
 
