@@ -88,7 +88,8 @@ def load(directory: Path, way: str) -> None:
     peak = Peak()
     before, _ = peak.look()
     if way == "part":
-        model = spread.read(base, asked, dtype=dtype, attention="sdpa", device="cpu", kept_on="cpu")
+        given: Any = {"dtype": dtype, "storage": dtype, "attention": "sdpa", "device": "cpu", "kept_on": "cpu"}
+        model = spread.read(base, asked, **given)
     else:
         model = AutoModelForCausalLM.from_pretrained(
             directory, quantization_config=quantization(asked, dtype), dtype=dtype, device_map={"": "cpu"}

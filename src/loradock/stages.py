@@ -72,6 +72,7 @@ class Stages:
     def go(self, *, allowed: Collection[str], exam: Exam | None) -> Result:
         """The stages in order."""
         asked, facts, record, directory = self.loaded.config, self.facts, self.record, self.record.directory
+        plans.require_samples(asked, processes=facts.world_size)
         checkpoint = self.continued_from()
         decided = Progress.of(checkpoint).decided if checkpoint else {}
         config, held = resuming.held(asked, decided, asked_anew=allowed)
@@ -86,6 +87,7 @@ class Stages:
         )
         identity = {
             **fingerprint.of_config(asked),
+            **fingerprint.of_deepspeed(asked),
             **fingerprint.of_versions(),
             **fingerprint.of_plan(plan, world_size=facts.world_size),
             **fingerprint.of_base(base),
@@ -213,7 +215,8 @@ class Stages:
                 planned=-(-(job.plan.value("steps") - done) // cadence["save"]),
             )
             self.view.note(line)
-        if job.plan.value("engine") == "trl" and job.plan.value("packing"):  # the fast engine's own check says more
+        checks_itself = job.plan.value("engine") != "trl" or job.plan.value("parallel") in CUTS_WEIGHTS
+        if job.plan.value("packing") and not checks_itself:
             change = isolation.of_job(job)
             self.view.note(f"packing: documents do not see one another (logits move by {change:.1e} of the largest)")
 

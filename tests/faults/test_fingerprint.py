@@ -130,6 +130,25 @@ def test_a_text_is_not_taken_for_the_word_that_it_spells() -> None:
     assert [each["data.sources.0.split"] for each in texts] == ['"null"', '"true"', '"1"', "train"]
 
 
+def deepspeed_of(file: Path, text: str) -> dict[str, str]:
+    file.write_text(text, encoding="utf-8")
+    asked = config({"train.deepspeed": str(file), "train.parallel": "zero2"})
+    return fingerprint.of_config(asked) | fingerprint.of_deepspeed(asked)
+
+
+def test_each_key_of_a_deepspeed_file_is_a_field_and_neither_its_place_nor_how_it_is_written(tmp_path: Path) -> None:
+    before = deepspeed_of(tmp_path / "zero.json", '{"zero_optimization": {"overlap_comm": true, "round_robin": 1}}')
+    same = """{"zero_optimization": {"round_robin": 1.0, "stage": "auto",
+               "overlap_comm": true}, "aio": {"block_size": "auto"}, "steps_per_print": 5}"""
+    assert deepspeed_of(tmp_path / "moved.json", same) == before
+    other = deepspeed_of(tmp_path / "zero.json", '{"zero_optimization": {"overlap_comm": false}}')
+    assert changed(before, other) == [
+        "train.deepspeed.zero_optimization.overlap_comm",
+        "train.deepspeed.zero_optimization.round_robin",
+    ]
+    assert changed(fingerprint.of_config(config()), before)[0] == "train.deepspeed"
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny base and two files of rows."""

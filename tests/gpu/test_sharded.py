@@ -74,6 +74,24 @@ def test_cards_that_share_a_model_train_what_one_does(
     assert many["peak"] < one["peak"]
 
 
+@pytest.mark.parametrize("offload", ["false", "true"])
+@pytest.mark.parametrize("stage", [2, 3])
+def test_cards_under_zero_train_what_one_does(
+    stage: int, offload: str, tmp_path: Path, model: Path, rows: Path, record_property: Any
+) -> None:
+    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
+    one = run(tmp_path / "one", "engine=trl", model=model, rows=rows, count=1)
+    asked = (f"train.parallel=zero{stage}", f"train.cpu_offload={offload}")
+    many = run(tmp_path / "many", *asked, model=model, rows=rows, count=CARDS)
+    record_property("told", f"{CARDS} cards: {told(many)}; one card: {one['peak'] / 2**20:,.0f} MiB")
+    assert many["losses"] == pytest.approx(one["losses"], rel=TOLERANCE)
+    share = next(each["value"] for each in many["record"]["engine"] if each["name"] == "share of the model")
+    assert share["local_trained"] == pytest.approx(share["trained"] / CARDS, rel=0.02)
+    assert share["local_weights"] == pytest.approx(share["weights"] / (CARDS if stage == 3 else 1), rel=0.02)
+    if stage == 3:
+        assert many["peak"] < one["peak"]
+
+
 def test_a_run_that_was_repeated_gives_the_same_losses(tmp_path: Path, model: Path, rows: Path) -> None:
     asked = ("train.parallel=fsdp", "deterministic=true")
     runs = [run(tmp_path / name, *asked, model=model, rows=rows, count=2) for name in ("first", "second")]

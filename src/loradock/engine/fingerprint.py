@@ -22,6 +22,7 @@ from loradock.config.load import leaves
 from loradock.config.rules import HUB_PREFIX, is_hub_model
 from loradock.config.schema import RunConfig
 from loradock.config.suggest import unknown_key
+from loradock.engine import zero_config
 from loradock.errors import NoCheckpoint, Problem, UsageError
 from loradock.model import content
 from loradock.model.adapters import BASE_CHANGING
@@ -77,6 +78,16 @@ def of_config(config: RunConfig) -> dict[str, str]:
     if config.model.trust_remote_code is not None:
         fields["model.trust_remote_code"] = "on"  # it repeats the model's name; the code is in base.code
     return fields
+
+
+def of_deepspeed(config: RunConfig) -> dict[str, str]:
+    """Each key of a DeepSpeed configuration of one's own, as it is read: layout, order and "auto" are nothing.
+
+    Raises InputMissing or ConfigError for a file that cannot be read.
+    """
+    path = config.train.deepspeed
+    own = leaves(zero_config.said(Path(path))) if path else {}
+    return {f"train.deepspeed.{key}": _text(value) for key, value in own.items() if value != {}}
 
 
 def of_plan(plan: Plan, *, world_size: int) -> dict[str, str]:
@@ -180,7 +191,7 @@ def _is_path(key: str, value: object) -> bool:
         return value.endswith((".jinja", ".j2"))
     if re.fullmatch(r"data\.sources\.\d+\.path", key):
         return not value.startswith(HUB_PREFIX)
-    return key == "data.validation" or (key == "model.name" and not is_hub_model(value))
+    return key in ("data.validation", "train.deepspeed") or (key == "model.name" and not is_hub_model(value))
 
 
 def _text(value: Any) -> str:

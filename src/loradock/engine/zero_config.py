@@ -33,20 +33,18 @@ matrix of a model that has to be sharded does. DeepSpeed's own 100 000 would kee
 LIVE_NUMBERS = 250_000_000
 """Of gathered weights at a time: a layer of a 70B model has 430 million weights, in NF4 half as many numbers."""
 
+LOGS = ("comms_logger", "flops_profiler", "wall_clock_breakdown", "memory_breakdown", "steps_per_print", "dump_state")
+"""Keys that say what is written about the training, which reads none of it back."""
+
 PASSED_ON = (
     "zero_optimization",
     "zero_force_ds_cpu_optimizer",
     "aio",
     "communication_data_type",
     "data_types",
-    "comms_logger",
-    "flops_profiler",
-    "wall_clock_breakdown",
-    "memory_breakdown",
-    "steps_per_print",
-    "dump_state",
     "disable_allgather",
     "seq_parallel_communication_data_type",
+    *LOGS,
 )
 """Keys of a person's own file that the run takes over as they are."""
 
@@ -85,6 +83,11 @@ def configuration(config: RunConfig, plan: Plan, *, stage: int) -> dict[str, Any
             f"{path} contradicts the run", hint="delete these keys, or what is said of each", problems=found
         )
     return merged(ours, {key: value for key, value in given(own).items() if key in PASSED_ON})
+
+
+def said(path: Path) -> dict[str, Any]:
+    """What a person's own file says that changes how a run computes. Raises as `read`."""
+    return {key: value for key, value in given(read(path)).items() if key in PASSED_ON and key not in LOGS}
 
 
 def made(config: RunConfig, plan: Plan, *, stage: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import ModelError, OutOfMemory
+from loradock.memory.sharded import CUTS_WEIGHTS
 from loradock.model import spread
 from loradock.model.patches import PATCHES
 
@@ -40,8 +41,8 @@ class Coverage:
 def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) -> tuple[Any, Coverage]:
     """Load the base as planned. Returns the frozen transformers model and what quantisation covers.
 
-    Every process puts the whole model on its own card (a device map over cards would break DDP); under FSDP its part,
-    and the weights are stand-ins until the sharded engine has them (`model.spread`). Raises ModelError where
+    Every process puts the whole model on its own card (a device map over cards would break DDP); under FSDP and ZeRO-3
+    its part, and the weights are stand-ins until the engine has them (`model.spread`). Raises ModelError where
     files do not fit the config or quantisation covers less than asked, OutOfMemory where the card is full.
     """
     import torch
@@ -52,9 +53,16 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
     device = f"cuda:{local_rank}" if plan.value("device") == "cuda" else "cpu"
     attention = plan.value("attention")
     try:
-        if plan.value("parallel") == "fsdp":
-            kept_on = "cpu" if plan.value("cpu_offload") else device
-            model = spread.read(base, asked, dtype=dtype, attention=attention, device=device, kept_on=kept_on)
+        if plan.value("parallel") in CUTS_WEIGHTS:
+            model = spread.read(
+                base,
+                asked,
+                dtype=dtype,
+                storage=dtype if plan.value("parallel") == "fsdp" else torch.uint8,
+                attention=attention,
+                device=device,
+                kept_on="cpu" if plan.value("cpu_offload") else device,
+            )
         else:
             model = AutoModelForCausalLM.from_pretrained(
                 base.directory,

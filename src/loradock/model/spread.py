@@ -1,12 +1,13 @@
 """A base whose weights are spread over the processes of a run: each reads a matrix, quantises it, and keeps its part.
 
 No process ever holds the model, neither on its card nor in memory of its own: files are mapped, so that all processes
-of a machine read the same pages, and one matrix at a time is made. Until `engine.sharded` has put the parts
-in their places, a weight is a stand-in of the right shape, dtype and device that takes no memory; using one raises.
+of a machine read the same pages, and one matrix at a time is made. Until the engine has put the parts in their
+places, a weight is a stand-in of the right shape, dtype and device that takes no memory; using one raises.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
@@ -23,19 +24,29 @@ PART = "part_of_this_process"
 GUARD = "guard_of_stand_ins"
 
 
-def read(base: BaseModel, asked: ModelConfig, *, dtype: torch.dtype, attention: str, device: str, kept_on: str) -> Any:
+def read(
+    base: BaseModel,
+    asked: ModelConfig,
+    *,
+    dtype: torch.dtype,
+    storage: torch.dtype,
+    attention: str,
+    device: str,
+    kept_on: str,
+) -> Any:
     """The base model with this process's part of each weight. Parts are what torch.chunk cuts along dimension 0.
 
-    `dtype` is that of weights which are not quantised. Matrices are quantised on `device`; parts of decoder layers are
-    kept on `kept_on`. NF4's scales stay whole on every process. Raises ModelError where the files do not hold the
-    model's weights by its own names.
+    `dtype` is that of weights which are not quantised, `storage` that of the numbers in which NF4 lies (FSDP takes
+    floating-point parameters only). Matrices are quantised on `device`; parts of decoder layers are kept on `kept_on`.
+    NF4's scales stay whole on every process. Raises ModelError where the files do not hold the model's weights by its
+    own names.
     """
     import torch.distributed
 
     count, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     model = skeleton(base, dtype=dtype, attention=attention)
     if asked.quantization == "nf4":
-        make_quantised(model, asked, dtype=dtype)
+        make_quantised(model, asked, dtype=dtype, storage=storage)
     layers = {id(module) for layer in decoder_layers(model) for module in layer.modules()}
     placed: dict[int, torch.nn.Parameter] = {}
     with WeightFiles(base) as files:
@@ -66,7 +77,7 @@ def skeleton(base: BaseModel, *, dtype: torch.dtype, attention: str) -> Any:
     return model
 
 
-def make_quantised(model: Any, asked: ModelConfig, *, dtype: torch.dtype) -> None:
+def make_quantised(model: Any, asked: ModelConfig, *, dtype: torch.dtype, storage: torch.dtype) -> None:
     """Put an empty NF4 layer in the place of every linear layer but the output head."""
     import torch
     from bitsandbytes.nn import Linear4bit
@@ -81,7 +92,7 @@ def make_quantised(model: Any, asked: ModelConfig, *, dtype: torch.dtype) -> Non
                 compute_dtype=dtype,
                 compress_statistics=asked.double_quant,
                 quant_type="nf4",
-                quant_storage=dtype,  # FSDP takes floating-point parameters only
+                quant_storage=storage,
                 device="meta",
             )
             model.set_submodule(name, empty)
@@ -110,6 +121,19 @@ def part_of(value: torch.Tensor, *, count: int, rank: int) -> torch.Tensor:
     """A copy of the rows that fall to one process; none where there are fewer rows than processes."""
     parts = value.detach().chunk(count, dim=0)
     return parts[rank].clone() if rank < len(parts) else value.new_empty((0, *value.shape[1:]))
+
+
+def gathered(part: torch.Tensor, *, shape: torch.Size) -> torch.Tensor:
+    """The whole tensor, on the device of `part`, of the rows of every process. Every process takes part."""
+    import torch.distributed
+
+    count = torch.distributed.get_world_size()
+    rows = math.ceil(shape[0] / count)
+    padded = part.new_zeros((rows, *shape[1:]))
+    padded[: len(part)] = part
+    parts = [torch.empty_like(padded) for _ in range(count)]
+    torch.distributed.all_gather(parts, padded)
+    return torch.cat(parts)[: shape[0]]
 
 
 def like(value: torch.Tensor) -> torch.Tensor:

@@ -199,14 +199,30 @@ class Question:
     @property
     def sharded_obstacle(self) -> str | None:
         """Why the sharded engine cannot be used, or None."""
-        config = self.config
         obstacles = {
+            "float16 needs a loss scale, which it does not keep": self.decided["compute_dtype"] == "float16",
+            "its layers are not compiled": self.config.train.compile != "off",
+        }
+        found = self._needs_whole_weights() | obstacles | self._not_plain()
+        return next((text for text, holds in found.items() if holds), None)
+
+    @property
+    def parts_obstacle(self) -> str | None:
+        """Why a base cannot be read part by part and adapted as any engine but the sharded one does it, or None."""
+        lora = self.config.lora
+        obstacles = {
+            "DoRA takes the norms of whole base weights": lora.dora,
+            "modules_to_save copies whole base weights": bool(lora.modules_to_save),
+        }
+        return next((text for text, holds in (self._needs_whole_weights() | obstacles).items() if holds), None)
+
+    def _needs_whole_weights(self) -> dict[str, bool]:
+        """What no base gives whose weights are read part by part."""
+        config = self.config
+        return {
             "int8 layers keep statistics that are not cut": config.model.quantization == "int8",
             f"lora.init {config.lora.init} takes whole base weights apart": config.lora.init in ("pissa", "olora"),
-            "float16 needs a loss scale, which it does not keep": self.decided["compute_dtype"] == "float16",
-            "its layers are not compiled": config.train.compile != "off",
         }
-        return next((text for text, holds in (obstacles | self._not_plain()).items() if holds), None)
 
     def _not_plain(self) -> dict[str, bool]:
         """What neither the fast nor the sharded engine does."""

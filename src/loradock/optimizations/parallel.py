@@ -29,10 +29,9 @@ def decide(question: Question) -> Decision:
         raise ConfigError(
             f"train.parallel is {wanted}, and engine {engine} does not share in this way", hint="--set engine=auto"
         )
-    if wanted == "fsdp" and question.sharded_obstacle:
-        raise ConfigError(
-            f"train.parallel fsdp cannot be used: {question.sharded_obstacle}", hint="--set train.parallel=auto"
-        )
+    obstacles = {"fsdp": question.sharded_obstacle, "zero3": question.parts_obstacle}
+    if obstacle := obstacles.get(wanted):
+        raise ConfigError(f"train.parallel {wanted} cannot be used: {obstacle}", hint="--set train.parallel=auto")
     return asked(NAME, wanted)
 
 

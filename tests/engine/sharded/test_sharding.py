@@ -26,7 +26,8 @@ pytestmark = pytest.mark.usefixtures("alone")
 def spread_out(model: Path, *settings: str) -> Any:
     config = load(None, overrides=settings, shortcuts={"--model": str(model)}, needs_inputs=False).config
     base = source.find(config.model)
-    return spread.read(base, config.model, dtype=torch.float32, attention="sdpa", device="cpu", kept_on="cpu")
+    given: Any = {"dtype": torch.float32, "storage": torch.float32, "attention": "sdpa", "device": "cpu"}
+    return spread.read(base, config.model, **given, kept_on="cpu")
 
 
 def adapted(model: Path) -> Any:

@@ -5,7 +5,6 @@ A checkpoint holds the whole adapter under peft's names, as every engine's does,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from loradock.model.spread import own_parameters
+from loradock.model.spread import gathered, own_parameters
 
 
 def broadcast(model: Any) -> None:
@@ -21,17 +20,6 @@ def broadcast(model: Any) -> None:
     for _, _, _, parameter in own_parameters(model):
         if parameter.requires_grad:
             torch.distributed.broadcast(parameter.data, src=0)
-
-
-def gathered(part: torch.Tensor, *, shape: torch.Size) -> torch.Tensor:
-    """The whole tensor, on the device of `part`, of the rows of every process. Every process takes part."""
-    count = torch.distributed.get_world_size()
-    rows = math.ceil(shape[0] / count)
-    padded = part.new_zeros((rows, *shape[1:]))
-    padded[: len(part)] = part
-    parts = [torch.empty_like(padded) for _ in range(count)]
-    torch.distributed.all_gather(parts, padded)
-    return torch.cat(parts)[: shape[0]]
 
 
 def join(model: Any, *, everywhere: bool) -> list[tuple[Any, str, torch.nn.Parameter]]:

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from loradock.engine.sharded.adapters import gathered
-from loradock.model.spread import part_of
+from loradock.model.spread import gathered, part_of
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 CLIP_EPSILON = 1e-6

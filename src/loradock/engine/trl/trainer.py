@@ -75,9 +75,12 @@ class StepTrainer(SFTTrainer):
             return
         training_state.restore_adapter(self.model, checkpoint)
         self.state.global_step = checkpoint.step
-        owes_evaluation = self.flow.resume(checkpoint, has_best=self.saver.has_best(checkpoint))
-        if owes_evaluation:
-            self._determine_best_metric(self.evaluate(), None)
+        if self.flow.resume(checkpoint, has_best=self.saver.has_best(checkpoint)):
+            self.hold_owed_evaluation()
+
+    def hold_owed_evaluation(self) -> None:
+        """Evaluate what was saved and not evaluated before the run was cut off."""
+        self._determine_best_metric(self.evaluate(), None)
 
     def let_go(self) -> None:
         """Take out of the model what the trainer's own end would have taken out, for another trainer to begin with."""

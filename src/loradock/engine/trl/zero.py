@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,21 +72,6 @@ def load() -> Any:
     return deepspeed
 
 
-def cut(model: Any, settings: dict[str, Any], *, device: torch.device) -> None:
-    """Cut the weights of a model over the processes, in place and one after the other, wherever they lie.
-
-    None but the one that is being cut is whole on `device` meanwhile, so that a base in host memory need not fit there.
-    What DeepSpeed does not know of, NF4's scales and the buffers, goes to `device` whole.
-    """
-    load().zero.Init(module=model, config_dict_or_path=settings)
-    for parameter in model.parameters():
-        if state := getattr(parameter, "quant_state", None):
-            state.to(device)
-    for module in model.modules():
-        for name, buffer in module.named_buffers(recurse=False):
-            module._buffers[name] = buffer.to(device)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Share:
     """What this process holds: numbers of weights (NF4: two weights in one number), and of the adapter's float32."""
@@ -129,6 +114,12 @@ def verified(engine: Any, *, stage: int) -> Share:
     if stage == STAGES["zero3"] and share.local_weights > share.weights / processes + len(parameters):
         raise replaced(mode, f"the weights are not cut: {share}")
     return share
+
+
+def check_asked(accelerator: Any, *, stage: int) -> None:
+    """EnvironmentUnfit where accelerate was not told of DeepSpeed: it would meet weights that are not there yet."""
+    if accelerator.deepspeed_plugin is None:
+        raise replaced(f"zero{stage}", f"accelerate shares by {accelerator.distributed_type.value}, not by DeepSpeed")
 
 
 def replaced(mode: str, what: str) -> EnvironmentUnfit:
@@ -239,22 +230,3 @@ def as_many_everywhere(batches: list[dict[str, torch.Tensor]]) -> list[dict[str,
     torch.distributed.all_reduce(most, op=torch.distributed.ReduceOp.MAX)
     idle = {**batches[-1], "labels": torch.full_like(batches[-1]["labels"], IGNORED)}
     return batches + [idle] * (int(most) - len(batches))
-
-
-@contextlib.contextmanager
-def whole(parameters: Sequence[Any]) -> Iterator[None]:
-    """Inside, these parameters are whole on every process, for reading."""
-    if not any(hasattr(each, "ds_tensor") for each in parameters):
-        yield
-        return
-    with load().zero.GatheredParameters(list(parameters)):
-        yield
-
-
-def keep_whole(parameters: Sequence[Any]) -> None:
-    """Make these parameters whole on every process for good: what is left of the run reads and writes them."""
-    cut = [each for each in parameters if hasattr(each, "ds_tensor")]
-    if cut:
-        cut[0].all_gather(param_list=cut)
-    for each in cut:
-        each.ds_persist = True

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 
+from loradock.engine import isolation
 from loradock.engine.base import Decided
 from loradock.engine.training_state import Stateful
-from loradock.engine.trl import zero
+from loradock.engine.trl import zero, zero_weights
 from loradock.engine.trl.trainer import StepTrainer
 from loradock.model.adapters import trainable
 from loradock.optimizations.base import Decision
+
+
+class NothingLeft(Exception):
+    """The evaluation that a checkpoint owed has ended the run."""
 
 
 class ZeroTrainer(StepTrainer):
@@ -21,6 +26,8 @@ class ZeroTrainer(StepTrainer):
 
     groups: list[list[Any]] | None = None
     zero: zero.ZeroOptimizer | None = None
+    owes_evaluation = False
+    had_ended: str | None = None
 
     @property
     def computing(self) -> Any:
@@ -34,18 +41,46 @@ class ZeroTrainer(StepTrainer):
             self.groups = [list(group["params"]) for group in optimizer.param_groups]
         return optimizer
 
+    @property
+    def cuts_weights(self) -> bool:
+        """True under ZeRO-3."""
+        return zero.stage_of(self.job.plan) == zero.STAGES["zero3"]
+
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        """ZeRO-3 first: DeepSpeed's own set-up would put the whole model on the card before it cuts it."""
-        settings = self.args.deepspeed
-        if isinstance(settings, dict) and zero.stage_of(self.job.plan) == zero.STAGES["zero3"]:
-            zero.cut(self.job.model, settings, device=self.args.device)
+        """ZeRO-3 first: its weights are not there before they are cut."""
+        if self.cuts_weights:
+            zero.check_asked(self.accelerator, stage=zero.STAGES["zero3"])
+            zero_weights.cut(self.job.model, self.args.deepspeed, device=self.args.device)
         return super()._prepare_for_training(*args, **kwargs)
 
     def after_preparing(self) -> None:
-        """Prove that the model is sharded, and say how."""
+        """Prove that the model is sharded, and say how; then what waits for its weights."""
         share = zero.verified(self.model_wrapped, stage=zero.stage_of(self.job.plan))
         self.zero = zero.ZeroOptimizer(self.model_wrapped, self.groups or [])
-        self.emit(Decided(decisions=(Decision(name="share of the model", value=asdict(share), why=str(share)),)))
+        found = [Decision(name="share of the model", value=asdict(share), why=str(share))]
+        if self.cuts_weights:
+            zero_weights.check_packed(self.job.model, mode="zero3")
+            found += self.packing_check()
+        self.emit(Decided(decisions=tuple(found)))
+        if self.owes_evaluation:
+            self.owes_evaluation = False
+            super().hold_owed_evaluation()
+            self.flow.ended = self.flow.ended or self.had_ended
+            if self.flow.ended:
+                raise NothingLeft
+
+    def packing_check(self) -> list[Decision]:
+        """That packed documents do not see one another, where the plan packs."""
+        if not self.job.plan.value("packing"):
+            return []
+        change = isolation.of_job(replace(self.job, model=self.computing))
+        why = f"documents do not see one another: logits move by {change:.1e} of the largest"
+        return [Decision(name="packing check", value="passed", why=why)]
+
+    def hold_owed_evaluation(self) -> None:
+        """Later, also after the last step: the model computes once DeepSpeed's engine is there."""
+        self.owes_evaluation = True
+        self.had_ended, self.flow.ended = self.flow.ended, None
 
     def parts(self) -> Stateful:
         """The optimiser as one that gives and takes a whole state."""
@@ -54,14 +89,16 @@ class ZeroTrainer(StepTrainer):
     def commit(self) -> None:
         """Save the last step that was completed: every process gathers, rank 0 writes."""
         parts = {**self.parts(), "optimizer": self.zero.gathered() if self.zero else None}
-        with zero.whole(trainable(self.job.model)):
+        with zero_weights.whole(trainable(self.job.model)):
             seconds = self.saver.save(self.flow.progress(self.step), parts, random_state=self.random_state)
         self.meter.pause(seconds)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Also leave the adapter whole."""
-        trained = super().train(*args, **kwargs)
-        zero.keep_whole(trainable(self.job.model))
+        trained = None
+        with suppress(NothingLeft):
+            trained = super().train(*args, **kwargs)
+        zero_weights.keep_whole(trainable(self.job.model))
         return trained
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
