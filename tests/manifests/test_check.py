@@ -71,7 +71,7 @@ def test_the_page_of_rules_is_the_table_of_rules(request: pytest.FixtureRequest)
 def test_the_example_on_the_page_is_what_is_said() -> None:
     text = GOOD
     for old, new in (
-        ("      name: base\n", "      nam: base\n"),
+        ("      name: base\n", "      names: base\n"),
         ("backoffLimit: 3", "backofLimit: 3"),
         ("values: [75]", "values: [0, 75]"),
         ("[launch, --nnodes", '[launch, --nproc, "2", --nnodes'),

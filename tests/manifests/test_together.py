@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 
-from manifests.goods import CONFIG_MAP, GOOD, POD
+import yaml
+from manifests.goods import CONFIG_MAP, GOOD, JOBSET, POD, dumped
 
 from loradock.manifests.check import problems
 from loradock.manifests.check.run_config import HEARTBEAT_LIMIT, HEARTBEAT_LIMIT_SECONDS
@@ -89,6 +91,22 @@ def test_a_container_without_resources_lacks_those_of_a_container() -> None:
     text = POD[:start] + POD[POD.index("    securityContext:", start) :]
     found = [str(each) for each in problems({"job.yaml": text})]
     assert ["containers[0].resources.limits.memory" in found[0], len(found)] == [True, 2], found
+
+
+def test_a_group_of_one_and_a_group_of_several_may_be_one_run() -> None:
+    made = next(yaml.safe_load_all(JOBSET))
+    (worker,) = made["spec"]["replicatedJobs"]
+    leader = deepcopy(worker)
+    leader["name"] = "leader"
+    made["spec"]["replicatedJobs"] = [leader, worker]
+    worker["template"]["spec"] |= {"completionMode": "Indexed", "completions": 2, "parallelism": 2}
+    for group, rank in ((leader, "0"), (worker, "$(PET_NODE_RANK)")):
+        container = group["template"]["spec"]["template"]["spec"]["containers"][0]
+        meeting = ["--nnodes", "3", "--node-rank", rank, "--rdzv", "demo-leader-0-0.demo:29400"]
+        container["args"] = ["launch", *meeting, *container["args"]]
+    assert told(dumped(made)) == []
+    worker["template"]["spec"]["template"]["spec"]["containers"][0]["args"][4] = "1"
+    assert [rule for rule, _ in told(dumped(made))] == ["node-rank"]
 
 
 SERVICE = """\

@@ -12,9 +12,14 @@ _SHELLS = ("sh", "bash", "dash", "ash")
 _REFERENCE = re.compile(r"(?<!\$)\$\(([A-Za-z_]\w*)\)")
 
 
+def arguments(container: Field) -> list[Field]:
+    """The command line of a container, as far as the manifest gives it."""
+    return [*container["command"], *container["args"]]
+
+
 def words(container: Field) -> list[Field]:
-    """The command line of a container, as far as the manifest gives it; a shell's script by its words."""
-    given = [*container["command"], *container["args"]]
+    """The arguments of a container; a shell's script by its words."""
+    given = arguments(container)
     if len(given) < 3 or given[0].text.rpartition("/")[2] not in _SHELLS:
         return given
     return [part for field in given for part in _split(field)]

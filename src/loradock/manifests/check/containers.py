@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from loradock import secrecy
 from loradock.manifests import names
 from loradock.manifests.check.base import Manifest, Rule
-from loradock.manifests.check.command_line import words
+from loradock.manifests.check.command_line import arguments
 from loradock.manifests.check.fields import Field, Found
 
 _REFERENCE = re.compile(r"\$?\$\(([A-Z_][A-Z0-9_]*)\)")  # small letters are a shell's $(command)
@@ -100,7 +100,7 @@ def _references(manifest: Manifest) -> Iterator[Found]:
         for variable in variables:
             yield from _unknown(variable["value"], known=earlier)
             earlier.add(variable["name"].text)
-        for word in words(container):
+        for word in arguments(container):
             yield from _unknown(word, known=known)
 
 
@@ -125,7 +125,7 @@ def _open_variables(manifest: Manifest) -> Iterator[Found]:
                 what = f"of {variable['name'].text} stands in the open, for all who may read the object"
                 yield variable["value"].found(what, _PUT_AWAY)
     for container, _ in _variables(manifest):
-        for word in words(container):
+        for word in arguments(container):
             if _is_open("", word.text):
                 yield word.found("holds a secret in the open, for all who may read the object", _PUT_AWAY)
 

@@ -75,7 +75,10 @@ def nnodes(container: Field) -> Field | None:
 
 
 def counts(manifest: Manifest, pod: Pod) -> dict[int, str]:
-    """How many nodes there may be meant to be, each with the field that says it; none where the file does not say."""
+    """How many nodes there may be meant to be, each with the field that says it; none where the file does not say.
+
+    The first is the number that is made from this template.
+    """
     runtime = manifest if manifest.kind in RUNTIMES else manifest.runtime
     nodes = manifest.spec.at("trainer.numNodes").whole
     if nodes is None and runtime is not None:
@@ -96,7 +99,7 @@ def _same_rank(manifest: Manifest) -> Iterator[Found]:
     for pod in manifest.pods:
         for container in pod.main:
             rank = option(container, *_RANK, variable="PET_NODE_RANK")
-            if rank is not None and rank.count is not None and max(counts(manifest, pod), default=1) > 1:
+            if rank is not None and rank.count is not None and next(iter(counts(manifest, pod)), 1) > 1:
                 remedy = "write $(JOB_COMPLETION_INDEX), as the Job's controller numbers them"
                 yield rank.found(f"says node {rank.count} in each of the pods", remedy)
 
@@ -118,7 +121,7 @@ def _launched(manifest: Manifest) -> Iterator[tuple[Field, int, int]]:
 def _train_alone(container: Field) -> Field | None:
     """The word `train`, where it is not launched: one process then."""
     line = words(container) if runs_loradock(container) else []
-    first = next((word for word in line if word.text in ("launch", "torchrun", "train")), None)
+    first = next((word for word in line if word.text.rpartition("/")[2] in ("launch", "torchrun", "train")), None)
     return first if first is not None and first.text == "train" else None
 
 
@@ -131,7 +134,7 @@ def _beneath(pod: Pod, container: Field) -> Field:
 def _processes(manifest: Manifest) -> Iterator[Found]:
     for told, processes, cards in _launched(manifest):
         if processes > cards:
-            what = f"starts {processes} processes on {cards} card(s): two of a card stop NCCL"
+            what = f"starts {processes} processes on {cards} card(s), and NCCL takes no two on one"
             yield told.found(what, f"write {cards}, or a limit of {processes} cards")
 
 

@@ -60,15 +60,15 @@ EXAMPLE = """\
 warning: job.yaml:124: image-digest: spec.template.spec.initContainers[0].image is registry.example.com/fetch:1.2: \
 a tag can be moved, a digest cannot (docker image inspect --format '{{index .RepoDigests 0}}' IMAGE)
 error: 6 problem(s) in 1 file(s)
-  job.yaml:10: configuration: data['config.yaml']: model.nam is no key (did you mean model.name?)
+  job.yaml:10: configuration: data['config.yaml']: model.names is no key (did you mean model.name?)
   job.yaml:49: schema: spec.backofLimit is no field that Kubernetes knows (did you mean backoffLimit?)
   job.yaml:71: failure-policy-zero: spec.podFailurePolicy.rules[2].onExitCodes.values[0] is 0, which is success: a \
 rule is for failures (delete the 0)
   job.yaml:121: quantity: spec.template.spec.volumes[2].emptyDir.sizeLimit is '8Gb', which is no quantity (a number \
 and k, M, G, Ki, Mi or Gi: 16Gi)
-  job.yaml:140: processes: spec.template.spec.containers[0].args[2] starts 2 processes on 1 card(s): two of a card \
-stop NCCL (write 1, or a limit of 2 cards)
-  job.yaml:165: pss-privileged: spec.template.spec.containers[0].securityContext.privileged gives the container the \
+  job.yaml:141: processes: spec.template.spec.containers[0].args[2] starts 2 processes on 1 card(s), and NCCL takes \
+no two on one (write 1, or a limit of 2 cards)
+  job.yaml:166: pss-privileged: spec.template.spec.containers[0].securityContext.privileged gives the container the \
 node (delete it; cards come through the device plugin)
 """
 TESTS = "tests/manifests/test_pod_security.py"
