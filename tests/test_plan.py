@@ -7,11 +7,12 @@ import random
 import subprocess
 import sys
 
+import pytest
 from facts.recorded import STACK, cards, config, data, machine, models, planned
 
 from loradock import plan as plans
 from loradock.config.schema import RunConfig
-from loradock.errors import OutOfMemory
+from loradock.errors import ConfigError, OutOfMemory
 from loradock.facts import DataFacts, Facts, ModelFacts
 from loradock.optimizations import DECISIONS
 from loradock.optimizations.base import MEMORY_SHARE
@@ -29,7 +30,7 @@ def random_question(seed: int) -> tuple[RunConfig, Facts, ModelFacts, DataFacts]
     facts = machine(card, flash=draw.random() < 0.5, cpus=draw.randint(1, 64), world_size=world)
     asked = config(
         lora={"rank": draw.choice([4, 16, 64]), "dropout": draw.choice([0.0, 0.05])},
-        train={"global_batch": draw.choice([1, 7, 16, 128]), "epochs": draw.choice([0.1, 1, 3])},
+        train={"global_batch": max(world, draw.choice([1, 7, 16, 128])), "epochs": draw.choice([0.1, 1, 3])},
     )
     rows = data(
         rows=draw.choice([1, 50, 5_000, 200_000]),
@@ -58,6 +59,15 @@ def test_any_question_gets_a_plan_that_fits_or_is_refused_for_memory() -> None:
         assert plan.value("steps") >= 1, seed
     assert made > QUESTIONS / 2
     assert refused > 10
+
+
+def test_more_processes_than_samples_of_a_step_are_refused_with_both_remedies() -> None:
+    step = config(train={"global_batch": 8})
+    assert planned(facts=plans.machine_with("h200", count=4, nodes=2), config=step).value("accumulation") == 1
+    with pytest.raises(ConfigError, match=r"16 processes .* train.global_batch is 8: .* no sample for 8") as refused:
+        planned(facts=plans.machine_with("h200", count=8, nodes=2), config=step)
+    assert refused.value.exit_code == 78
+    assert refused.value.hint == "8 GPUs at most, or --set train.global_batch=16, which changes what is trained"
 
 
 def test_every_decision_has_a_name_of_its_own_and_a_reason() -> None:

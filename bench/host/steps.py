@@ -24,6 +24,7 @@ from loradock.engine.fast.model import FastModel
 from loradock.engine.fast.optimizer import FlatAdamW
 from loradock.engine.fast.trainer import FastTrainer
 from loradock.engine.meter import Meter
+from loradock.engine.pace import Pace
 
 WARM_UPS = 3
 
@@ -128,7 +129,9 @@ class BareTrainer(FastTrainer):
             world_size=1,
             config=SimpleNamespace(train=SimpleNamespace(max_grad_norm=1.0)),
             watchdog=SimpleNamespace(beat=lambda *_: None),
+            peers=None,
         )
+        self.pace = Pace(self.device)
         self.optimizer = FlatAdamW(model.adapters, parameters, learning_rate=1e-4, weight_decay=0.0)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda _: 1.0)
         self.meter, self.losses, self.steps_since_line, self.step = Meter(), torch.zeros(()), 0, 0

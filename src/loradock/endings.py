@@ -10,6 +10,7 @@ from loradock import signals
 from loradock.engine import ranks
 from loradock.engine.manifest import DamagedCheckpoint
 from loradock.errors import EnvironmentUnfit, Interrupted, LoradockError, NoCheckpoint, OutOfMemory, Stopped
+from loradock.launching.place import continuing
 
 NATIVE_ERROR = re.compile(r"\(os error (\d+)\)")
 """How libraries that are written in Rust (safetensors, tokenizers) name the error of a system call."""
@@ -22,7 +23,7 @@ def as_loradock_error(error: BaseException, directory: Path, *, has_committed: b
     """
     by = signals.requested()
     if isinstance(error, KeyboardInterrupt) or (by and isinstance(error, (EnvironmentUnfit, OSError, RuntimeError))):
-        hint = f"the same command, or loradock train --resume --output {directory}, continues"
+        hint = continuing(directory)
         kind, committed = (Stopped, "what was new is committed") if has_committed else (Interrupted, "nothing was new")
         return kind(f"stopped by {by or 'a signal'}; {committed}", hint=hint)
     if isinstance(error, LoradockError):

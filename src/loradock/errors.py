@@ -5,7 +5,7 @@ code  meaning                                             class
 ====  ==================================================  =====================
 0     finished and verified                               -
 2     usage: an unknown command or option (click's own)   -
-64    usage: options that contradict each other           UsageError
+64    usage: options that contradict or cannot be taken   UsageError
 65    the data are bad                                    DataError
 66    an input is missing                                 InputMissing
 69    a hub did not answer or refused                     HubError

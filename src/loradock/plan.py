@@ -8,6 +8,7 @@ from typing import Any
 
 from loradock import cards, shapes
 from loradock.config.schema import RunConfig
+from loradock.errors import ConfigError
 from loradock.facts import DataFacts, Facts, ModelFacts
 from loradock.memory.fast import Shape
 from loradock.optimizations import DECISIONS
@@ -56,13 +57,25 @@ class Plan:
         }
 
 
+def require_samples(config: RunConfig, *, processes: int) -> None:
+    """ConfigError where a step has fewer samples than the run has processes: some would never have anything to do."""
+    samples = config.train.global_batch
+    if processes > samples:
+        raise ConfigError(
+            f"{processes} processes (GPUs times machines), and train.global_batch is {samples}: a step has no sample "
+            f"for {processes - samples} of them",
+            hint=f"{samples} GPUs at most, or --set train.global_batch={processes}, which changes what is trained",
+        )
+
+
 def make(
     config: RunConfig, *, facts: Facts, model: ModelFacts, data: DataFacts, reasons: Mapping[str, str] | None = None
 ) -> Plan:
-    """Ask every decision in order; raises EnvironmentUnfit or OutOfMemory where what was asked cannot be.
+    """Ask every decision in order; raises ConfigError, EnvironmentUnfit or OutOfMemory where what was asked cannot be.
 
     `reasons` says by name why a value was asked for, where a person did not.
     """
+    require_samples(config, processes=facts.world_size)
     decided: dict[str, Any] = {}
     decisions: list[Decision] = []
     question = Question(config=config, facts=facts, model=model, data=data, decided=decided)
@@ -90,8 +103,8 @@ def on_card(config: RunConfig, *, card: str, model: ModelFacts, data: DataFacts,
     return make(config, facts=machine_with(card, count=count), model=model, data=data)
 
 
-def machine_with(card: str, *, count: int = 1) -> Facts:
-    """A machine with `count` cards of one name, and a process for each."""
+def machine_with(card: str, *, count: int = 1, nodes: int = 1) -> Facts:
+    """One of `nodes` machines with `count` cards of one name each, and a process for each card."""
     return Facts(
         platform="any",
         python="any",
@@ -99,7 +112,7 @@ def machine_with(card: str, *, count: int = 1) -> Facts:
         memory_bytes=count * (64 << 30),
         in_container=True,
         gpus=(cards.named(card).as_gpu(),) * count,
-        world_size=count,
+        world_size=count * nodes,
         local_world_size=count,
     )
 

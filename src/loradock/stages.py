@@ -27,9 +27,10 @@ from loradock.engine.peers import Peers
 from loradock.engine.saving import Progress
 from loradock.engine.status import Status
 from loradock.engine.watchdog import Phase, Watchdog
-from loradock.errors import NoCheckpoint
+from loradock.errors import ConfigError, NoCheckpoint
 from loradock.facts import Facts, ModelFacts
-from loradock.model import adapters, export, load, shape, source, spread, tokenizer
+from loradock.memory.sharded import CUTS_WEIGHTS
+from loradock.model import adapters, export, load, shape, source, tokenizer
 from loradock.record import RunRecord
 from loradock.report import card, curve
 from loradock.telling import View, told
@@ -71,6 +72,7 @@ class Stages:
     def go(self, *, allowed: Collection[str], exam: Exam | None) -> Result:
         """The stages in order."""
         asked, facts, record, directory = self.loaded.config, self.facts, self.record, self.record.directory
+        plans.require_samples(asked, processes=facts.world_size)
         checkpoint = self.continued_from()
         decided = Progress.of(checkpoint).decided if checkpoint else {}
         config, held = resuming.held(asked, decided, asked_anew=allowed)
@@ -92,6 +94,8 @@ class Stages:
             **fingerprint.of_data(data),
         }
         self.check_identity(identity, checkpoint, allowed=allowed)
+        if exam:
+            check_exam(plan)
         engine = self.choose_engine(plan)
         model = self.load_model(config, base, plan=plan)
         identity |= fingerprint.of_adapter(model)
@@ -211,7 +215,7 @@ class Stages:
                 planned=-(-(job.plan.value("steps") - done) // cadence["save"]),
             )
             self.view.note(line)
-        checks_itself = job.plan.value("engine") != "trl" or job.plan.value("parallel") in spread.MODES
+        checks_itself = job.plan.value("engine") != "trl" or job.plan.value("parallel") in CUTS_WEIGHTS
         if job.plan.value("packing") and not checks_itself:
             change = isolation.of_job(job)
             self.view.note(f"packing: documents do not see one another (logits move by {change:.1e} of the largest)")
@@ -270,6 +274,16 @@ def best(folder: Path, step: int) -> Checkpoint:
 def is_late(field: str) -> bool:
     """True for what is only known once the model is loaded."""
     return field.startswith("adapter.")
+
+
+def check_exam(plan: plans.Plan) -> None:
+    """An exam is held in each process on its own. ConfigError where none has the whole model."""
+    mode = plan.value("parallel")
+    if mode in CUTS_WEIGHTS:
+        what = (
+            f"the demo is examined before and after training, and under train.parallel {mode} no process has its model"
+        )
+        raise ConfigError(what, hint="--set train.parallel=ddp, or train a model of your own: --model, --data")
 
 
 def finish_directory(adapter: Path, record: RunRecord) -> None:

@@ -99,6 +99,17 @@ def test_it_plans_for_the_machine_it_runs_on_where_no_card_is_named(llama: Path)
     assert decided["device"] in ("cpu", "cuda")
 
 
+def test_machines_multiply_the_processes_of_a_named_card_and_of_this_machine(llama: Path) -> None:
+    asked = ("--model", llama, "--rows", "100", "--mean-tokens", "20", "--batch-size", "8", "--nodes", "4")
+    for machine in ((), ("--gpu", "a10", "--gpus", "2")):
+        found = content(*asked, *machine)
+        (mode,) = [each["value"] for each in found["plan"]["decisions"] if each["name"] == "parallel"]
+        assert mode == "ddp"
+    refused = plan(*asked, "--gpu", "a10", "--gpus", "4").exception
+    assert getattr(refused, "exit_code", None) == 78
+    assert "16 processes" in str(refused)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

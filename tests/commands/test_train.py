@@ -132,6 +132,14 @@ def test_two_processes_give_the_losses_of_one(tmp_path: Path, llama: Path, rows:
         torch.testing.assert_close(tensors[1][name], tensor, rtol=1e-2, atol=1e-4)
 
 
+def test_two_processes_with_one_sample_a_step_are_refused_before_any_row_is_read(tmp_path: Path, llama: Path) -> None:
+    arguments = (*inputs(llama, tmp_path / "rows.jsonl"), "--batch-size", "1", "--skip-env-check")
+    (tmp_path / "rows.jsonl").write_text("{broken\n", encoding="utf-8")
+    done = cold("loradock", "launch", "--nproc", "2", "train", *arguments, cwd=tmp_path)
+    assert done.returncode == 78, done.stderr
+    assert "2 processes (GPUs times machines), and train.global_batch is 1" in done.stderr
+
+
 def test_the_same_command_shows_a_finished_run_and_fresh_starts_beside_it(
     tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:

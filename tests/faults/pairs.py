@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +44,10 @@ Flow.after = after
 """
 PORT = 29555
 """In namespaces that nobody else is in."""
+RUN_SECONDS = 240.0
+"""For a whole run: many times what it takes on two processors that others use."""
+ENDS_SECONDS = 60.0
+"""For an end after a fault that is told at once, or after `limits.peer_seconds` of a few seconds."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,16 @@ class Pair:
 
     def reached(self, step: int) -> bool:
         """Wait until a step was made."""
-        return self.launcher[0].wait_until(lambda: f"step {step}/{STEPS}" in self.text())
+        return self.launcher[0].wait_until(lambda: f"step {step}/{STEPS}" in self.text(), seconds=RUN_SECONDS)
 
-    def finish(self) -> list[int]:
-        return [each.finish() for each in self.launcher]
+    def finish(self, *, seconds: float = RUN_SECONDS) -> list[int]:
+        return [each.finish(seconds=seconds) for each in self.launcher]
+
+    def kill(self) -> None:
+        """What a test that failed has left."""
+        for each in self.ranks:
+            if each.ended() is None:
+                each.send(signal.SIGKILL)
 
 
 Start = Callable[..., Pair]
@@ -88,15 +99,16 @@ def begun(
     hosts: Sequence[str] = (),
     **environment: str,
 ) -> Pair:
-    """`loradock WORDS` as `count` processes; with `hosts` (made by `two_hosts`) one on each."""
+    """`loradock WORDS` as `count` processes; with `hosts` (made by `two_hosts`) as many on each."""
     folder.mkdir(exist_ok=True)
-    sizes = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": "1" if hosts else str(count)}
+    on_each = count // max(1, len(hosts))
+    sizes = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(on_each)}
     meeting = {"MASTER_ADDR": "10.77.0.1" if hosts else "127.0.0.1", "MASTER_PORT": str(PORT if hosts else free_port())}
     each = {**sizes, **meeting, **({"GLOO_SOCKET_IFNAME": "cable"} if hosts else {}), **environment}
     ranks = []
     for rank in range(count):
-        place = {"RANK": str(rank), "LOCAL_RANK": "0" if hosts else str(rank)}
-        moved = MOVE.format(host=hosts[rank]) if hosts else ""
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank % on_each)}
+        moved = MOVE.format(host=hosts[rank // on_each]) if hosts else ""
         ranks.append(forking.start(folder, *words, code=moved + code, **each, **place))
     return Pair(folder, launcher=ranks, ranks=ranks)
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from loradock.engine.fast import trainer as fast
+from loradock.engine import loop
 from loradock.engine.fast.batch import FlatBatch
 from loradock.engine.fast.head import Head
 from loradock.engine.fast.layer import Layer
@@ -83,7 +83,7 @@ class FastSeams:
             return changed(real(self, batch, **more), self.step + 1, True)
 
         patch(FastTrainer, "loss_and_gradients", loss_and_gradients)
-        change_evaluation(fast, changed, patch=patch)
+        change_evaluation(loop, changed, patch=patch)
 
     def gradient(self, changed: OnGradient, *, patch: Patch = setattr) -> None:
         real = FastTrainer.loss_and_gradients

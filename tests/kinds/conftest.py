@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny import BASE
 
+from bench.train.models import MODELS
 from loradock.config.load import load
 from loradock.facts import Facts, Gpu
 from loradock.manifests import asked
 from loradock.manifests.sizes import sizes
 from loradock.manifests.workload import SecretVariable, Workload
 
+CONFIG = """\
+name: support-answers
+model: {name: Mistral-7B-v0.3}
+data: {sources: [rows.jsonl], max_length: 2048}
+train: {global_batch: 32}
+"""
 IMAGE = "r.example/loradock@sha256:" + "0123456789abcdef" * 4
 CARD = Gpu(name="NVIDIA H200", memory_bytes=141 << 30, capability=(9, 0))
 
@@ -41,7 +51,7 @@ def workload(*, gpus: int = 1, nodes: int = 1, claim: str | None = "runs", **par
         name="first",
         image=IMAGE,
         command=("train", "/etc/loradock/config.yaml"),
-        config_text="model:\n  name: base\noutput: /output/first\n",
+        config_text="model:\n  name: base\ndata:\n  sources:\n    - path: rows.jsonl\noutput: /output/first\n",
         sizes=made,
         nodes=nodes,
         processes=max(1, gpus),
@@ -68,3 +78,18 @@ def is_writing(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture
 def examples() -> Path:
     return Path(__file__).parents[2] / "docs" / "examples" / "kubernetes"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the commands are given: run.yaml, a model without weights, no rows."""
+    model = tmp_path / "Mistral-7B-v0.3"
+    model.mkdir()
+    values = {name: value for name, value in MODELS["mistral-7b"].items() if name != "source"}
+    content = {**values, "architectures": ["MistralForCausalLM"], "bos_token_id": 1, "eos_token_id": 2}
+    (model / "config.json").write_text(json.dumps(content), encoding="utf-8")
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        shutil.copy(BASE / name, model)
+    (tmp_path / "run.yaml").write_text(CONFIG, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

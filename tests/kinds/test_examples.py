@@ -5,29 +5,19 @@ The model is a config.json and a tokenizer, as in the tests of `loradock plan`; 
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
-import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 from click.testing import CliRunner
 from kinds.conftest import IMAGE
-from tiny import BASE
 
-from bench.train.models import MODELS
 from loradock.cli import cli
 from loradock.manifests.check import problems
 from loradock.manifests.policy import POLICY
 
-CONFIG = """\
-name: support-answers
-model: {name: Mistral-7B-v0.3}
-data: {sources: [rows.jsonl], max_length: 2048}
-train: {global_batch: 32}
-"""
 COMMANDS = {
     "pod-demo.yaml": "pod --demo",
     "pod-object-store.yaml": "pod run.yaml --gpu h200 --output-claim runs"
@@ -36,6 +26,8 @@ COMMANDS = {
     " --fetch-arg /data --fetch-size 40Gi",
     "job.yaml": "job run.yaml --gpu h200 --data-claim data --output-claim runs --explain",
     "job-two-machines.yaml": "job run.yaml --gpu h200 --gpus 8 --nodes 2 --data-claim data --output-claim runs",
+    "job-net-check.yaml": "job run.yaml --gpu h200 --gpus 8 --nodes 2 --data-claim data --output-claim runs"
+    " --network-policy --net-check",
     "job-openshift.yaml": "job run.yaml --gpu a10 --data-claim data --output-claim runs --openshift",
     "job-air-gapped.yaml": "job run.yaml --gpu a10 --data-claim data --output-claim runs --cache-claim cache"
     " --env HF_HUB_OFFLINE=1 --pull-secret registry",
@@ -45,21 +37,6 @@ COMMANDS = {
     " --queue team-a --node-selector nvidia.com/gpu.product=NVIDIA-H200",
 }  # fmt: skip
 LOCK = re.compile(r"(lock-sha256: )\S+")
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the commands are given: run.yaml, a model without weights, no rows."""
-    model = tmp_path / "Mistral-7B-v0.3"
-    model.mkdir()
-    values = {name: value for name, value in MODELS["mistral-7b"].items() if name != "source"}
-    content = {**values, "architectures": ["MistralForCausalLM"], "bos_token_id": 1, "eos_token_id": 2}
-    (model / "config.json").write_text(json.dumps(content), encoding="utf-8")
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copy(BASE / name, model)
-    (tmp_path / "run.yaml").write_text(CONFIG, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -82,7 +59,7 @@ def test_the_folder_holds_nothing_else(examples: Path) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_our_own_check_finds_nothing_in_an_example(examples: Path, name: str) -> None:
     text = (examples / name).read_text(encoding="utf-8")
-    assert [str(each) for each in problems(text, file=name)] == []
+    assert [str(each) for each in problems({name: text})] == []
 
 
 def test_the_documentation_names_every_example(examples: Path) -> None:

@@ -17,7 +17,8 @@ from loradock.config.schema import RunConfig
 from loradock.config.strict_yaml import parse_document
 from loradock.manifests.asked import secret_variable, toleration
 from loradock.manifests.explain import explain
-from loradock.manifests.workload import Fetch, Placement, Volume, Workload, problems
+from loradock.manifests.refusals import problems
+from loradock.manifests.workload import Account, Fetch, Placement, Volume, Workload
 from loradock.manifests.write import yaml_text
 
 
@@ -55,11 +56,19 @@ TEXTS: dict[str, Callable[[str], Workload]] = {
     "node label's value": lambda text: put(placement=Placement(node_selector=(("x", text),))),
     "toleration": lambda text: put(placement=Placement(tolerations=(toleration(text),))),
     "topology": lambda text: put(placement=Placement(topology_key=text)),
+    "scheduler": lambda text: put(placement=Placement(scheduler=text)),
+    "runtime class": lambda text: put(placement=Placement(runtime_class=text)),
+    "service account": lambda text: put(account=Account(service_account=text)),
+    "label": lambda text: put(labels=((text, "x"),)),
+    "label's value": lambda text: put(labels=(("x", text),)),
+    "annotation": lambda text: put(annotations=((text, "x"),)),
+    "annotation's value": lambda text: put(annotations=(("x", text),)),
+    "address": lambda text: put(egress=(text,)),
     "device": lambda text: put(devices=((text, 1),)),
     "fetch image": lambda text: put(fetch=Fetch(image=text)),
     "fetch argument": lambda text: put(fetch=Fetch(image=IMAGE, arguments=(text,))),
 }
-AS_KEYS = ("node label", "device", "toleration")
+AS_KEYS = ("node label", "label", "annotation", "device", "toleration")
 """Where a good text is a key by intent, or may have several parts."""
 
 
@@ -134,7 +143,8 @@ def test_the_control_a_pasted_text_is_found() -> None:
         ("image", "r.example/x@sha256:123"), ("namespace", "a.b"), ("run id", "a b"), ("claim", "Data"),
         ("host path", "/../etc"), ("variable", "1A"), ("secret's key", "a b"), ("queue", "a/b"), ("device", "a b"),
         ("node label", "a b"), ("node label's value", "a b"), ("toleration", "a=b:Never"), ("argument", "a\0b"),
-        ("value", "\ud800"),
+        ("value", "\ud800"), ("label", "app.kubernetes.io/name"), ("annotation", "loradock/run-id"),
+        ("address", "10.0.0.1"), ("address", "10.0.0.1/8"), ("address", "all"), ("scheduler", "A"),
     ],
 )  # fmt: skip
 def test_what_kubernetes_refuses_is_told_before_with_what_it_takes(field: str, text: str) -> None:

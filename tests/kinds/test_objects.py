@@ -16,10 +16,10 @@ from loradock.errors import UsageError
 from loradock.manifests.check import problems
 from loradock.manifests.explain import explain
 from loradock.manifests.policy import POLICY, codes
-from loradock.manifests.workload import Fetch, Placement, Toleration
+from loradock.manifests.workload import Account, Fetch, Placement, Toleration
 from loradock.manifests.write import yaml_text
 
-CORE = ("Pod", "Job", "ConfigMap", "Service")
+CORE = ("Pod", "Job", "ConfigMap", "Service", "NetworkPolicy")
 EVERYTHING = Placement(
     queue="team-a",
     priority_class="high",
@@ -47,7 +47,11 @@ def rendered(kind: str, **parts: Any) -> list[dict[str, Any]]:
         {},
         {"gpus": 0, "claim": None, "config_text": None, "command": ("train", "--demo")},
         {"gpus": 8, "placement": EVERYTHING, "pull_secret": "registry", "namespace": "team", "deadline_seconds": 3600},
-        {"is_openshift": True, "fetch": Fetch(image="tool@sha256:" + "a" * 64, arguments=("copy", "$(HOME)"))},
+        {
+            "account": Account(is_openshift=True),
+            "egress": ("10.0.0.0/8",),
+            "fetch": Fetch(image="tool@sha256:" + "a" * 64, arguments=("copy", "$(HOME)")),
+        },
     ],
     ids=["one card", "no card", "everything", "openshift, fetched"],
 )
@@ -58,7 +62,7 @@ def test_it_is_valid_by_the_schemas_and_our_own_check_finds_nothing(kind: str, p
     for each in objects:
         if each["kind"] in CORE:
             kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
-    assert [str(each) for each in problems(yaml_text(objects), file="rendered")] == []
+    assert [str(each) for each in problems({"rendered": yaml_text(objects)})] == []
 
 
 @pytest.mark.parametrize("kind", [each.name for each in kinds.KINDS])
@@ -161,7 +165,7 @@ def test_a_trainjob_patches_only_what_trainer_lets_it_patch() -> None:
 
 def test_openshift_is_given_no_uid_and_any_other_cluster_the_images_own() -> None:
     assert pod_of(one("Pod", rendered("pod")))["securityContext"]["runAsUser"] == 65532
-    left = pod_of(one("Pod", rendered("pod", is_openshift=True)))["securityContext"]
+    left = pod_of(one("Pod", rendered("pod", account=Account(is_openshift=True))))["securityContext"]
     assert left.keys() == {"runAsNonRoot", "fsGroupChangePolicy", "seccompProfile"}
 
 

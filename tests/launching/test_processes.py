@@ -41,7 +41,10 @@ def started(folder: Path, code: str, *, grace: str = "", failed_seconds: float =
 
 def ended(launcher: subprocess.Popen[str]) -> dict[str, object]:
     """What the launcher found, and what was written."""
-    output, errors = launcher.communicate(timeout=60)
+    try:
+        output, errors = launcher.communicate(timeout=60)
+    finally:
+        launcher.kill()  # what it started goes with it
     *shown, found = output.splitlines()
     return {**json.loads(found), "shown": shown, "errors": errors}
 
@@ -68,9 +71,12 @@ def test_each_process_knows_its_place_and_only_the_first_one_is_shown(tmp_path: 
 
 
 def test_the_first_that_fails_lends_its_exit_code_and_the_others_may_end_by_themselves(tmp_path: Path) -> None:
-    code = (
-        "import os, sys, time; rank = os.environ['RANK']; time.sleep(0 if rank == '1' else 1); sys.exit(79 - int(rank))"
-    )
+    code = """
+import os, pathlib, sys, time
+rank, word = int(os.environ['RANK']), pathlib.Path(os.environ['LORADOCK_LAST_WORDS'], '1.json')
+while rank == 0 and not word.exists(): time.sleep(0.02)
+sys.exit(79 - rank)
+"""
     found = launched(tmp_path, code)
     assert (found["codes"], found["culprit"]) == ([79, 78], 1)
     assert "ended with exit code 78; then rank 0: 79" in str(found["told"])
@@ -80,10 +86,12 @@ def test_one_that_another_took_along_is_not_the_one_that_failed(tmp_path: Path) 
     """Rank 0 ends first: it was told of rank 1's end, and lingers no longer."""
     code = """
 import os, pathlib, sys, time
+words = pathlib.Path(os.environ['LORADOCK_LAST_WORDS'])
 if os.environ['RANK'] == '0':
-    pathlib.Path(os.environ['LORADOCK_LAST_WORDS'], '0.told').touch()
+    (words / '0.told').touch()
     sys.exit(65)
-time.sleep(1); sys.exit(65)
+while not (words / '0.json').exists(): time.sleep(0.02)
+sys.exit(65)
 """
     found = launched(tmp_path, code)
     assert (found["codes"], found["culprit"]) == ([65, 65], 1)
@@ -169,7 +177,8 @@ def test_a_signal_that_the_caller_ignored_stays_ignored(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with processes.passed_on() as signals:
-            assert signals == {signal.SIGTERM, signal.SIGINT}
+            assert signal.SIGHUP not in signals
+            assert signal.SIGTERM in signals
     finally:
         signal.signal(signal.SIGHUP, before)
 

@@ -14,14 +14,27 @@ from pathlib import Path
 import pytest
 import torch
 from faults.forking import Forking
-from faults.pairs import SAVE_EVERY, SLOW, STEPS, adapter, arguments, begun, cut, lines, read, two_hosts
+from faults.pairs import (
+    ENDS_SECONDS,
+    RUN_SECONDS,
+    SAVE_EVERY,
+    SLOW,
+    STEPS,
+    adapter,
+    arguments,
+    begun,
+    cut,
+    lines,
+    read,
+    two_hosts,
+)
 from safetensors.torch import load
 
 from loradock.errors import Hung
 
 PEER_SECONDS = 5.0
-SLACK_SECONDS = 60.0
-"""Also for the launcher, which gives what does not end its time: 25 s."""
+GIVES_UP_SECONDS = 25.0
+"""That the launcher gives to what does not end."""
 PATHS = os.pathsep.join(sys.path)
 
 
@@ -57,7 +70,7 @@ class Launcher:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def reached(self, step: int) -> None:
-        until = time.monotonic() + 300
+        until = time.monotonic() + RUN_SECONDS
         while f"step {step}/{STEPS}" not in self.text():
             assert self.process.poll() is None, self.text()
             assert time.monotonic() < until, self.text()
@@ -72,8 +85,13 @@ class Launcher:
             found[int(next(word[5:] for word in environment if word.startswith(b"RANK=")))] = int(child)
         return found
 
-    def finish(self) -> int:
-        return self.process.wait(timeout=300)
+    def finish(self, *, seconds: float = RUN_SECONDS) -> int:
+        """Wait for its end; one that does not end is killed with its processes, and fails the test."""
+        try:
+            return self.process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(f"no end within {seconds} s:\n{self.text()[-3000:]}") from None
 
 
 # The steps of a run are made slower once its engine is imported.
@@ -115,12 +133,13 @@ def test_a_killed_process_ends_the_run_with_137_and_its_name(tmp_path: Path, wor
     launcher = Launcher(tmp_path, words, "--nproc", "2")
     launcher.reached(SAVE_EVERY + 1)
     os.kill(launcher.ranks()[1], signal.SIGKILL)
-    assert launcher.finish() == 137, launcher.text()
+    assert launcher.finish(seconds=ENDS_SECONDS) == 137, launcher.text()
     host = os.uname().nodename
-    assert f"error: another process of this run has ended: rank 1 on {host}, after step" in launcher.text()
-    assert f"launch: rank 1 on {host} was killed by SIGKILL; then rank 0: 71" in launcher.text()
+    assert f"error: another process of this run has ended: rank 1 on {host}, last heard of " in launcher.text()
+    assert f"launch: rank 1 on {host} was killed by SIGKILL; then rank 0, for that reason;" in launcher.text()
     status = read(tmp_path, "status.json")
-    assert (status["state"], status["exit_code"]) == ("failed", 71)
+    assert (status["state"], status["exit_code"]) == ("failed", 137)
+    assert "[Gloo]" not in launcher.text()
 
 
 @pytest.mark.full
@@ -131,6 +150,7 @@ def test_a_signal_to_the_launcher_ends_with_75_and_the_same_command_continues_to
     launcher.reached(SAVE_EVERY + 1)
     launcher.process.send_signal(signal.SIGTERM)
     assert launcher.finish() == 75, launcher.text()
+    assert "or loradock launch --nproc 2 train --resume --output out, continues" in launcher.text()
     again = Launcher(tmp_path, words, "--nproc", "2", name="again")
     assert again.finish() == 0, again.text()
     assert "continuing from checkpoint-" in again.text()
@@ -171,9 +191,7 @@ def test_what_is_lost_is_named_on_the_host_that_is_left_and_the_run_continues_to
         else:
             for process in (*both[lost].ranks().values(), both[lost].process.pid):
                 os.kill(process, signal.SIGKILL)
-        began = time.monotonic()
-        code = left.finish()
-        assert time.monotonic() - began < PEER_SECONDS + SLACK_SECONDS
+        code = left.finish(seconds=ENDS_SECONDS + GIVES_UP_SECONDS)
         assert code == (71 if "killed" in fault else Hung.exit_code), left.text()
         assert re.search(rf"error: .* rank {lost} on {hosts[lost]}", left.text())
         if fault == "stopped":

@@ -11,7 +11,8 @@ from manifests.goods import DIGEST, GOODS
 
 @dataclass(frozen=True, kw_only=True)
 class Broken:
-    """`old`, the first one after `after`, becomes `new`; all from `onward` on does, where that is given.
+    """`old`, the first one after `after`, becomes `new`; all from `onward` on does, where that is given. `and_old`
+    becomes `and_new` besides.
 
     The line named is the first that holds `at`, from `near` on. Without `near` that is from the changed line on,
     without `at` it is the changed line.
@@ -27,11 +28,14 @@ class Broken:
     after: str = ""
     at: str = ""
     near: str = ""
+    and_old: str = ""
+    and_new: str = ""
+    level: str = "error"
 
     @property
     def text(self) -> str:
         end = len(self.good) if self.onward else self._start + len(self.old)
-        return self.good[: self._start] + self.new + self.good[end:]
+        return (self.good[: self._start] + self.new + self.good[end:]).replace(self.and_old or "\0", self.and_new)
 
     @property
     def line(self) -> int:
@@ -46,7 +50,9 @@ class Broken:
 
 def cases() -> list[Broken]:
     """What is refused."""
-    return [Broken(good=GOODS[kind], **case) for kind, listed in _listed("broken.yaml").items() for case in listed]
+    files = ("broken.yaml", "broken_together.yaml")
+    listed = [item for name in files for item in _listed(name).items()]
+    return [Broken(good=GOODS[kind], **case) for kind, given in listed for case in given]
 
 
 def fine() -> list[Broken]:

@@ -12,12 +12,15 @@ from loradock.manifests.check.reading import read
 
 GOOD = (Path(__file__).parent / "good.yaml").read_text(encoding="utf-8")
 DIGEST = "@sha256:" + "0123456789abcdef" * 4
+CONFIG_MAP = GOOD.split("---\n")[0]
 JOB: dict[str, Any] = next(made.root.value for made in read(GOOD, file="good.yaml")[0] if made.kind == "Job")  # type: ignore[assignment]
 IMAGE = f"registry.example.com/loradock{DIGEST}"
 
 
 def dumped(*objects: dict[str, Any]) -> str:
-    return yaml.safe_dump_all(deepcopy(list(objects)), sort_keys=False, default_flow_style=False, width=200)
+    """The objects, and the ConfigMap that their pods mount."""
+    text = yaml.safe_dump_all(deepcopy(list(objects)), sort_keys=False, default_flow_style=False, width=200)
+    return f"{text}---\n{CONFIG_MAP}"
 
 
 def template(**spec: Any) -> dict[str, Any]:
@@ -34,7 +37,11 @@ def of(version: str, kind: str, spec: dict[str, Any], **metadata: Any) -> dict[s
 
 
 QUEUED = {"labels": {"kueue.x-k8s.io/queue-name": "gpus"}}
-REPLICATED = {"name": "node", "replicas": 1, "template": {"spec": {"backoffLimit": 0, "template": template()}}}
+REPLICATED: dict[str, Any] = {
+    "name": "node",
+    "replicas": 1,
+    "template": {"spec": {"backoffLimit": 0, "template": template()}},
+}
 JOBSET = dumped(
     of(
         "jobset.x-k8s.io/v1alpha2",
@@ -60,6 +67,13 @@ _PATCH = {
     ],
     "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}],
 }
+_NODE = deepcopy(REPLICATED)
+_NODE["template"]["spec"]["template"]["spec"]["containers"][0]["name"] = "node"
+RUNTIME = of(
+    "trainer.kubeflow.org/v1alpha1",
+    "ClusterTrainingRuntime",
+    {"mlPolicy": {"numNodes": 1, "torch": {}}, "template": {"spec": {"replicatedJobs": [_NODE]}}},
+)
 TRAINJOB = dumped(
     of(
         "trainer.kubeflow.org/v1alpha1",
@@ -89,14 +103,8 @@ TRAINJOB = dumped(
                 }
             ],
         },
-    )
-)
-RUNTIME = dumped(
-    of(
-        "trainer.kubeflow.org/v1alpha1",
-        "ClusterTrainingRuntime",
-        {"mlPolicy": {"numNodes": 1, "torch": {}}, "template": {"spec": {"replicatedJobs": [REPLICATED]}}},
-    )
+    ),
+    RUNTIME | {"metadata": {"name": "torch-distributed"}},
 )
 CRONJOB = dumped(
     of("batch/v1", "CronJob", {"schedule": "0 2 * * *", "jobTemplate": {"spec": {"template": template()}}}),
@@ -109,13 +117,13 @@ DEPLOYMENT = dumped(
         {"selector": {"matchLabels": template()["metadata"]["labels"]}, "template": template(restartPolicy="Always")},
     )
 )
-LIST = dumped({"apiVersion": "v1", "kind": "List", "items": list(yaml.safe_load_all(JOBSET + "---\n" + POD))})
+LIST = dumped({"apiVersion": "v1", "kind": "List", "items": list(yaml.safe_load_all(JOBSET + "---\n" + POD))[::2]})
 GOODS = {
     "Job": GOOD,
     "Service": GOOD.split("---\n")[2],
     "JobSet": JOBSET,
     "TrainJob": TRAINJOB,
-    "ClusterTrainingRuntime": RUNTIME,
+    "ClusterTrainingRuntime": dumped(RUNTIME),
     "CronJob": CRONJOB,
     "Pod": POD,
     "Deployment": DEPLOYMENT,

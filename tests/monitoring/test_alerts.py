@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from loradock.monitoring.alerts import Alert, found
+from loradock.monitoring.alerts import Alert, found, straggling
 
 GIB = 1 << 30
 Line = dict[str, Any]
@@ -153,3 +153,32 @@ def test_a_run_of_a_moment_says_nothing_about_data_and_padding() -> None:
     short = lines(seconds=lambda *_: 0.001, data=lambda *_: 0.0005,
                   padding_share=lambda *_: 0.5)  # fmt: skip
     assert found(short, []) == []
+
+
+def step_of(*hosts: str, **seconds: float) -> Line:
+    by_rank = zip(seconds.items(), hosts or "b" * len(seconds), strict=True)
+    return {"step": 1, "rank_seconds": {f"{name[1:]}@{host}": value for (name, value), host in by_rank}}
+
+
+def test_a_straggler_is_slower_than_the_others_by_more_than_noise_over_many_lines() -> None:
+    slow = [step_of(r0=1.0, r1=1.0, r2=1.08) for _ in range(20)]
+    alert = straggling(slow)
+    assert alert
+    assert "rank 2 on b takes 8 % longer" in alert.what
+    assert straggling(slow[:9]) is None, "too few lines"
+    assert straggling([step_of(r0=1.0, r1=1.04)] * 20) is None, "within the share"
+    noisy = [step_of(r0=1.0, r1=0.7 + 0.8 * (number % 2)) for number in range(20)]
+    assert straggling(noisy) is None
+    assert straggling([{"step": 1, "rank_seconds": None}] * 20) is None, "one process alone"
+
+
+def test_a_straggler_beside_others_of_its_host_is_not_to_be_left_out_with_the_host() -> None:
+    several = straggling([step_of("a", "b", r0=1.0, r1=2.0)] * 20)
+    alone = straggling([step_of("b", "b", r0=1.0, r1=2.0)] * 20)
+    assert several
+    assert alone
+    assert several.remedy.endswith("or leave b out")
+    assert (
+        alone.remedy
+        == "top, nvidia-smi -q -d PERFORMANCE and /sys/fs/cgroup/cpu.max tell of other work, heat and a CPU quota"
+    )

@@ -35,6 +35,7 @@ def values(rank, size, name, *, device):
     return made
 collective.values = values
 """
+BAD_SUMS = BAD_VALUES.replace("+= 1", "+= size != collective.EXCHANGED")
 HANGS_ALONE = """
 import time
 from loradock.network import collective
@@ -164,6 +165,13 @@ def test_the_rank_whose_values_arrive_wrong_is_named(forking: Forking, tmp_path:
     assert stage == "all-reduce"
     assert what.startswith("gloo: the values of rank 1 (")
     assert what.endswith("arrive wrong")
+
+
+def test_a_sum_that_is_wrong_is_found_where_all_values_arrive(forking: Forking, tmp_path: Path) -> None:
+    ranks = start(forking, tmp_path, "--only", "all-reduce", ranks=(0, 1), codes={1: BAD_SUMS})
+    assert ranks.codes() == {0: UNFIT, 1: UNFIT}
+    assert "gloo fails on every rank" in one(ranks)[2]
+    assert one(ranks)[2].endswith("the sum of 1 values of float32 is wrong")
 
 
 def test_the_rank_that_holds_a_collective_up_is_named_though_its_process_lives(

@@ -3,33 +3,50 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 
 from loradock import termination
-from loradock.errors import EnvironmentUnfit, UsageError
+from loradock.errors import EnvironmentUnfit, Problem, UsageError
 from loradock.launching import processes
-from loradock.launching.place import interfaces, place_of
+from loradock.launching.place import AUTO, LAUNCHER, interfaces, mistakes, place_of
 
 SHOWN_LINES = 30
 TORCHRUNS = "TORCHELASTIC_"
+LAUNCHED = ("train", "net-check")
+UNREAD = "loradock.launch.unread"
+
+
+class Option(click.Option):
+    """One whose unreadable value is noted, so that it is told with every other mistake."""
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """The value, None where it cannot be read."""
+        try:
+            return super().process_value(ctx, value)
+        except click.BadParameter as unread:
+            ctx.meta.setdefault(UNREAD, []).append(Problem(what=unread.format_message()))
+            return None
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option(
     "--nproc",
-    default="auto",
+    default=AUTO,
     envvar="PET_NPROC_PER_NODE",
     metavar="N|auto",
     help="Processes here; auto: one for each visible GPU, one where there is none.",
 )
-@click.option("--nnodes", type=click.IntRange(min=1), default=1, envvar="PET_NNODES", help="Machines.")
+@click.option("--nnodes", cls=Option, type=click.IntRange(min=1), default=1, envvar="PET_NNODES", help="Machines.")
 @click.option(
     "--node-rank",
+    cls=Option,
     type=int,
     envvar=["JOB_COMPLETION_INDEX", "PET_NODE_RANK"],
     help="Which of them this is, from 0; default: $JOB_COMPLETION_INDEX.",
@@ -37,23 +54,26 @@ TORCHRUNS = "TORCHELASTIC_"
 @click.option("--rdzv", metavar="HOST:PORT", help="Where they meet: the host of node 0, and a free port of it.")
 @click.option(
     "--grace",
+    cls=Option,
     type=click.FloatRange(min=0),
     metavar="SECONDS",
     help="After a signal, before processes that still run are killed; default: as long as they need.",
 )
 @click.option("--logs", type=click.Path(path_type=Path), help="Keep what all but the first process write here.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
 def launch(
+    context: click.Context,
     *,
     nproc: str,
-    nnodes: int,
+    nnodes: int | None,
     node_rank: int | None,
     rdzv: str | None,
     grace: float | None,
     logs: Path | None,
     command: tuple[str, ...],
 ) -> None:
-    """Run COMMAND (train and its options) as several processes, one for each GPU.
+    """Run COMMAND (train or net-check, and its options) as several processes, one for each GPU.
 
     \b
     loradock launch train run.yaml
@@ -62,16 +82,20 @@ def launch(
 
     The exit code is that of the process that failed first; 128 and the signal's number where one was killed.
     """
-    place = place_of(processes=counted(nproc), nodes=nnodes, node=node_rank, meeting=rdzv or kubeflows())
+    meeting, nodes = rdzv or kubeflows(), nnodes or 1
+    problems = [*context.meta.get(UNREAD, ()), *mistakes(processes=nproc, nodes=nodes, node=node_rank, meeting=meeting)]
+    refuse([*problems, *misspelt(context, command)])
+    place = place_of(processes=counted(nproc), nodes=nodes, node=node_rank, meeting=meeting)
     chosen = interfaces(place, os.environ)
     for name, interface in chosen.items():
         click.echo(f"launch: {name}={interface}, which leads to {place.host}", err=True)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(TORCHRUNS)} | chosen
+    started_by = {LAUNCHER: shlex.join(["loradock", *sys.argv[1 : -len(command)]])}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(TORCHRUNS)}
     folder = log_folder(logs)
     launched = processes.launch(
         [sys.executable, "-m", "loradock", *command],
         place=place,
-        environment=environment,
+        environment=environment | chosen | started_by,
         folder=folder,
         grace_seconds=grace,
     )
@@ -83,12 +107,34 @@ def launch(
     sys.exit(launched.culprit.code if launched.culprit else 0)
 
 
+def misspelt(context: click.Context, command: tuple[str, ...]) -> list[Problem]:
+    """Why the command is none that can be launched, or does not take its options, as each process would say it."""
+    name, *arguments = command
+    group = context.find_root().command
+    page = group.get_command(context, name) if isinstance(group, click.Group) and name in LAUNCHED else None
+    if page is None:
+        what = f"{name} is no option of launch" if name.startswith("-") else f"{name} cannot be launched"
+        return [Problem(what=what, hint=f"loradock launch [OPTIONS] {' or '.join(LAUNCHED)} [ITS OPTIONS]")]
+    try:
+        page.make_context(name, arguments, parent=context.parent)
+    except click.UsageError as unfit:
+        return [Problem(what=f"{name}: {unfit.format_message()}", hint=f"loradock {name} --help")]
+    return []
+
+
+def refuse(problems: list[Problem]) -> None:
+    """UsageError with all of them, where there are any; nothing was started."""
+    if len(problems) == 1:
+        raise UsageError(problems[0].what, hint=problems[0].hint)
+    if problems:
+        what = f"{len(problems)} mistakes in what launch was given; nothing was started"
+        raise UsageError(what, hint="loradock launch --help", problems=problems)
+
+
 def counted(nproc: str) -> int:
     """How many processes; auto counts the cards without importing torch."""
-    if nproc.isdecimal() and int(nproc):
+    if nproc != AUTO:
         return int(nproc)
-    if nproc != "auto":
-        raise UsageError(f"--nproc {nproc} is neither a number nor auto", hint="--nproc 2")
     from loradock import probe
     from loradock.host import Host
 

@@ -42,6 +42,7 @@ class WithCards(click.Command):
 @run_options(output="output, as train takes it; nothing is written there.")
 @click.option("--gpu", metavar="NAME", help="Plan for this card (a10, h200, ...; see below), which need not be here.")
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Plan for so many cards, a process for each.")
+@click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="... of each of so many machines.")
 @click.option("--price-per-hour", type=click.FloatRange(min=0), metavar="X", help="Price of one card, for the cost.")
 @click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Plan without the data: so many rows ...")
 @click.option("--mean-tokens", type=click.IntRange(min=1), metavar="M", help="... of so many tokens on average ...")
@@ -52,6 +53,7 @@ def plan(
     *,
     gpu: str | None,
     gpus: int | None,
+    nodes: int,
     price_per_hour: float | None,
     rows: int | None,
     mean_tokens: int | None,
@@ -63,7 +65,7 @@ def plan(
     \b
     loradock plan run.yaml --gpu a10 --price-per-hour 0.75
     loradock plan --preset mistral-a10 --model DIR --rows 170000 --mean-tokens 155 --gpu a10
-    loradock plan --model DIR --rows 170000 --mean-tokens 155 --gpu h100 --gpus 8
+    loradock plan --model DIR --rows 170000 --mean-tokens 155 --gpu h100 --gpus 8 --nodes 2
 
     Of the model only config.json and the tokenizer are needed, no weights. Gains are predictions: `loradock diagnose`
     measures them.
@@ -75,7 +77,7 @@ def plan(
     warnings.simplefilter("ignore")
     made_up = _made_up(rows, mean_tokens, longest_tokens)
     loaded = _loaded(ask, needs_rows=made_up is None)
-    facts = _machine(gpu, count=gpus)
+    facts = _machine(gpu, count=gpus, nodes=nodes)
     base, model, length = _model(loaded.config)
     if made_up:
         data, at_length = made_up_facts(*made_up, length=length, validation=loaded.config.data.validation), None
@@ -135,16 +137,17 @@ def _loaded(ask: Ask, *, needs_rows: bool) -> Loaded:
     return ask.load()
 
 
-def _machine(gpu: str | None, *, count: int | None) -> Facts:
-    """The named card's machine, or this one; with so many processes, where a number is given."""
+def _machine(gpu: str | None, *, count: int | None, nodes: int) -> Facts:
+    """One of the machines, with the named card or as this one; with so many processes, where a number is given."""
     from loradock import plan as plans
     from loradock import probe
     from loradock.host import Host
 
     if gpu:
-        return plans.machine_with(gpu, count=count or 1)
+        return plans.machine_with(gpu, count=count or 1, nodes=nodes)
     here = probe.gather(Host())
-    return replace(here, world_size=count, local_world_size=count) if count else here
+    count = count or (max(1, len(here.gpus)) if nodes > 1 else None)
+    return replace(here, world_size=count * nodes, local_world_size=count) if count else here
 
 
 def _model(config: RunConfig) -> tuple[BaseModel, Any, int]:

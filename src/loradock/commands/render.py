@@ -8,19 +8,19 @@ from pathlib import Path
 
 import click
 
-from loradock.commands.render_options import Site, site_options
+from loradock.commands.render_check import check
+from loradock.commands.render_options import Site, SiteCommand
 from loradock.commands.run_options import Ask, run_options
-from loradock.errors import ConfigError, InputMissing, NotWritable, UsageError
+from loradock.errors import NotWritable, UsageError
 
 KIND_NAMES = ("pod", "job", "jobset", "trainjob")
 QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
 
-@click.command()
+@click.command(cls=SiteCommand)
 @click.argument("kind", required=False, type=click.Choice(KIND_NAMES))
 @run_options
 @click.option("--demo", is_flag=True, help="Render the embedded demo, which needs no card.")
-@site_options
 @click.option("--explain", "is_explained", is_flag=True, help="A comment above each field that says why it is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print objects, sizes with reasons and warnings as JSON.")
 @click.option("-o", "file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE.")
@@ -28,6 +28,8 @@ QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     "--check", "checked", type=click.Path(path_type=Path), multiple=True, metavar="FILE",
     help="Check a manifest instead, ours or any other.",
 )  # fmt: skip
+@click.option("--skip", "skipped", multiple=True, metavar="RULE", help="With --check: leave out a rule.")
+@click.option("--strict", "is_strict", is_flag=True, help="With --check: warnings are errors.")
 def render(
     ask: Ask,
     *,
@@ -38,6 +40,8 @@ def render(
     as_json: bool,
     file: Path | None,
     checked: tuple[Path, ...],
+    skipped: tuple[str, ...],
+    is_strict: bool,
 ) -> None:
     """Write a run as Kubernetes objects: KIND is pod, job, jobset or trainjob.
 
@@ -55,8 +59,10 @@ def render(
     from loradock.manifests.write import yaml_text
 
     if checked:
-        check(checked, as_json=as_json)
+        check(checked, skipped=skipped, is_strict=is_strict, as_json=as_json)
         return
+    if skipped or is_strict:
+        raise UsageError(f"{'--skip' if skipped else '--strict'} is for --check", hint="--check FILE")
     if kind is None:
         raise UsageError("render what?", hint=f"loradock render {'|'.join(KIND_NAMES)} ..., or --check FILE")
     for name, value in QUIET.items():
@@ -82,24 +88,3 @@ def put(text: str, file: Path | None) -> None:
         file.write_text(text, encoding="utf-8")
     except OSError as error:
         raise NotWritable(f"cannot write {file}: {error.strerror}", hint="-o FILE elsewhere") from error
-
-
-def check(files: tuple[Path, ...], *, as_json: bool) -> None:
-    """Say what is wrong with manifests. ConfigError with every problem of all of them."""
-    from loradock.manifests.check import problems
-
-    found = []
-    for file in files:
-        try:
-            found += problems(file.read_text(encoding="utf-8"), file=str(file))
-        except OSError as error:
-            raise InputMissing(f"{file} cannot be read: {error.strerror}", hint=f"ls {file.parent}") from error
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"{file} is not UTF-8 text: {error.reason}", hint=f"file {file}") from error
-    if as_json:
-        click.echo(json.dumps([vars(each) for each in found], indent=2))
-    if found:
-        raise ConfigError(f"{len(found)} problem(s) in {len(files)} file(s)", problems=found)
-    if not as_json:
-        for file in files:
-            click.echo(f"ok: {file}")

@@ -2,36 +2,74 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
 from loradock.config.schema import RunConfig
-from loradock.manifests import names
+from loradock.manifests import asked, names
 from loradock.manifests.workload import Workload
 from loradock.model import hub_cache
 
+HOLDING = ("data", "output", "cache")
+"""Volumes that something may lie on before the pod starts; the others are empty then."""
+RDMA = re.compile(r"rdma|/hca|infiniband|roce|/efa|hostdev|sriov|mlnx", re.IGNORECASE)
+
 
 def warnings_of(workload: Workload, config: RunConfig, *, is_demo: bool) -> list[str]:
-    """A line each, for the image, the volumes and the paths of the configuration."""
-    found: list[str] = []
-    if not names.is_by_digest(workload.image):
-        hint = "docker inspect --format '{{index .RepoDigests 0}}' " + workload.image
-        found.append(f"{workload.image} is a tag, and a tag can move: --image REF@sha256:... (after a push, {hint})")
-    places = {each.name: each for each in workload.volumes}
-    if workload.sizes.output_bytes.value:
-        found.append("the output goes with the pod: --output-claim PVC keeps it")
-    if any(each.host_path for each in workload.volumes):
-        found.append("Pod Security `baseline` and `restricted` refuse hostPath volumes")
+    """A line each, for the image, the volumes, the network and the paths of the configuration."""
+    found = [*_of_objects(workload), *_of_network(workload)]
     if is_demo:
         return found
-    paths = [config.model.name, *(each.path for each in config.data.sources if not each.path.startswith("hub:"))]
-    for path in paths:
-        found += _of_path(path, places=set(places))
+    output = asked.output(config.output or workload.name, name=workload.name)
+    if config.output not in (None, output):
+        found.append(f"the run writes to {output}, on the output's volume, and not to {config.output}")
+    if workload.egress == () and (hub_cache.is_hub_id(config.model.name) or workload.fetch):
+        found.append("the network policy lets nothing be fetched: --allow-egress CIDR")
+    places = {each.name for each in workload.volumes} & set(HOLDING)
+    for path in _inputs(config):
+        found += _of_path(path, places=places)
     return found
 
 
-def _of_path(path: str, *, places: set[str]) -> list[str]:
+def _of_objects(workload: Workload) -> Iterator[str]:
+    if not names.is_by_digest(workload.image):
+        hint = "docker inspect --format '{{index .RepoDigests 0}}' " + workload.image
+        yield f"{workload.image} is a tag, and a tag can move: --image REF@sha256:... (after a push, {hint})"
+    if workload.sizes.output_bytes.value:
+        yield "the output goes with the pod: --output-claim PVC keeps it"
+    if any(each.host_path for each in workload.volumes):
+        yield "Pod Security `baseline` and `restricted` refuse hostPath volumes"
+
+
+def _of_network(workload: Workload) -> Iterator[str]:
+    for name, _ in workload.devices:
+        if RDMA.search(name):
+            yield (
+                f"NCCL pins memory for {name}: containers of the nodes need an unlimited memlock (`ulimit -l`); "
+                "the capability IPC_LOCK is refused by Pod Security, and would not help a user that is not root"
+            )
+
+
+def _inputs(config: RunConfig) -> Iterator[str]:
+    """The paths that the configuration names."""
+    if not hub_cache.is_hub_id(config.model.name):
+        yield config.model.name
+    yield from (each.path for each in config.data.sources if not each.path.startswith("hub:"))
+    if isinstance(config.data.validation, str):
+        yield config.data.validation
+    if config.data.template.endswith(".jinja"):
+        yield config.data.template
+    if config.train.deepspeed:
+        yield config.train.deepspeed
+
+
+def _of_path(path: str, *, places: set[str]) -> Iterator[str]:
     """A path that is none of the pod's."""
-    if hub_cache.is_hub_id(path):
-        return []
     if not path.startswith("/"):
-        return [] if "data" in places else [f"{path} has no volume to lie on: --data-claim PVC"]
-    is_there = any(path.startswith(f"/{place}/") for place in places)
-    return [] if is_there else [f"{path} is no path of the pod: one relative to the data volume, or below /data"]
+        if "data" not in places:
+            yield f"{path} has no volume to lie on: --data-claim PVC"
+    elif not any(path.startswith(f"/{place}/") for place in places):
+        here = ", but one of this machine" if Path(path).exists() else ""
+        remedy = f"put it on the data volume (--data-claim PVC), and name it from there, as {Path(path).name}"
+        yield f"{path} is no path of the pod{here}: {remedy}"

@@ -2,51 +2,62 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from typing import Any
 
 from loradock import __version__, probe
-from loradock import plan as plans
-from loradock.commands.render_options import PLACES, Site, counts, host_paths, pairs
+from loradock.commands import render_given
+from loradock.commands.render_given import PLACES, Given
+from loradock.commands.render_options import Site
+from loradock.commands.render_sizes import sized
 from loradock.commands.render_warnings import warnings_of
 from loradock.commands.run_options import Ask
+from loradock.config import no_effect
 from loradock.config.load import Loaded
 from loradock.config.schema import RunConfig
-from loradock.errors import InputMissing, UsageError
-from loradock.facts import DataFacts, Facts, Gpu, ModelFacts
+from loradock.errors import UsageError
 from loradock.host import Host
-from loradock.manifests import asked, names, quantities
-from loradock.manifests import sizes as sizing
-from loradock.manifests.sizes import CPUS_A_CARD, CPUS_WITHOUT, Seen, Sizes
-from loradock.manifests.workload import CONFIG_FILE, CONFIG_FOLDER, Fetch, Placement, Workload, problems
+from loradock.manifests import asked, names
+from loradock.manifests.refusals import problems
+from loradock.manifests.sizes import Sizes
+from loradock.manifests.workload import CONFIG_FILE, CONFIG_FOLDER, Account, Fetch, Workload
 from loradock.manifests.write import one_document
 
-ROWS = 10_000
-"""Of the data set that sizes are made for: all of them as long as is allowed, so that no row has to be read."""
-UNKNOWN_CARD = Gpu(name="not named", memory_bytes=0, capability=(8, 0))
-CPU_MEMORY_BYTES = 64 << 30
+GATHERING_SECONDS = 600
+"""That a stage of net-check waits for a rank: pods of other nodes may still be pulling the image."""
 
 
 def described(ask: Ask, *, site: Site, is_demo: bool) -> tuple[Workload, list[str]]:
-    """The workload and what a person should know about it. UsageError with every text that Kubernetes refuses."""
-    loaded = demo_run(ask) if is_demo else ask.load()
+    """The workload and what a person should know about it. UsageError with everything that cannot be rendered."""
+    loaded = demo_run(ask, is_whole=site.whole_config) if is_demo else ask.load()
     config = loaded.config
-    name = names.safe_name(run_name(config, is_demo=is_demo)) if site.name is None else site.name
-    fetched_bytes = quantities.read(site.fetch_size) if site.fetch_image else None
-    sizes, notes = sized(config, site, is_demo=is_demo, fetched_bytes=fetched_bytes or 0)
+    given, wrong = render_given.read(site)
+    sizes, notes = sized(config, site, given, is_demo=is_demo)
+    command = demo_command(ask) if is_demo else ("train", f"{CONFIG_FOLDER}/{CONFIG_FILE}")
+    workload = assembled(site, given, name=workload_name(config, site, is_demo=is_demo), sizes=sizes, command=command)
+    if not is_demo:
+        text = config_text(config, name=workload.name, is_whole=site.whole_config)
+        workload = replace(workload, config_text=text)
+    if wrong := [*wrong, *problems(workload)]:
+        raise UsageError("this cannot be rendered", problems=wrong)
+    warnings = [*loaded.warnings, *notes, *warnings_of(workload, config, is_demo=is_demo)]
+    return (as_net_check(workload) if site.net_check else workload), warnings
+
+
+def assembled(site: Site, given: Given, *, name: str, sizes: Sizes, command: tuple[str, ...]) -> Workload:
+    """The run without its configuration."""
     volumes = asked.volumes(
         sizes,
         claims={place: getattr(site, f"{place}_claim") for place in PLACES},
-        host_paths=host_paths(site.host_path),
-        fetched_bytes=fetched_bytes,
+        host_paths=given.host_paths,
+        fetched_bytes=given.fetched_bytes,
     )
     places = {each.name for each in volumes}
-    workload = Workload(
+    return Workload(
         name=name,
         image=site.image or f"loradock:{__version__}",
-        command=demo_command(ask) if is_demo else ("train", f"{CONFIG_FOLDER}/{CONFIG_FILE}"),
-        config_text=None if is_demo else config_text(config, name=name),
+        command=command,
         sizes=sizes,
         namespace=site.namespace,
         run_id=site.run_id,
@@ -55,26 +66,47 @@ def described(ask: Ask, *, site: Site, is_demo: bool) -> tuple[Workload, list[st
         processes=max(1, sizes.gpus.value),
         volumes=volumes,
         working_directory=asked.DATA if "data" in places else None,
-        environment=environment(site, has_cache="cache" in places),
-        secrets=tuple(asked.secret_variable(text) for text in site.secret_env),
+        environment=environment(given, has_cache="cache" in places),
+        secrets=given.secrets,
         fetch=Fetch(image=site.fetch_image, arguments=site.fetch_arg) if site.fetch_image else None,
         pull_secret=site.pull_secret,
-        devices=counts(site.device),
-        placement=placement(site),
+        labels=given.labels,
+        annotations=given.annotations,
+        card_resource=given.card_resource,
+        devices=given.devices,
+        placement=given.placement,
         failures=site.failures,
         deadline_seconds=site.deadline_seconds,
-        is_openshift=site.openshift,
+        ttl_seconds=site.ttl_seconds,
+        account=Account(
+            service_account=site.service_account, uid=site.uid, fs_group=site.fs_group, is_openshift=site.openshift
+        ),
         has_read_only_root=site.read_only_root,
+        egress=site.allow_egress if site.network_policy else None,
     )
-    if wrong := problems(workload):
-        raise UsageError("Kubernetes would refuse this", problems=wrong)
-    return workload, [*loaded.warnings, *notes, *warnings_of(workload, config, is_demo=is_demo)]
 
 
-def demo_run(ask: Ask) -> Loaded:
+def as_net_check(workload: Workload) -> Workload:
+    """The same pods, which look at the network between them and end. UsageError for one that is alone."""
+    if workload.nodes * workload.processes == 1:
+        raise UsageError("--net-check of one process: there is no network", hint="--gpus N, or --nodes N")
+    return replace(
+        workload,
+        name=names.safe_name(f"net-check-{workload.name}"),
+        command=("net-check", "--timeout", str(GATHERING_SECONDS)),
+        config_text=None,
+        fetch=None,
+        failures=0,
+        beats=False,
+    )
+
+
+def demo_run(ask: Ask, *, is_whole: bool) -> Loaded:
     """The demo's configuration with what was set on top."""
     from loradock.demo import exam
 
+    if is_whole:
+        raise UsageError("--demo has no configuration to render whole", hint="leave out --whole-config, or --demo")
     if ask.config is not None or ask.preset is not None:
         raise UsageError("--demo brings its own configuration", hint="leave out CONFIG and --preset, or --demo")
     loaded = replace(ask, config=exam.CONFIG).load()
@@ -90,6 +122,11 @@ def demo_command(ask: Ask) -> tuple[str, ...]:
     return ("train", "--demo", "--output", asked.OUTPUT, *(f"{f}={v}" for f, v in flags.items()), *settings)
 
 
+def workload_name(config: RunConfig, site: Site, *, is_demo: bool) -> str:
+    """As it was given, or made from the run's."""
+    return names.safe_name(run_name(config, is_demo=is_demo)) if site.name is None else site.name
+
+
 def run_name(config: RunConfig, *, is_demo: bool) -> str:
     """The run's name: asked for, or from the model and the first source."""
     if is_demo:
@@ -100,128 +137,26 @@ def run_name(config: RunConfig, *, is_demo: bool) -> str:
     return f"{Path(config.model.name).name}-{source}"
 
 
-def config_text(config: RunConfig, *, name: str) -> str:
-    """The configuration as YAML: what differs from the defaults, and the output on its volume."""
-    output = str(PurePosixPath(asked.OUTPUT, PurePosixPath(config.output or name).name or name))
-    content = config.model_dump(mode="json", exclude_defaults=True) | {"output": output}
-    return one_document(content)
+def config_text(config: RunConfig, *, name: str, is_whole: bool = False) -> str:
+    """The configuration as YAML: what differs from the defaults, or the whole, and the output on its volume."""
+    content = whole(config) if is_whole else config.model_dump(mode="json", exclude_defaults=True)
+    return one_document(content | {"output": asked.output(config.output or name, name=name)})
 
 
-def environment(site: Site, *, has_cache: bool) -> tuple[tuple[str, str], ...]:
+def whole(config: RunConfig) -> dict[str, Any]:
+    """Every key that has an effect: one that has none would be warned about where the run starts."""
+    content = config.model_dump(mode="json")
+    for findings in no_effect.WARNINGS:
+        for finding in findings(config):
+            *path, last = finding.keys[0].split(".")
+            here: Any = content
+            for part in path:
+                here = here[int(part)] if part.isdecimal() else here[part]
+            here.pop(last)
+    return content
+
+
+def environment(given: Given, *, has_cache: bool) -> tuple[tuple[str, str], ...]:
     """The variables that were asked for, and those that use the cache's volume."""
     cache = {"HF_HOME": f"{asked.CACHE}/huggingface", "LORADOCK_CACHE": f"{asked.CACHE}/loradock"}
-    return tuple({**(cache if has_cache else {}), **dict(pairs("--env", site.env, example="NAME=VALUE"))}.items())
-
-
-def placement(site: Site) -> Placement:
-    """Where and when the pods run."""
-    return Placement(
-        queue=site.queue,
-        priority_class=site.priority_class,
-        node_selector=pairs("--node-selector", site.node_selector, example="KEY=VALUE"),
-        tolerations=tuple(asked.toleration(text) for text in site.toleration),
-        topology_key=site.topology,
-    )
-
-
-def sized(config: RunConfig, site: Site, *, is_demo: bool, fetched_bytes: int) -> tuple[Sizes, list[str]]:
-    """The sizes, and what they could not be made from. OutOfMemory where the plan does not fit the card."""
-    from loradock.model import hub_cache
-
-    gpus = site.gpus if site.gpus is not None else int(not is_demo and config.device != "cpu")
-    facts = machine(site, gpus)
-    earlier = measured(site.from_run)
-    notes: list[str] = []
-    model, length = look(config)
-    plan = None
-    if model is None:
-        notes.append(f"{config.model.name} is not here: sizes are assumed; render where its config.json can be read")
-    elif gpus and site.gpu is None:
-        notes.append("no card is named: neither is it known whether the run fits, nor how long a step takes (--gpu)")
-    else:
-        plan = plans.make(config, facts=facts, model=model, data=longest_rows(length))
-    sizes = sizing.sizes(
-        config,
-        facts,
-        model=model,
-        plan=plan,
-        nodes=site.nodes,
-        earlier=earlier,
-        has_claim=site.output_claim is not None or "output" in host_paths(site.host_path),
-        downloads=hub_cache.is_hub_id(config.model.name) and site.cache_claim is None,
-        fetched_bytes=fetched_bytes,
-        asked={
-            "memory_bytes": quantities.read(site.memory) if site.memory else None,
-            "shm_bytes": quantities.read(site.shm) if site.shm else None,
-            "scratch_bytes": quantities.read(site.storage) if site.storage else None,
-            "grace_seconds": site.grace_seconds,
-        },
-    )
-    return sizes, notes
-
-
-def machine(site: Site, gpus: int) -> Facts:
-    """One of the machines, as the plan looks at it."""
-    cpus = site.cpus or (CPUS_A_CARD * gpus if gpus else CPUS_WITHOUT)
-    here = max(1, gpus)
-    card = plans.machine_with(site.gpu).gpu if site.gpu else UNKNOWN_CARD
-    return Facts(
-        platform="any",
-        python="any",
-        cpus=cpus,
-        memory_bytes=CPU_MEMORY_BYTES,
-        in_container=True,
-        gpus=(card,) * gpus,
-        world_size=site.nodes * here,
-        local_world_size=here,
-    )
-
-
-def look(config: RunConfig) -> tuple[ModelFacts | None, int]:
-    """The model as its config.json here describes it, and the longest row in tokens; None where it is not here."""
-    from loradock.model import hub_cache
-
-    name = config.model.name
-    directory = hub_cache.directory_of(name, config.model.revision, environ=os.environ)
-    if directory is None or not (directory / "config.json").is_file():
-        return None, 0
-    from loradock.model import shape, source
-
-    is_trusted = config.model.trust_remote_code == name
-    read = source.read_config(directory, trusted=is_trusted)
-    source.check_architecture(read, directory=directory)
-    base = source.BaseModel(
-        name=name,
-        directory=directory,
-        revision=config.model.revision,
-        config=read,
-        trust_remote_code=is_trusted,
-        weight_files=tuple(sorted(directory.glob("*.safetensors"))),
-    )
-    model = shape.inspect(base, config)
-    return model, shape.longest_row(config.data.max_length, model)
-
-
-def longest_rows(length: int) -> DataFacts:
-    """Rows that are all as long as is allowed: no step can take longer, or more memory."""
-    return DataFacts(
-        train_rows=ROWS,
-        validation_rows=0,
-        tokens=ROWS * length,
-        supervised_tokens=ROWS * length,
-        limit_tokens=length,
-        longest_tokens=length,
-        samples_per_epoch=ROWS,
-    )
-
-
-def measured(directory: Path | None) -> Seen | None:
-    """The longest step and save of an earlier run. InputMissing where the directory holds none."""
-    if directory is None:
-        return None
-    from loradock import record
-
-    file = directory / "metrics.jsonl"
-    if not file.is_file():
-        raise InputMissing(f"{directory} holds no metrics.jsonl of a run", hint="--from-run runs/NAME-001")
-    return sizing.seen(record.parsed(file))
+    return tuple({**(cache if has_cache else {}), **dict(given.environment)}.items())

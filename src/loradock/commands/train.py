@@ -129,6 +129,7 @@ def run_one(
     from loradock.demo.exam import verdict
     from loradock.engine import ranks
     from loradock.host import Host
+    from loradock.optimizations import parallel
 
     for warning in loaded.warnings:
         screen.note(f"warning: {warning}")
@@ -141,6 +142,7 @@ def run_one(
     look_for_inputs(loaded.config)
     host = Host()
     facts = gathered(host)
+    parallel.check_processes(loaded.config, facts.world_size)
     proof = looked_first(loaded, host=host, facts=facts, screen=screen, skips=skips_env_check)
     with ranks.joined(facts, config=loaded.config) as peers:
         result = run_held(

@@ -45,12 +45,13 @@ class Loaded:
 def load(
     path: Path | None,
     *,
+    text: str | None = None,
     preset: str | None = None,
     overrides: Sequence[str] = (),
     shortcuts: Mapping[str, object] | None = None,
     needs_inputs: bool = True,
 ) -> Loaded:
-    """Merge all layers and check the result.
+    """Merge all layers and check the result. `text` is the file's, where it stands elsewhere: then `path` names it.
 
     `overrides` are `KEY=VALUE` texts; `shortcuts` maps the flags of SHORTCUTS to their values (None: not given; --data
     takes a list of paths). Without `needs_inputs`, a model and data may be missing, as in a preset that is only shown.
@@ -60,7 +61,8 @@ def load(
     if preset is not None:
         _put_document(layers, read_preset(preset), label=f"preset {preset}", is_choice=False)
     if path is not None:
-        _put_document(layers, read_document(path), label=str(path), is_choice=True)
+        document = read_document(path) if text is None else parse_document(text, file=str(path))
+        _put_document(layers, document, label=str(path), is_choice=True)
     _put_shortcuts(layers, shortcuts or {})
     for override in overrides:
         _put_override(layers, override)

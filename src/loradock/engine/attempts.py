@@ -16,6 +16,7 @@ from loradock.engine.checkpoints import newest_good
 from loradock.engine.flow import Flow
 from loradock.engine.saving import Beginning, Saver
 from loradock.errors import Interrupted, LoradockError, OutOfMemory, Stopped
+from loradock.launching.place import continuing
 
 
 class StopNow(Exception):
@@ -110,7 +111,7 @@ def attempt(job: Job, emit: Emit, saver: Saver, make_trainer: MakeTrainer) -> Ou
 
 def stopped(job: Job, saver: Saver, by: str) -> LoradockError:
     """How a signal ended the run: with a new step committed (75), or without (76)."""
-    hint = f"the same command, or loradock train --resume --output {job.directory}, continues"
+    hint = continuing(job.directory)
     if not saver.has_committed:
         return Interrupted(f"stopped by {by} before a new step was committed", hint=hint)
     return Stopped(f"stopped by {by}; step {saver.last_step} is committed", hint=hint)

@@ -1,7 +1,7 @@
 """What a process takes for its own part of a step: its passes, without waiting for the others.
 
-On a card the passes end long after they were asked for, so two events on its stream hold the time; they are read after
-the step, when they have come anyway.
+On a card the passes end long after they were asked for, so events on its stream hold the time; they are read after the
+step, when they have come anyway.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -18,29 +19,46 @@ class Pace:
 
     def __init__(self, device: torch.device) -> None:
         self._is_on_card = device.type == "cuda"
-        self._events: list[torch.cuda.Event] = []
+        self._is_inside = False
+        self._passes: list[tuple[Any, Any]] = []
+        self._waits: list[tuple[Any, Any]] = []
         self._seconds = 0.0
 
     @contextmanager
     def own(self) -> Iterator[None]:
         """Inside are the passes of one step."""
-        began = time.monotonic()
-        if self._is_on_card:
-            self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-            self._events[0].record()
+        began, self._is_inside = self._now(), True
+        try:
+            yield
+        finally:
+            self._is_inside = False
+        self._passes.append((began, self._now()))
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Inside the passes: they wait here for the other processes, and this does not count."""
+        began = self._now()
         yield
-        if self._is_on_card:
-            self._events[1].record()
-        else:
-            self._seconds += time.monotonic() - began
+        if self._is_inside:
+            self._waits.append((began, self._now()))
 
     def settle(self) -> None:
         """After something of this step was read back from the card: its events have come."""
-        if self._is_on_card:
-            first, last = self._events
-            self._seconds += first.elapsed_time(last) / 1000
+        self._seconds += sum(map(self._between, self._passes)) - sum(map(self._between, self._waits))
+        self._passes, self._waits = [], []
 
     def taken(self) -> float:
         """The seconds, which begin anew."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
+
+    def _now(self) -> Any:
+        if not self._is_on_card:
+            return time.monotonic()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _between(self, span: tuple[Any, Any]) -> float:
+        first, last = span
+        return first.elapsed_time(last) / 1000 if self._is_on_card else last - first

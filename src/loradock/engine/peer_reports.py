@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from loradock.errors import EnvironmentUnfit, Hung, LoradockError
+from loradock.launching.processes import BY_SIGNAL
 
 SUSPECT_SECONDS = 3.5
 """Of silence, once the way to a process broke: three reports that did not come."""
@@ -14,6 +15,7 @@ LEAVING_SECONDS = 3.0
 """For this process to end in its own way, once another said that it ends."""
 WHAT_CHARACTERS = 600
 DOING = {"setup": "setting up", "step": "training", "save": "saving"}
+BEFORE_A_STEP = {"setup": "while setting up", "step": "in its first step", "save": "while saving"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,11 @@ class Report:
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.host}"
 
+    @property
+    def where(self) -> str:
+        """How far it came."""
+        return f"after step {self.step}" if self.step else BEFORE_A_STEP[self.phase]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Heard:
@@ -77,19 +84,22 @@ def judged(heard: Sequence[Heard], *, me: int, limit_seconds: float, is_cut_off:
 
 
 def error_of(report: Report) -> LoradockError:
-    """The error that another process ended with, as this one's: of the class that its exit code has."""
+    """The error that another process ended with, as this one's: of its exit code, and of the class that has it."""
     kinds = {kind.exit_code: kind for kind in LoradockError.__subclasses__()}
-    kind = kinds.get(report.code or 0, EnvironmentUnfit)
     hint = "see what that process says; the same command continues from the last checkpoint"
-    own = f"another process of this run has ended: {report}, after step {report.step}: {report.what}"
-    return kind(report.what if report.is_told else own, hint=hint)
+    heard = "last heard of " if (report.code or 0) > BY_SIGNAL else ""  # it could not say how far it came
+    own = f"another process of this run has ended: {report}, {heard}{report.where}: {report.what}"
+    error = kinds.get(report.code or 0, EnvironmentUnfit)(report.what if report.is_told else own, hint=hint)
+    error.exit_code = report.code or error.exit_code
+    return error
 
 
 def gone(silent: Sequence[Heard], *, is_cut_off: bool, limit_seconds: float) -> LoradockError:
     """The error for processes of which nothing is heard any more: of one host, the one that is silent for longest."""
     worst = max(silent, key=lambda each: each.unheard_seconds)
     names = named([each.report for each in silent if each.report.host == worst.report.host])
-    was = f"the last that it said: {DOING.get(worst.report.phase, worst.report.phase)}, after step {worst.report.step}"
+    step = f", after step {worst.report.step}" if worst.report.step else ""
+    was = f"the last that it said: {DOING[worst.report.phase]}{step}"
     hint = f"look at the logs of {worst.report.host}; the same command continues from the last checkpoint"
     seconds = worst.unheard_seconds
     if is_cut_off:
@@ -112,15 +122,15 @@ def late(heard: Sequence[Heard], *, limit_seconds: float) -> LoradockError | Non
     if stuck:
         seconds = max(each.quiet_seconds for each in stuck)
         return Hung(
-            f"{named(stuck)} made no progress for {seconds:.0f} s after step {stuck[0].step}, and the others wait "
+            f"{named(stuck)} made no progress for {seconds:.0f} s {stuck[0].where}, and the others wait "
             f"(limit {limit_seconds:g} s)",
             hint=f"the same command continues from the last checkpoint {more}",
         )
     if busy:
         return None
     return Hung(
-        f"all processes wait for one another since {max(each.waiting_seconds for each in waiting):.0f} s after step "
-        f"{waiting[0].step}: what they sum up does not get through (limit {limit_seconds:g} s)",
+        f"all processes wait for one another since {max(each.waiting_seconds for each in waiting):.0f} s "
+        f"{waiting[0].where}: what they sum up does not get through (limit {limit_seconds:g} s)",
         hint=f"look at the network between the hosts; the same command continues from the last checkpoint {more}",
     )
 

@@ -59,7 +59,7 @@ def enter_group(facts: Facts, store: Any, *, is_on_card: bool) -> None:
         torch.cuda.set_device(facts.local_rank)
         # By default torch aborts the process where another one is gone, before anybody could say which one.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-    with stdout_as_stderr():
+    with own_stdout():
         torch.distributed.init_process_group(
             "cpu:gloo,cuda:nccl" if is_on_card else "gloo",
             store=store,
@@ -70,11 +70,13 @@ def enter_group(facts: Facts, store: Any, *, is_on_card: bool) -> None:
 
 
 @contextmanager
-def stdout_as_stderr() -> Iterator[None]:
-    """Inside, native code that prints (gloo does) prints to stderr: stdout is for our result alone."""
+def own_stdout() -> Iterator[None]:
+    """Inside, what native code prints (gloo: who is connected) is dropped, or goes to stderr where it is asked for."""
     sys.stdout.flush()
     kept = os.dup(1)
-    os.dup2(2, 1)
+    elsewhere = os.dup(2) if os.environ.get("TORCH_CPP_LOG_LEVEL") == "INFO" else os.open(os.devnull, os.O_WRONLY)
+    os.dup2(elsewhere, 1)
+    os.close(elsewhere)
     try:
         yield
     finally:

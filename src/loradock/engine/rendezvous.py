@@ -15,14 +15,21 @@ from typing import Any
 from loradock import signals
 from loradock.errors import EnvironmentUnfit, Hung, UsageError
 from loradock.facts import Facts
+from loradock.launching.place import LAST_WORDS
 
-LAST_WORDS = "LORADOCK_LAST_WORDS"
-"""A folder where `loradock launch` writes how processes of this machine ended: `RANK.json`; `RANK.told` is there
-where it was another process that ended this one."""
-ATTEMPT_SECONDS = 5.0
+ATTEMPT_SECONDS = 3.0
+STORE_SECONDS = 60.0
 POLL_SECONDS = 0.1
 PATIENCE = timedelta(hours=6)
 """For what the process group itself keeps there; who waits in vain is ended by `engine.peers`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Obstacle:
+    """What stands between this process and the meeting place, and what to do about it."""
+
+    what: str
+    hint: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +52,8 @@ def meet(facts: Facts, *, limit_seconds: float) -> Meeting:
 
     place = address()
     until = time.monotonic() + limit_seconds if limit_seconds else float("inf")
-    stores = [opened(facts, place, until=until, keeps=facts.rank == 0 and not number) for number in range(2)]
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    group, reports = PrefixStore(f"group/{attempt}", stores[0]), PrefixStore(f"reports/{attempt}", stores[1])
+    stores = [opened(place, until=until, keeps=facts.rank == 0 and not number) for number in range(2)]
+    group, reports = PrefixStore(f"group/{attempt()}", stores[0]), PrefixStore(f"reports/{attempt()}", stores[1])
     group.set_timeout(PATIENCE)
     try:
         hosts = all_hosts(reports, facts, place, until=until)
@@ -69,36 +75,64 @@ def all_hosts(store: Any, facts: Facts, place: tuple[str, int], *, until: float)
 def address() -> tuple[str, int]:
     """Host and port where rank 0 keeps the store, as launchers say it."""
     host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
-    if host and port.isdecimal():
+    if host and port.isdecimal() and 0 < int(port) < 65536:
         return host, int(port)
     what = f"WORLD_SIZE says more than one process, but MASTER_ADDR={host!r} and MASTER_PORT={port!r} no place to meet"
     raise UsageError(what, hint="loradock launch --nproc 2 train ..., or unset WORLD_SIZE")
 
 
-def opened(facts: Facts, place: tuple[str, int], *, until: float, keeps: bool) -> Any:
-    """A connection to the store; rank 0's first one keeps it, unless torchrun's agent does."""
-    from torch.distributed import DistNetworkError, TCPStore
+def has_agent_store() -> bool:
+    """Whether torchrun's agent keeps the store, and no process of the run has to."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
-    keeps = keeps and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    while not keeps and (reason := unreachable(place)):
-        why = f"rank 0 does not answer at {place[0]}:{place[1]} ({reason})"
-        pause(until, lambda why=why: Hung(why, hint="is that its host, is the port open, and was rank 0 started?"))
+
+def attempt() -> str:
+    """Sets this start of torchrun's apart from an earlier one in the same store."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
+def opened(place: tuple[str, int], *, until: float, keeps: bool) -> Any:
+    """A connection to the store; rank 0's first one keeps it, unless torchrun's agent does."""
+    from torch.distributed import DistNetworkError
+
+    keeps = keeps and not has_agent_store()
+    while not keeps and (between := obstacle(place)):
+        what = f"rank 0 does not answer at {place[0]}:{place[1]}: {between.what}"
+        pause(until, lambda what=what, between=between: Hung(what, hint=between.hint))
     try:
-        return TCPStore(
-            *place, facts.world_size, is_master=keeps, timeout=timedelta(seconds=60), wait_for_workers=False
-        )
+        return store_at(place, keeps=keeps, timeout_seconds=STORE_SECONDS)
     except DistNetworkError as error:
         what = f"the meeting place {place[0]}:{place[1]} cannot be {'opened' if keeps else 'used'}: {error}"
         raise EnvironmentUnfit(what, hint="another port: loradock launch --rdzv HOST:PORT") from error
 
 
-def unreachable(place: tuple[str, int]) -> str | None:
-    """Why nobody answers there, or None."""
+def store_at(place: tuple[str, int], *, keeps: bool, timeout_seconds: float) -> Any:
+    """The store there, kept by this process or by another one. Raises torch's DistError."""
+    from torch.distributed import TCPStore
+
+    return TCPStore(*place, is_master=keeps, timeout=timedelta(seconds=timeout_seconds), wait_for_workers=False)
+
+
+def obstacle(place: tuple[str, int]) -> Obstacle | None:
+    """Why nobody answers there, None where somebody does; rank 0 may come later than this process."""
     try:
         socket.create_connection(place, timeout=ATTEMPT_SECONDS).close()
-    except OSError as error:
-        return error.strerror or str(error)
+    except socket.gaierror as failure:
+        what = f"its name is unknown here ({failure.strerror})"
+        return Obstacle(what=what, hint=f"getent hosts {place[0]}")
+    except ConnectionRefusedError:
+        what = "nothing listens there: rank 0 did not come, or runs elsewhere"
+        hint = "start rank 0 on that host, or give every process the address of rank 0's host (--rdzv or MASTER_ADDR)"
+        return Obstacle(what=what, hint=hint)
+    except OSError as failure:
+        what = f"{reason(failure)}: a wrong address, a cut link or a firewall"
+        return Obstacle(what=what, hint=f"ip route get {place[0]}")
     return None
+
+
+def reason(failure: OSError) -> str:
+    """Why a connection failed, in words."""
+    return "no answer" if isinstance(failure, TimeoutError) else (failure.strerror or str(failure)).lower()
 
 
 def pause(until: float, why: Any) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from loradock.kinds.base import CONTAINER, Kind
 from loradock.manifests.job_spec import headless_service, job_spec
+from loradock.manifests.network_policy import network_policy
 from loradock.manifests.pod_spec import config_map, metadata
 from loradock.manifests.workload import Workload
 
@@ -20,7 +21,12 @@ def objects(workload: Workload) -> list[dict[str, Any]]:
     if rendezvous:
         spec["template"]["spec"]["subdomain"] = workload.name
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata(workload, is_queued=True), "spec": spec}
-    return [*config_map(workload), *([headless_service(workload)] if rendezvous else []), job]
+    return [
+        *config_map(workload),
+        *network_policy(workload),
+        *([headless_service(workload)] if rendezvous else []),
+        job,
+    ]
 
 
 KIND = Kind(name="job", about="tried again by the exit code, on one machine or several", objects=objects)

@@ -6,6 +6,7 @@ from typing import Any
 
 from loradock.kinds.base import CONTAINER, Kind
 from loradock.manifests.job_spec import job_spec, network, set_failure_policy
+from loradock.manifests.network_policy import network_policy
 from loradock.manifests.pod_spec import config_map, metadata
 from loradock.manifests.workload import Workload
 
@@ -17,7 +18,9 @@ def objects(workload: Workload) -> list[dict[str, Any]]:
     rendezvous = f"{workload.name}-{GROUP}-0-0.{workload.name}" if workload.nodes > 1 else None
     job = job_spec(workload, container=CONTAINER, rendezvous=rendezvous, failures=0)
     job |= {"completionMode": "Indexed", "completions": workload.nodes, "parallelism": workload.nodes}
+    lives = {"ttlSecondsAfterFinished": job.pop("ttlSecondsAfterFinished")} if workload.ttl_seconds is not None else {}
     spec = {
+        **lives,
         **({"suspend": True} if workload.placement.queue else {}),
         "network": network(),
         "failurePolicy": set_failure_policy(workload),
@@ -29,7 +32,7 @@ def objects(workload: Workload) -> list[dict[str, Any]]:
         "metadata": metadata(workload, is_queued=True),
         "spec": spec,
     }
-    return [*config_map(workload), jobset]
+    return [*config_map(workload), *network_policy(workload), jobset]
 
 
 KIND = Kind(name="jobset", about="several machines that start and begin anew together", objects=objects)

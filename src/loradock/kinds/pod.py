@@ -6,19 +6,22 @@ from typing import Any
 
 from loradock.errors import UsageError
 from loradock.kinds.base import CONTAINER, Kind
+from loradock.manifests.network_policy import network_policy
 from loradock.manifests.pod_spec import config_map, metadata, spec
 from loradock.manifests.workload import Workload
 
 
 def objects(workload: Workload) -> list[dict[str, Any]]:
-    """UsageError for several machines, and for a deadline of a Job."""
+    """UsageError for several machines, and for a time to live after its end."""
     if workload.nodes > 1:
         raise UsageError(f"a Pod is one machine, not {workload.nodes}", hint="loradock render job ... --nodes N")
+    if workload.ttl_seconds is not None:
+        raise UsageError("nothing deletes a Pod after --ttl-seconds", hint="loradock render job ... --ttl-seconds S")
     content = spec(workload, container=CONTAINER, rendezvous=None)
     if workload.deadline_seconds:
         content["activeDeadlineSeconds"] = workload.deadline_seconds
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata(workload, is_queued=True), "spec": content}
-    return [*config_map(workload), pod]
+    return [*config_map(workload), *network_policy(workload), pod]
 
 
 KIND = Kind(name="pod", about="one try on one machine", objects=objects)

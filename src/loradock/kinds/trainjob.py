@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from loradock.errors import UsageError
 from loradock.kinds.base import Kind
 from loradock.manifests.job_spec import job_spec, network, set_failure_policy
+from loradock.manifests.network_policy import network_policy
 from loradock.manifests.pod_spec import config_map, metadata
 from loradock.manifests.workload import Workload
 
@@ -20,12 +22,14 @@ CONTAINER = "node"
 """Trainer puts image, arguments and resources into the container of this name."""
 STEP = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
 MANAGER = "loradock"
-OF_THE_RUN = ("nodeSelector", "tolerations", "affinity", "imagePullSecrets")
+OF_THE_RUN = ("nodeSelector", "tolerations", "affinity", "imagePullSecrets", "serviceAccountName")
 """What of the pod a run may patch, and another run with the same runtime may want otherwise."""
 
 
 def objects(workload: Workload) -> list[dict[str, Any]]:
-    """ConfigMap, TrainingRuntime, TrainJob."""
+    """ConfigMap, TrainingRuntime, TrainJob. UsageError for a time to live after its end, which a TrainJob has not."""
+    if workload.ttl_seconds is not None:
+        raise UsageError("nothing deletes a TrainJob after --ttl-seconds", hint="loradock render jobset, or without it")
     rendezvous = f"{workload.name}-{GROUP}-0-0.{workload.name}" if workload.nodes > 1 else None
     job = job_spec(workload, container=CONTAINER, rendezvous=rendezvous, failures=0)
     job.pop("activeDeadlineSeconds", None)  # the TrainJob's own
@@ -44,7 +48,12 @@ def objects(workload: Workload) -> list[dict[str, Any]]:
         "resourcesPerNode": training["resources"],
         "env": training.pop("env"),
     }
-    return [*config_map(workload), runtime(workload, job), train_job(workload, trainer=trainer, patch=patch)]
+    return [
+        *config_map(workload),
+        *network_policy(workload),
+        runtime(workload, job),
+        train_job(workload, trainer=trainer, patch=patch),
+    ]
 
 
 def _parted(entries: list[dict[str, Any]], chosen: set[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -6,15 +6,24 @@ The names are torchrun's. All is known beforehand (no process joins later), so t
 from __future__ import annotations
 
 import fcntl
+import os
+import shlex
 import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from loradock.errors import UsageError
+from loradock.errors import Problem
 
 SIOCGIFADDR = 0x8915
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+AUTO = "auto"
+LAUNCHER = "LORADOCK_LAUNCHER"
+"""What started the processes, as it was typed: `loradock launch --nproc 2`."""
+LAST_WORDS = "LORADOCK_LAST_WORDS"
+"""A folder where the launcher writes how processes of this machine ended: `RANK.json`; `RANK.told` is there where it
+was another process that ended this one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,28 +53,43 @@ class Place:
         }
 
 
-def place_of(*, processes: int, nodes: int, node: int | None, meeting: str | None) -> Place:
-    """The place, from what was asked; UsageError where that is not enough or contradicts itself."""
-    if nodes > 1 and (node is None or not meeting):
-        missing = "--node-rank" if node is None else "--rdzv"
-        raise UsageError(
-            f"--nnodes {nodes} needs {missing}",
-            hint=f"loradock launch --nnodes {nodes} --node-rank 0 --rdzv HOST_OF_NODE_0:29500 train ...",
+def mistakes(*, processes: str, nodes: int, node: int | None, meeting: str | None) -> list[Problem]:
+    """Everything in what was asked for that no place can be made of. `processes` is a number or AUTO."""
+    found: list[Problem] = []
+    if processes != AUTO and not (processes.isdecimal() and int(processes)):
+        found.append(Problem(what=f"--nproc {processes} is neither a number nor auto", hint="--nproc 2"))
+    for option, value in (("--node-rank", node), ("--rdzv", meeting)):
+        if nodes > 1 and value in (None, ""):
+            hint = f"loradock launch --nnodes {nodes} --node-rank 0 --rdzv HOST_OF_NODE_0:29500 train ..."
+            found.append(Problem(what=f"--nnodes {nodes} needs {option}", hint=hint))
+    if node is not None and not 0 <= node < nodes:
+        found.append(
+            Problem(what=f"--node-rank {node} is none of {nodes} node(s)", hint=f"--node-rank 0 to {nodes - 1}")
         )
-    node = node or 0
-    if not 0 <= node < nodes:
-        raise UsageError(f"--node-rank {node} is none of {nodes} node(s)", hint=f"--node-rank 0 to {nodes - 1}")
-    host, port = address(meeting) if meeting else ("127.0.0.1", free_port())
-    return Place(processes=processes, nodes=nodes, node=node, host=host, port=port)
+    if meeting and address(meeting) is None:
+        found.append(Problem(what=f"--rdzv {meeting} is not HOST:PORT", hint="--rdzv node-0:29500"))
+    return found
 
 
-def address(text: str) -> tuple[str, int]:
-    """HOST:PORT, also [IPV6]:PORT. UsageError for anything else."""
+def place_of(*, processes: int, nodes: int, node: int | None, meeting: str | None) -> Place:
+    """The place, from what was asked for without a mistake."""
+    host, port = (address(meeting) if meeting else None) or ("127.0.0.1", free_port())
+    return Place(processes=processes, nodes=nodes, node=node or 0, host=host, port=port)
+
+
+def address(text: str) -> tuple[str, int] | None:
+    """HOST:PORT, also [IPV6]:PORT. None for anything else."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError(f"--rdzv {text} is not HOST:PORT", hint="--rdzv node-0:29500")
-    return host, int(port)
+    return (host, int(port)) if host and port.isdecimal() and 0 < int(port) < 65536 else None
+
+
+def continuing(directory: Path) -> str:
+    """What continues a run that this process was a part of, for people: started as this process was."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return "the same command continues"
+    again = f"{os.environ.get(LAUNCHER, 'loradock')} train --resume --output {shlex.quote(str(directory))}"
+    return f"the same command, or {again}, continues"
 
 
 def free_port() -> int:

@@ -20,10 +20,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loradock.launching.place import Place
+from loradock.launching.place import LAST_WORDS, Place
 from loradock.signals import PR_SET_PDEATHSIG, SIGNALS
 
-LAST_WORDS = "LORADOCK_LAST_WORDS"
 BY_SIGNAL = 128
 """What a shell adds to the number of the signal that killed a process."""
 IN_ORDER = (75, 76)
@@ -193,7 +192,8 @@ def told(launched: Launched) -> str | None:
     culprit = launched.culprit
     if culprit is None or culprit.code in IN_ORDER:
         return None
-    rest = [f"rank {each.number}: {each.code}" for each in launched.failed if each is not culprit]
+    others = [each for each in launched.failed if each is not culprit]
+    rest = [f"rank {each.number}{', for that reason' if each.is_told else f': {each.code}'}" for each in others]
     after = f"; then {', '.join(rest)}" if rest else ""
     hint = "; was memory full? (dmesg)" if culprit.code == BY_SIGNAL + signal.SIGKILL else ""
     return f"rank {culprit.number} on {socket.gethostname()} {culprit.ending()}{after}{hint}"

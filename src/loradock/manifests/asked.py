@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 
 from loradock.errors import UsageError
 from loradock.manifests.sizes import Sizes
 from loradock.manifests.workload import SecretVariable, Toleration, Volume
 
 DATA, OUTPUT, CACHE, SCRATCH, SHM = "/data", "/output", "/cache", "/tmp", "/dev/shm"
+
+
+def output(directory: str, *, name: str) -> str:
+    """Where a run that asked for this directory writes in its pod: below the output's volume, by the last part."""
+    return str(PurePosixPath(OUTPUT, PurePosixPath(directory).name or name))
 
 
 def secret_variable(text: str) -> SecretVariable:
@@ -31,16 +37,11 @@ def toleration(text: str) -> Toleration:
 def volumes(
     sizes: Sizes, *, claims: Mapping[str, str | None], host_paths: Mapping[str, str], fetched_bytes: int | None
 ) -> tuple[Volume, ...]:
-    """The volumes of a run. `fetched_bytes`: /data is empty and as large, and an init container fills it.
-
-    UsageError where a place is given twice.
-    """
+    """The volumes of a run. `fetched_bytes`: /data is empty and as large, and an init container fills it."""
     found: list[Volume] = []
     for name, path in (("data", DATA), ("output", OUTPUT), ("cache", CACHE)):
         claim, host_path = claims.get(name), host_paths.get(name)
         is_fetched = name == "data" and fetched_bytes is not None
-        if (claim is not None) + (host_path is not None) + is_fetched > 1:
-            raise UsageError(f"{path} comes from several places", hint=f"one of --{name}-claim and --host-path {name}=")
         if claim is not None or host_path is not None:
             is_read_only = name == "data"
             found.append(Volume(name=name, path=path, claim=claim, host_path=host_path, is_read_only=is_read_only))

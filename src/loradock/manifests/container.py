@@ -14,7 +14,6 @@ NETWORK_INTERFACE = "eth0"
 """What a pod's own network is called by every container runtime of Kubernetes."""
 INDEX = "JOB_COMPLETION_INDEX"
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
-GPU = "nvidia.com/gpu"
 
 
 def container_security(workload: Workload) -> dict[str, Any]:
@@ -36,8 +35,7 @@ def training(workload: Workload, *, name: str, rendezvous: str | None) -> dict[s
         "workingDir": workload.working_directory,
         "env": environment(workload),
         "resources": resources(workload),
-        "startupProbe": startup_probe(workload),
-        "livenessProbe": liveness_probe(workload),
+        **(probes(workload) if workload.beats else {}),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": container_security(workload),
         "volumeMounts": mounts(workload),
@@ -64,8 +62,8 @@ def literal(text: str) -> str:
 
 def environment(workload: Workload) -> list[dict[str, Any]]:
     """Our own variables, then those that were asked for, which win; values of Secrets stay there."""
-    ours = {"LORADOCK_HEARTBEAT": HEARTBEAT}
-    if workload.sizes.silence_seconds.value:
+    ours = {"LORADOCK_HEARTBEAT": HEARTBEAT} if workload.beats else {}
+    if workload.beats and workload.sizes.silence_seconds.value:
         ours["LORADOCK_HEARTBEAT_LIMIT"] = str(workload.sizes.silence_seconds.value)
     if workload.nodes > 1:
         ours |= {"NCCL_SOCKET_IFNAME": NETWORK_INTERFACE, "GLOO_SOCKET_IFNAME": NETWORK_INTERFACE}
@@ -96,10 +94,15 @@ def resources(workload: Workload) -> dict[str, Any]:
         "cpu": str(sizes.cpus.value),
         "memory": shown(sizes.memory_bytes.value),
         "ephemeral-storage": shown(sizes.storage_bytes.value),
-        **({GPU: str(sizes.gpus.value)} if sizes.gpus.value else {}),
+        **({workload.card_resource: str(sizes.gpus.value)} if sizes.gpus.value else {}),
         **{name: str(count) for name, count in workload.devices},
     }
     return {"requests": dict(amounts), "limits": dict(amounts)}
+
+
+def probes(workload: Workload) -> dict[str, Any]:
+    """By the heartbeats of a training."""
+    return {"startupProbe": startup_probe(workload), "livenessProbe": liveness_probe(workload)}
 
 
 def startup_probe(workload: Workload) -> dict[str, Any]:

@@ -12,7 +12,10 @@ from loradock.manifests.write import Explain, Path
 
 FIXED: dict[tuple[str, ...], str] = {
     ("ConfigMap", "immutable"): "a change of the configuration is another object, its digest in the name",
-    ("ConfigMap", "data"): "relative paths in it begin at the container's working directory",
+    (
+        "ConfigMap",
+        "data",
+    ): "relative paths in it begin at the container's working directory\n`output` is moved to the output's volume",
     ("Service", "spec", "clusterIP"): "headless: a name for each pod",
     ("spec", "publishNotReadyAddresses"): "ranks find one another before any pod is ready",
     ("annotations", "loradock/run-id"): "which run this is: --run-id, else the name with the configuration's digest",
@@ -23,6 +26,13 @@ FIXED: dict[tuple[str, ...], str] = {
     ("spec", "podReplacementPolicy"): "the next pod begins when the last one has ended: two never write one run",
     ("spec", "podFailurePolicy"): "by the exit code (src/loradock/errors.py); the first rule that fits decides",
     ("spec", "activeDeadlineSeconds"): "asked for: ends it whatever it does, also where exit code 75 is ignored",
+    ("spec", "ttlSecondsAfterFinished"): "asked for: deleted so long after its end, with its pods and their logs",
+    (
+        "NetworkPolicy",
+        "spec",
+        "ingress",
+    ): "from the run's own pods, where there are several; all ports, since gloo and NCCL choose theirs",
+    ("NetworkPolicy", "spec", "egress"): "DNS, the run's own pods, and what --allow-egress names",
     ("spec", "automountServiceAccountToken"): "a training needs no access to the cluster",
     ("spec", "enableServiceLinks"): "no variables for every service of the namespace",
     ("spec", "completionMode"): "each pod has its number: the rank of its machine",
@@ -47,8 +57,8 @@ FIXED: dict[tuple[str, ...], str] = {
 
 def explain(workload: Workload) -> Explain:
     """The reasons for the fields of this workload's objects; several lines where a rule has several codes."""
-    table = {**FIXED, **_of_policy(), **_of_sizes(workload.sizes)}
-    if workload.is_openshift:
+    table = {**FIXED, **_of_policy(), **_of_sizes(workload.sizes, workload.card_resource)}
+    if workload.account.is_openshift:
         table["securityContext", "runAsNonRoot"] = "OpenShift gives uid and fsGroup itself"
 
     def reason(path: Path) -> str | None:
@@ -70,13 +80,13 @@ def _codes(action: str) -> str:
     return "\n".join(f"  {each.code}: {each.why}" for each in POLICY if each.action == action)
 
 
-def _of_sizes(sizes: Sizes) -> dict[tuple[str, ...], str]:
+def _of_sizes(sizes: Sizes, card_resource: str) -> dict[tuple[str, ...], str]:
     return {
         ("spec", "terminationGracePeriodSeconds"): sizes.grace_seconds.why,
         ("limits", "cpu"): sizes.cpus.why,
         ("limits", "memory"): sizes.memory_bytes.why,
         ("limits", "ephemeral-storage"): sizes.storage_bytes.why,
-        ("limits", "nvidia.com/gpu"): sizes.gpus.why,
+        ("limits", card_resource): sizes.gpus.why,
         ("startupProbe", "failureThreshold"): sizes.start_seconds.why,
         ("livenessProbe", "failureThreshold"): sizes.silence_seconds.why,
         ("emptyDir", "medium"): f"in RAM, and part of the memory limit: {sizes.shm_bytes.why}",

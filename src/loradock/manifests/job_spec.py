@@ -15,6 +15,7 @@ def job_spec(workload: Workload, *, container: str, rendezvous: str | None, fail
     content = {
         "backoffLimit": failures,
         "activeDeadlineSeconds": workload.deadline_seconds,
+        "ttlSecondsAfterFinished": workload.ttl_seconds,
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": pod_failure_policy(container),
         **indexed(workload),

@@ -9,14 +9,16 @@ import re
 
 LONGEST_NAME = 40
 """Of a workload: the pods of a JobSet add `-node-0-NNN`, a ConfigMap `-config-` and ten digits, to 63 at most."""
-LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-WORKLOAD = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
-SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
+LABEL_CHARACTERS, NAME_CHARACTERS = 63, 253
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+FROM_LETTER = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+SUBDOMAIN = re.compile(rf"{LABEL.pattern}(\.{LABEL.pattern})*")
+VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 SECRET_KEY = re.compile(r"[A-Za-z0-9._-]{1,253}")
-IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]*(@sha256:[0-9a-f]{64})?")
-DIGEST = re.compile(r".*@sha256:[0-9a-f]{64}")
+IMAGE = re.compile(r"(?:[A-Za-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[\w][\w.-]{0,127})?", re.ASCII)
+DIGEST = re.compile(r"[a-z0-9]+(?:[+._-][a-z0-9]+)*:[0-9a-f]{32,}")
 PATH = re.compile(r"/[^\x00-\x1f\x7f:]*")
 PRINTABLE = re.compile(r"[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]*")
 SCRATCH_NAME = "run"
@@ -31,34 +33,37 @@ def safe_name(text: str) -> str:
 
 def workload_name(text: str) -> str | None:
     """The name of the workload, which names services and hosts too (RFC 1035)."""
-    if len(text) <= LONGEST_NAME and WORKLOAD.fullmatch(text):
+    if len(text) <= LONGEST_NAME and FROM_LETTER.fullmatch(text):
         return None
     return f"a letter, then small letters, digits and dashes, {LONGEST_NAME} characters at most"
 
 
 def label_name(text: str) -> str | None:
     """A name that is one label of a host name, as a namespace's."""
-    return None if LABEL.fullmatch(text) else "small letters, digits and dashes, 63 characters at most"
+    is_good = len(text) <= LABEL_CHARACTERS and LABEL.fullmatch(text)
+    return None if is_good else f"small letters, digits and dashes, {LABEL_CHARACTERS} characters at most"
 
 
 def object_name(text: str) -> str | None:
     """The name of an object: labels with dots between them."""
-    is_good = len(text) <= 253 and SUBDOMAIN.fullmatch(text) and all(map(LABEL.fullmatch, text.split(".")))
-    return None if is_good else "small letters, digits, dashes and dots, 253 characters at most"
+    is_short = len(text) <= NAME_CHARACTERS and all(len(part) <= LABEL_CHARACTERS for part in text.split("."))
+    is_good = is_short and SUBDOMAIN.fullmatch(text)
+    return None if is_good else f"small letters, digits, dashes and dots, {NAME_CHARACTERS} characters at most"
 
 
 def label_key(text: str) -> str | None:
     """The key of a label, an annotation or a taint: a name, with a DNS name and a slash before it or not."""
     prefix, slash, name = text.rpartition("/")
     is_prefix = not slash or object_name(prefix) is None
-    if is_prefix and name and VALUE.fullmatch(name):
+    if is_prefix and filled_value(name) is None:
         return None
-    return "letters, digits, `-`, `_` and `.`, 63 at most, with `a.dns.name/` before them or not"
+    return f"letters, digits, `-`, `_` and `.`, {LABEL_CHARACTERS} at most, with `a.dns.name/` before them or not"
 
 
 def label_value(text: str) -> str | None:
     """The value of a label."""
-    return None if VALUE.fullmatch(text) else "letters, digits, `-`, `_` and `.`, 63 at most"
+    is_good = len(text) <= LABEL_CHARACTERS and VALUE.fullmatch(text)
+    return None if is_good else f"letters, digits, `-`, `_` and `.`, {LABEL_CHARACTERS} at most"
 
 
 def filled_value(text: str) -> str | None:
@@ -78,12 +83,14 @@ def secret_key(text: str) -> str | None:
 
 def image(text: str) -> str | None:
     """The reference of an image."""
-    return None if IMAGE.fullmatch(text) else "REPOSITORY@sha256:DIGEST, or REPOSITORY:TAG"
+    name, at, digest = text.partition("@")
+    is_good = IMAGE.fullmatch(name) and (not at or DIGEST.fullmatch(digest))
+    return None if is_good else "REPOSITORY@sha256:DIGEST, or REPOSITORY:TAG"
 
 
 def is_by_digest(text: str) -> bool:
     """True where an image's reference can only mean one image."""
-    return DIGEST.fullmatch(text) is not None
+    return image(text) is None and "@" in text
 
 
 def path(text: str) -> str | None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from loradock import __version__
-from loradock.manifests.container import GPU, container_security, literal, resources, secret_variables, training
+from loradock.manifests.container import container_security, literal, resources, secret_variables, training
+from loradock.manifests.names import QUEUE_LABEL
 from loradock.manifests.quantities import shown
-from loradock.manifests.workload import CONFIG_FILE, Volume, Workload
+from loradock.manifests.workload import CARDS, CONFIG_FILE, Volume, Workload
 
 UID = 65532
 """The image's own user; its group is 0, which stays as it is."""
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 LOCK_DIGITS = 32
 
 
@@ -27,13 +27,14 @@ def run_labels(workload: Workload) -> dict[str, str]:
         "app.kubernetes.io/version": __version__,
         "app.kubernetes.io/component": "training",
         "app.kubernetes.io/managed-by": "loradock-render",
+        **dict(workload.labels),
     }
 
 
 def run_annotations(workload: Workload) -> dict[str, str]:
     """Which run this is, and the lock of its packages: so many digits that podman, which takes 63, plays it too."""
     lock = {"loradock/lock-sha256": workload.lock_sha256[:LOCK_DIGITS]} if workload.lock_sha256 else {}
-    return {"loradock/run-id": workload.identity, **lock}
+    return {"loradock/run-id": workload.identity, **lock, **dict(workload.annotations)}
 
 
 def metadata(workload: Workload, *, name: str | None = None, is_queued: bool = False) -> dict[str, Any]:
@@ -63,7 +64,10 @@ def spec(workload: Workload, *, container: str, rendezvous: str | None) -> dict[
         "terminationGracePeriodSeconds": workload.sizes.grace_seconds.value,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
+        "serviceAccountName": workload.account.service_account,
         "securityContext": pod_security(workload),
+        "runtimeClassName": placement.runtime_class,
+        "schedulerName": placement.scheduler,
         "priorityClassName": placement.priority_class,
         "nodeSelector": dict(placement.node_selector),
         "tolerations": tolerations(workload),
@@ -79,7 +83,8 @@ def spec(workload: Workload, *, container: str, rendezvous: str | None) -> dict[
 
 def pod_security(workload: Workload) -> dict[str, Any]:
     """Who the processes are. OpenShift gives uid and fsGroup of its own, and refuses others."""
-    own = {} if workload.is_openshift else {"runAsUser": UID, "fsGroup": UID}
+    who = workload.account
+    own = {} if who.is_openshift else {"runAsUser": who.uid or UID, "fsGroup": who.fs_group or UID}
     return {
         "runAsNonRoot": True,
         **own,
@@ -127,7 +132,7 @@ def init_containers(workload: Workload) -> list[dict[str, Any]]:
 
 def tolerations(workload: Workload) -> list[dict[str, Any]]:
     """Those asked for, and the taint that GPU nodes commonly carry, where cards are."""
-    cards = [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}] if workload.sizes.gpus.value else []
+    cards = [{"key": CARDS, "operator": "Exists", "effect": "NoSchedule"}] if workload.sizes.gpus.value else []
     asked = [
         {
             "key": each.key,

@@ -15,7 +15,7 @@ from loradock.audit.prediction import SAVING_SECONDS, SAVING_SECONDS_A_BYTE, pre
 from loradock.config.schema import RunConfig
 from loradock.facts import Facts, ModelFacts
 from loradock.manifests.quantities import GIB, MIB, shown, up_to_gib
-from loradock.memory import LOADER_PREFETCH
+from loradock.memory import LOADER_MOST_WORKERS, LOADER_PREFETCH
 from loradock.plan import Plan
 from loradock.trials.base import Baseline
 
@@ -28,7 +28,8 @@ SPARE_MEMORY = 1.25
 TOKEN_BYTES = 8 * 4
 NCCL_BYTES = 32 * MIB
 LEAST_SHM_BYTES = 256 * MIB
-CPUS_A_CARD, CPUS_WITHOUT = 8, 2
+HELPER_CPUS, CPUS_WITHOUT = 2, 2
+"""Beside loader workers: the thread that steps, and the helpers of CUDA and NCCL. Without a card: all train."""
 SCRATCH_BYTES = 8 * GIB
 UNKNOWN_MODEL_BYTES = 64 * GIB
 LOGS_BYTES = GIB
@@ -113,9 +114,10 @@ def sizes(
     shm = given.get("shm_bytes") or _shm(config, facts, plan)
     output = _output(config, model, has_claim=has_claim)
     scratch = given.get("scratch_bytes") or _scratch(model, downloads=downloads)
-    cpus = Sized(value=facts.cpus, why=f"{CPUS_A_CARD} a card, which the plan counts on")
-    if not facts.gpus:
-        cpus = Sized(value=facts.cpus, why="no card: the processors train")
+    cpus = Sized(value=facts.cpus, why="no card: the processors train")
+    if facts.gpus:
+        why = f"{loader_workers(config)} loader worker(s) of each process, its step, and a helper of CUDA and NCCL"
+        cpus = Sized(value=facts.cpus, why=why)
     made = Sizes(
         gpus=Sized(value=len(facts.gpus), why="a process each" if facts.gpus else "none was asked for"),
         cpus=cpus,
@@ -129,6 +131,17 @@ def sizes(
         start_seconds=_start(nodes),
     )
     return replace(made, **given)
+
+
+def cpus_of(config: RunConfig, *, gpus: int) -> int:
+    """Processors of a machine with so many cards."""
+    return gpus * (loader_workers(config) + HELPER_CPUS) if gpus else CPUS_WITHOUT
+
+
+def loader_workers(config: RunConfig) -> int:
+    """Of one process that feeds a card: those asked for, else the most that a plan takes."""
+    asked = config.train.workers
+    return LOADER_MOST_WORKERS if asked == "auto" else asked
 
 
 def _memory(facts: Facts, model: ModelFacts | None, plan: Plan | None, *, shm: Sized) -> Sized:
@@ -158,8 +171,7 @@ def weight_files_bytes(model: ModelFacts) -> int:
 
 def _shm(config: RunConfig, facts: Facts, plan: Plan | None) -> Sized:
     """Twice what the data loader's workers hold at once and NCCL's buffers."""
-    workers = plan.value("dataloader")["workers"] if plan else config.train.workers
-    workers = (workers if isinstance(workers, int) else 2) * facts.processes_here
+    workers = (plan.value("dataloader")["workers"] if plan else loader_workers(config)) * facts.processes_here
     length = plan.data.limit_tokens if plan else 1024
     rows = math.ceil(config.train.global_batch / facts.world_size)
     loader = workers * (LOADER_PREFETCH + 1) * rows * length * TOKEN_BYTES

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import ModelError, OutOfMemory
+from loradock.memory.sharded import CUTS_WEIGHTS
 from loradock.model import spread
 from loradock.model.patches import PATCHES
 
@@ -52,7 +53,7 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
     device = f"cuda:{local_rank}" if plan.value("device") == "cuda" else "cpu"
     attention = plan.value("attention")
     try:
-        if plan.value("parallel") in spread.MODES:
+        if plan.value("parallel") in CUTS_WEIGHTS:
             model = spread.read(
                 base,
                 asked,

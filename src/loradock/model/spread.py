@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from loradock.model.source import BaseModel
 
-MODES = ("fsdp", "zero3")
-"""Ways to share a model in which the weights of the base are cut."""
 PART = "part_of_this_process"
 GUARD = "guard_of_stand_ins"
 

@@ -211,10 +211,13 @@ def straggling(lines: Lines) -> Alert | None:
     if share <= STRAGGLING_SHARE:
         return None
     rank, _, host = name.partition("@")
+    is_one_host = all(each.endswith(f"@{host}") for each in recent[-1])
     return Alert(
         name="straggler",
         what=f"rank {rank} on {host} takes {percent(share)} longer than the others for its part of a step; they wait",
-        remedy=f"loradock env-check --level bench on {host}, --compare with another host; or leave {host} out",
+        remedy="top, nvidia-smi -q -d PERFORMANCE and /sys/fs/cgroup/cpu.max tell of other work, heat and a CPU quota"
+        if is_one_host
+        else f"loradock env-check --level bench on {host}, --compare with another host; or leave {host} out",
     )
 
 

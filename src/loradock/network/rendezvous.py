@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from loradock.engine import rendezvous as meeting
 from loradock.errors import EnvironmentUnfit, UsageError
 from loradock.facts import Facts
 from loradock.host import Host
@@ -51,26 +52,21 @@ class Hub:
 
 def launched(host: Host, facts: Facts) -> Launched:
     """From the environment; UsageError where no launcher set it, EnvironmentUnfit where it contradicts itself."""
-    environ = host.environ
-    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
+    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not host.environ.get(name)]
     if missing or facts.world_size < 2:
         what = f"net-check needs several ranks: {', '.join(missing) + ' not set' if missing else 'WORLD_SIZE is 1'}"
-        raise UsageError(
-            what, hint="torchrun --nproc-per-node 2 -m loradock net-check, or loradock net-check --nproc 2"
-        )
-    port = environ["MASTER_PORT"]
-    if not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise EnvironmentUnfit(f"MASTER_PORT is {port!r}, not a port", hint="export MASTER_PORT=29500 on every rank")
+        raise UsageError(what, hint="loradock launch --nproc 2 net-check, or loradock net-check --nproc 2")
     if facts.rank >= facts.world_size:
         what = f"RANK is {facts.rank}, and WORLD_SIZE only {facts.world_size}"
         raise EnvironmentUnfit(what, hint="give each process a RANK from 0 to WORLD_SIZE - 1")
+    address, port = meeting.address()
     return Launched(
         rank=facts.rank,
         world_size=facts.world_size,
-        address=environ["MASTER_ADDR"],
-        port=int(port),
-        has_agent_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-        prefix=f"loradock-net-check/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}",
+        address=address,
+        port=port,
+        has_agent_store=meeting.has_agent_store(),
+        prefix=f"loradock-net-check/{meeting.attempt()}",
     )
 
 
@@ -97,15 +93,9 @@ def within(work: Callable[[], T], *, limit_seconds: float, what: str) -> T:
 
 def open_store(where: Launched, *, is_master: bool, timeout_seconds: float) -> Any:
     """The store under this start's prefix. Raises torch's DistError."""
-    from torch.distributed import PrefixStore, TCPStore
+    from torch.distributed import PrefixStore
 
-    store = TCPStore(
-        where.address,
-        where.port,
-        is_master=is_master,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=timeout_seconds),
-    )
+    store = meeting.store_at((where.address, where.port), keeps=is_master, timeout_seconds=timeout_seconds)
     return PrefixStore(where.prefix, store)
 
 
@@ -186,7 +176,7 @@ def call(where: Launched, *, timeout_seconds: float) -> tuple[Channel, Hub]:
     except OSError as failure:
         what = (
             f"{here} reaches port {where.port} of {where.address}, but not port {hub.port}, which rank 0 opened "
-            f"there ({_why(failure)}): a firewall is between them, and gloo and NCCL need such ports"
+            f"there ({meeting.reason(failure)}): a firewall is between them, and gloo and NCCL need such ports"
         )
         store.set(f"{FAULT}/{where.rank}", what)
         raise EnvironmentUnfit(what, hint="allow all TCP ports between the hosts of a run") from failure
@@ -199,25 +189,10 @@ def _hub(store: Any, until: float) -> Hub:
 
 
 def _wait_for_port(where: Launched, here: str, *, until: float) -> None:
-    """Until the store's port takes a connection; rank 0 may come later than this rank."""
-    place = f"MASTER_ADDR {where.address}, MASTER_PORT {where.port}"
-    waited = max(0.0, until - time.monotonic())
-    while True:
-        try:
-            socket.create_connection((where.address, where.port), timeout=CALL_SECONDS).close()
-            return
-        except socket.gaierror as failure:
-            problem, hint = f"its name is unknown here ({failure.strerror})", f"getent hosts {where.address}"
-        except ConnectionRefusedError:
-            problem = "nothing listens there: rank 0 did not come, or runs elsewhere"
-            hint = "start rank 0 on that host, or give every rank the address of rank 0's host as MASTER_ADDR"
-        except OSError as failure:
-            problem = f"{_why(failure)}: a wrong address, a cut link or a firewall"
-            hint = f"ip route get {where.address}"
+    """Until the store's port takes a connection."""
+    began, place = time.monotonic(), f"MASTER_ADDR {where.address}, MASTER_PORT {where.port}"
+    while between := meeting.obstacle((where.address, where.port)):
         if time.monotonic() >= until:
-            raise EnvironmentUnfit(f"{here} did not reach rank 0 at {place} in {waited:.0f} s; {problem}", hint=hint)
+            waited = f"{here} did not reach rank 0 at {place} in {until - began:.0f} s"
+            raise EnvironmentUnfit(f"{waited}; {between.what}", hint=between.hint)
         time.sleep(POLL_SECONDS)
-
-
-def _why(failure: OSError) -> str:
-    return "no answer" if isinstance(failure, TimeoutError) else (failure.strerror or str(failure)).lower()

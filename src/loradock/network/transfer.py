@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from loradock.engine.rendezvous import reason
 from loradock.network.base import Me
 
 CONNECT_SECONDS = 5.0
@@ -32,7 +33,7 @@ def caller(me: Me, *, address: str, port: int) -> dict[str, Any]:
         with _connected(me, address, port, "up") as connection:
             _send(connection)
     except OSError as failure:
-        return {"failure": _why(failure)}
+        return {"failure": reason(failure)}
     return {"seconds": seconds, "received": received}
 
 
@@ -49,7 +50,7 @@ def answerer(me: Me) -> dict[str, Any]:
                 else:
                     received = _receive(connection)
     except OSError as failure:
-        return {"failure": _why(failure)}
+        return {"failure": reason(failure)}
     return {"received": received}
 
 
@@ -143,7 +144,3 @@ def _exactly(connection: socket.socket, size_bytes: int) -> bytes:
             raise ConnectionError("the other side closed")
         read += got
     return read
-
-
-def _why(failure: OSError) -> str:
-    return "no answer" if isinstance(failure, TimeoutError) else (failure.strerror or str(failure)).lower()

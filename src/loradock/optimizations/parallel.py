@@ -6,6 +6,7 @@ for host memory. A model's size in parameters decides nothing; what it needs bes
 
 from __future__ import annotations
 
+from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, EnvironmentUnfit, OutOfMemory
 from loradock.optimizations.base import SHARDED, Decision, Question, asked
 
@@ -18,7 +19,8 @@ def decide(question: Question) -> Decision:
     """ddp wherever the model fits one card. Raises EnvironmentUnfit or ConfigError for a mode that cannot be."""
     wanted, engine, processes = question.config.train.parallel, question.config.engine, question.facts.world_size
     if processes == 1:
-        return _alone(wanted, engine=engine)
+        check_processes(question.config, processes)
+        return Decision(name=NAME, value="none", why="one process")
     if wanted == "auto" and engine == "sharded":
         wanted = "fsdp"
     if wanted == "auto":
@@ -31,6 +33,23 @@ def decide(question: Question) -> Decision:
     if obstacle := obstacles.get(wanted):
         raise ConfigError(f"train.parallel {wanted} cannot be used: {obstacle}", hint="--set train.parallel=auto")
     return asked(NAME, wanted)
+
+
+def asks_for_several(config: RunConfig) -> str | None:
+    """What of a configuration shares a model among several processes; None where nothing does."""
+    if config.train.parallel != "auto":
+        return f"train.parallel {config.train.parallel}"
+    return "engine sharded" if config.engine == "sharded" else None
+
+
+def check_processes(config: RunConfig, processes: int) -> None:
+    """Raise EnvironmentUnfit where one process is to share a model."""
+    asked_for = asks_for_several(config)
+    if asked_for and processes == 1:
+        raise EnvironmentUnfit(
+            f"{asked_for} shares a model among several processes, and there is one",
+            hint="loradock launch --nproc N train ..., or --set train.parallel=auto --set engine=auto",
+        )
 
 
 def decide_cpu_offload(question: Question) -> Decision:
@@ -59,16 +78,6 @@ def decide_cpu_offload(question: Question) -> Decision:
         f"host memory a process"
     )
     return Decision(name=OFFLOAD, value=True, why=why)
-
-
-def _alone(wanted: str, *, engine: str) -> Decision:
-    asked_for = f"train.parallel {wanted}" if wanted != "auto" else f"engine {engine}" if engine == "sharded" else None
-    if asked_for:
-        raise EnvironmentUnfit(
-            f"{asked_for} shares a model among several processes, and there is one",
-            hint="torchrun --nproc-per-node N -m loradock train ..., or --set train.parallel=auto --set engine=auto",
-        )
-    return Decision(name=NAME, value="none", why="one process")
 
 
 def _decide_by_memory(question: Question) -> Decision:

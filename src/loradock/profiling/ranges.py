@@ -22,15 +22,15 @@ PASSES = (TO_DEVICE, FORWARD, HEAD, RECOMPUTE, BACKWARD, NORM, REPLAY)
 OUTSIDE = (DATA, OPTIMIZER, LOGGING, EVALUATION, SAVING)
 """What lies outside the passes; in an evaluation there are forward passes, which count as evaluation."""
 
-FAST, TRL = "loradock.engine.fast", "loradock.engine.trl.trainer"
+LOOP, FAST, TRL = "loradock.engine.loop", "loradock.engine.fast", "loradock.engine.trl.trainer"
 METHODS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
     "fast": (
-        (f"{FAST}.trainer", "FastTrainer", "next_of", DATA),
+        (LOOP, "Loop", "next_of", DATA),
         (f"{FAST}.trainer", "FastTrainer", "clip", NORM),
-        (f"{FAST}.trainer", "FastTrainer", "update", OPTIMIZER),
-        (f"{FAST}.trainer", "FastTrainer", "log", LOGGING),
-        (f"{FAST}.trainer", "FastTrainer", "evaluate", EVALUATION),
-        (f"{FAST}.trainer", "FastTrainer", "commit", SAVING),
+        (LOOP, "Loop", "update", OPTIMIZER),
+        (LOOP, "Loop", "log", LOGGING),
+        (LOOP, "Loop", "evaluate", EVALUATION),
+        (LOOP, "Loop", "commit", SAVING),
         (f"{FAST}.batch", "FlatBatch", "to", TO_DEVICE),
         (f"{FAST}.layer", "Layer", "forward", FORWARD),
         (f"{FAST}.layer", "Layer", "recompute", RECOMPUTE),

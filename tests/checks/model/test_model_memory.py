@@ -185,3 +185,26 @@ def test_inside_a_container_a_card_is_given_by_the_command_that_starts_it() -> N
     asked = config(model={"name": str(BASE)}, device="cuda")
     (found,) = model_memory.look(Host(), replace(machine(), in_container=True), intent(Host(), asked))
     assert found.remedy == "docker run --gpus all ..."
+
+
+@pytest.mark.parametrize(
+    ("asked", "what"),
+    [
+        ({"train": {"parallel": "fsdp"}}, "train.parallel fsdp"),
+        ({"train": {"parallel": "zero3"}}, "train.parallel zero3"),
+        ({"engine": "sharded"}, "engine sharded"),
+    ],
+)
+def test_a_mode_of_several_processes_is_judged_for_them_where_this_one_is_alone(
+    asked: dict[str, Any], what: str
+) -> None:
+    """env-check is one process; those of the run are started later."""
+    wanted = config(model={"name": str(BASE)}, device="cpu", **asked)
+    alone = replace(machine(), gpus=(), world_size=1, local_world_size=None)
+    fits, warned = model_memory.look(Host(), alone, intent(Host(), wanted))
+    assert fits.severity == "ok", fits
+    assert (warned.severity, warned.remedy) == ("warning", "loradock launch --nproc 2 train ...")
+    assert warned.what.startswith(f"{what} shares a model among several processes, and this is one: judged for 2")
+    (launched,) = model_memory.look(Host(), replace(alone, world_size=4), intent(Host(), wanted))
+    assert launched.severity == "ok"
+    assert launched.measured["needed_bytes"] < fits.measured["needed_bytes"]

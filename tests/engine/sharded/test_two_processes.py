@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from engine.sharded.conftest import STEPS, Group, Start
+from faults.forking import Forking
+from faults.pairs import begun
 from safetensors.torch import load
 
-from loradock.errors import EnvironmentUnfit
+from loradock.errors import ConfigError, EnvironmentUnfit
 
 SHARDED = ("train.parallel=fsdp", "train.packing=true", "train.checkpointing=2")
 RESUMED = ("train.parallel=fsdp", "lora.dropout=0.1", "data.validation=0")
@@ -105,3 +107,23 @@ def test_a_model_that_did_not_come_out_sharded_ends_the_run_before_the_first_ste
     assert group.finish() == [EnvironmentUnfit.exit_code] * 2, group.text()
     assert "fsdp was decided on, and the model did not come out sharded: 2 of 2 decoder layers" in group.text()
     assert "step 1/" not in group.text()
+
+
+def test_the_demo_is_refused_before_its_base_model_is_loaded(tmp_path: Path, forking: Forking) -> None:
+    """Its exam would want the whole model in a process."""
+    asked = ("--set", "train.parallel=fsdp", "--set", "device=cpu")
+    pair = begun(forking, tmp_path, ["train", "--demo", "--skip-env-check", "--output", "out", *asked])
+    assert pair.finish() == [ConfigError.exit_code] * 2, pair.text()
+    assert "error: the demo is examined before and after training, and under train.parallel fsdp no process" in (
+        pair.text()
+    )
+    assert "base model" not in pair.text()
+
+
+def test_one_process_that_is_to_share_its_model_is_refused_before_anything_is_looked_at(
+    tmp_path: Path, start: Start, llama: Path
+) -> None:
+    group = start(tmp_path, "train.parallel=fsdp", model=llama, count=1)
+    assert group.finish() == [EnvironmentUnfit.exit_code], group.text()
+    assert "error: train.parallel fsdp shares a model among several processes, and there is one" in group.text()
+    assert "environment" not in group.text()

@@ -7,6 +7,7 @@ the configuration allows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
@@ -39,9 +40,24 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     try:
         model = shape.inspect(base, config)
         length = shape.longest_row(config.data.max_length, model)
-        return judge(config, facts=facts, model=model, length=length, on_gpu=plan.uses_card(facts))
+        launched, warnings = as_launched(config, facts)
+        found = judge(config, facts=launched, model=model, length=length, on_gpu=plan.uses_card(facts))
+        return [*found, *warnings]
     except LoradockError as wrong:
         return refusal(wrong, remedy=remedy_for(wrong, config, facts))
+
+
+def as_launched(config: RunConfig, facts: Facts) -> tuple[Facts, list[Finding]]:
+    """The machine with the processes that the run asks for; a warning where there is only this one so far."""
+    from loradock.optimizations import parallel
+
+    asked_for = parallel.asks_for_several(config)
+    if not asked_for or facts.world_size > 1:
+        return facts, []
+    count = max(2, len(facts.gpus))
+    what = f"{asked_for} shares a model among several processes, and this is one: judged for {count} here"
+    remedy = f"loradock launch --nproc {count} train ..."
+    return replace(facts, world_size=count, local_world_size=count), [warning(what, remedy=remedy)]
 
 
 def find(host: Host, config: RunConfig) -> BaseModel | None:

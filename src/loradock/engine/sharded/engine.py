@@ -11,7 +11,7 @@ from loradock.engine import attempts, isolation, training_state
 from loradock.engine.base import Decided, Emit, Job, Outcome
 from loradock.engine.sharded import adapters
 from loradock.engine.sharded.sharding import shard
-from loradock.engine.sharded.trainer import trainer_of
+from loradock.engine.sharded.trainer import ShardedTrainer
 from loradock.errors import ModelError
 from loradock.model.spread import decoder_layers
 from loradock.optimizations.base import Decision
@@ -41,7 +41,7 @@ class ShardedEngine:
         emit(Decided(decisions=tuple(found)))
         if job.rank and job.config.lora.dropout:  # each process draws masks of its own
             torch.manual_seed(job.config.train.seed + job.rank)
-        outcome = attempts.run(job, emit, trainer_of)
+        outcome = attempts.run(job, emit, ShardedTrainer)
         adapters.join(job.model, everywhere=True)
         return outcome
 

@@ -8,6 +8,8 @@ and head are groups of their own; the rest, a few norms, is the root's. Gradient
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +21,8 @@ from torch.distributed.tensor import DTensor
 from loradock.errors import EnvironmentUnfit
 from loradock.model.spread import GUARD, PART, decoder_layers, own_parameters
 
+EXCHANGES = ("pre_forward", "pre_backward", "post_backward", "finalize_backward")
+"""Methods of a group of FSDP's in which it asks for what others have, and waits until it has come."""
 HINT = "report this with the versions in run.json; --set train.parallel=ddp, where the whole model fits a card"
 
 
@@ -69,6 +73,24 @@ def shard(model: Any, *, cpu_offload: bool) -> Share:
 def device_of(model: Any) -> torch.device:
     """The device that the model computes on."""
     return model.get_input_embeddings().weight.device
+
+
+def watch_exchanges(model: Any, exchanging: Callable[[], AbstractContextManager[None]]) -> None:
+    """Have every group of a sharded model gather its weights and reduce its gradients inside of `exchanging()`."""
+    for module in model.modules():
+        group = module._get_fsdp_state()._fsdp_param_group if isinstance(module, FSDPModule) else None
+        for name in EXCHANGES if group else ():
+            setattr(group, name, inside(exchanging, getattr(group, name)))
+
+
+def inside(entered: Callable[[], AbstractContextManager[None]], method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method, each call of it inside of `entered()`."""
+
+    def wrapped(*arguments: Any, **more: Any) -> Any:
+        with entered():
+            return method(*arguments, **more)
+
+    return wrapped
 
 
 def take_parts(model: Any) -> dict[str, torch.Tensor]:

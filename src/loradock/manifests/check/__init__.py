@@ -1,13 +1,14 @@
-"""What is wrong with a Kubernetes manifest: schema, meaning, and the Pod Security Standard "restricted".
+"""What is wrong with Kubernetes manifests: schema, meaning, and the Pod Security Standard "restricted".
 
 To add a rule: a function `look(manifest)` that yields what it finds, by `field.found(what, remedy)`, in the file of its
-family; a `Rule` with its name and its sentence in that file's table; a broken manifest in tests/manifests. A new family
-is a new file, and a line in GROUPS. No rule relies on what another one found.
+family; a `Rule` with its name, its sentence and its level in that file's table; a broken manifest in tests/manifests. A
+new family is a new file, and a line in GROUPS. No rule relies on what another one found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 
 from loradock.errors import Problem
 from loradock.manifests.check import (
@@ -15,8 +16,12 @@ from loradock.manifests.check import (
     failure_policy,
     health,
     jobs,
+    meeting,
     names,
     quantities,
+    references,
+    rendezvous,
+    run_config,
     scheduling,
     schema,
     security_baseline,
@@ -26,17 +31,20 @@ from loradock.manifests.check import (
     volumes,
 )
 from loradock.manifests.check.base import Manifest, Rule
-from loradock.manifests.check.reading import read
+from loradock.manifests.check.fields import Level
+from loradock.manifests.check.reading import read_all
 
 LONGEST = 400
 
 GROUPS: dict[str, tuple[Rule, ...]] = {
     "The schema, and single values": schema.RULES + values.RULES,
-    "Names": names.RULES,
+    "Names": names.RULES + references.RULES,
     "Containers": containers.RULES + quantities.RULES,
     "Volumes": volumes.RULES,
+    "The configuration": run_config.RULES,
     "Starting and stopping": health.RULES,
     "Jobs": jobs.RULES + failure_policy.RULES,
+    "Processes and nodes that meet": meeting.RULES + rendezvous.RULES,
     "Services and nodes": services.RULES + scheduling.RULES,
     "Pod Security: baseline": security_baseline.RULES,
     "Pod Security: restricted": security_restricted.RULES,
@@ -44,23 +52,40 @@ GROUPS: dict[str, tuple[Rule, ...]] = {
 RULES: tuple[Rule, ...] = tuple(rule for group in GROUPS.values() for rule in group)
 
 
-def problems(text: str, *, file: str) -> list[Problem]:
-    """Everything that is wrong with the objects in `text`, by line; `file` is its name.
+@dataclass(frozen=True, kw_only=True)
+class Finding(Problem):
+    """A problem, the rule that found it ("yaml" for what cannot be read), and whether it is an error."""
 
-    Each problem's `what` begins with the name of its rule. What cannot be read as YAML is a problem as well: nothing is
-    raised for any text, and EnvironmentUnfit only where the schemas of Kubernetes are not installed.
+    rule: str
+    level: Level
+
+
+def problems(texts: Mapping[str, str], *, skip: Collection[str] = ()) -> list[Finding]:
+    """Everything that is wrong with the objects in the files, by file and line; `texts` has each file's by its name.
+
+    All files are looked at side by side, as they would be applied. `skip` names rules that are left out. Each finding's
+    `what` begins with the name of its rule. What cannot be read as YAML is an error as well: nothing is raised for any
+    text, and EnvironmentUnfit only where the schemas of Kubernetes are not installed.
     """
-    manifests, unreadable = read(text, file=file)
-    found = (problem for manifest in manifests for problem in judge(manifest, file=file))
-    return sorted([*unreadable, *found], key=lambda problem: problem.line or 0)
+    manifests, unreadable = read_all(texts)
+    found = [Finding(**vars(problem), rule="yaml", level="error") for problem in unreadable]
+    found += (finding for manifest in manifests for finding in judge(manifest, skip=skip))
+    order = list(texts)
+    return sorted(found, key=lambda finding: (order.index(finding.file or ""), finding.line or 0))
 
 
-def judge(manifest: Manifest, *, file: str) -> Iterator[Problem]:
+def judge(manifest: Manifest, *, skip: Collection[str] = ()) -> Iterator[Finding]:
     """What each rule finds in one object, in the order of the table."""
     for rule in RULES:
-        for found in rule.look(manifest):
-            what, hint = _one_line(f"{rule.name}: {found.what}"), _one_line(found.remedy)
-            yield Problem(what=what, file=file, line=manifest.line(found.path), hint=hint)
+        for found in rule.look(manifest) if rule.name not in skip else ():
+            yield Finding(
+                rule=rule.name,
+                level=found.level or rule.level,
+                what=_one_line(f"{rule.name}: {found.what}"),
+                file=manifest.file,
+                line=found.line or manifest.line(found.path),
+                hint=_one_line(found.remedy),
+            )
 
 
 def _one_line(text: str) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from loradock.config.strict_yaml import KeyPath
-from loradock.manifests.check.fields import Field, Found
+from loradock.manifests.check.command_line import words
+from loradock.manifests.check.fields import Field, Found, Level
 
 CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
 BASELINE_CAPABILITIES = frozenset(
@@ -17,6 +18,9 @@ BASELINE_CAPABILITIES = frozenset(
     )
 )
 """What the Pod Security Standard "baseline" lets a container add."""
+RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
+TRAINER = "node"
+"""The replicated job and the container of a training runtime that a TrainJob's trainer becomes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +28,8 @@ class Pod:
     """A pod or a pod's template: metadata, spec, and the spec of the Job that makes it, where one does.
 
     `is_partial` marks what is laid over a template that stands elsewhere (a TrainJob's): what it lacks may be there.
-    `trainer` is a TrainJob's trainer, which is a container in all but its name.
+    `beneath` is that template, where it is at hand. `trainer` is a TrainJob's trainer, which is a container in all but
+    its name.
     """
 
     metadata: Field
@@ -32,6 +37,7 @@ class Pod:
     job: Field | None = None
     is_partial: bool = False
     trainer: Field | None = None
+    beneath: Pod | None = None
 
     @cached_property
     def main(self) -> tuple[Field, ...]:
@@ -67,11 +73,17 @@ class Pod:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """One object of a file. `lines` gives the line of each path; `beside` holds every object of the file."""
+    """One object of a file.
+
+    `lines` gives the line of each path, `blocks` the first line of the text in each literal block (`|`); `beside` holds
+    every object that is checked together, itself too.
+    """
 
     root: Field
+    file: str
     lines: Mapping[KeyPath, int]
     first_line: int
+    blocks: Mapping[KeyPath, int] = field(default_factory=dict[KeyPath, int])
     beside: list[Manifest] = field(default_factory=list, repr=False)
 
     @property
@@ -94,6 +106,19 @@ class Manifest:
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, self.first_line)
+
+    def neighbour(self, kind: str, name: str) -> Manifest | None:
+        """The object of this kind and name beside this one; where both say so, in the same namespace."""
+        named = (other for other in self.beside if (other.kind, other.name) == (kind, name))
+        mine = self.root.at("metadata.namespace").text
+        return next((each for each in named if each.root.at("metadata.namespace").text in ("", mine) or not mine), None)
+
+    @property
+    def runtime(self) -> Manifest | None:
+        """The runtime that a TrainJob refers to, where it is beside it."""
+        reference = self.spec["runtimeRef"]
+        kind = reference["kind"].text or RUNTIMES[0]
+        return self.neighbour(kind, reference["name"].text) if kind in RUNTIMES else None
 
     @cached_property
     def replicated_jobs(self) -> tuple[Field, ...]:
@@ -129,7 +154,7 @@ class Manifest:
         if self.kind == "PodTemplate":
             return (_templated(self.root["template"]),)
         if self.kind == "TrainJob":
-            return _of_train_job(self.spec)
+            return _of_train_job(self)
         if self.jobs:
             return tuple(_templated(job["template"], job=job) for job in self.jobs)
         template = self.spec["template"]
@@ -138,16 +163,21 @@ class Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One rule: its name (kebab-case), what it holds to in a sentence for the docs, and what looks."""
+    """One rule: its name (kebab-case), what it holds to in a sentence for the docs, and what looks.
+
+    An error is what Kubernetes refuses, what cannot work, loses work or endangers others; a warning is what works and
+    may not be meant, or what the file alone cannot tell.
+    """
 
     name: str
     says: str
     look: Callable[[Manifest], Iterable[Found]]
+    level: Level = "error"
 
 
 def resources(container: Field) -> Field:
     """What a container asks for; a TrainJob's trainer gives it another name."""
-    return container["resources"] or container["resourcesPerNode"]
+    return container["resourcesPerNode"] or container["resources"]
 
 
 def is_card(resource: str) -> bool:
@@ -169,29 +199,37 @@ def added_capabilities(manifest: Manifest) -> Iterator[tuple[Pod, Field]]:
             yield from ((pod, added) for added in container.at("securityContext.capabilities.add"))
 
 
-def words(container: Field) -> list[Field]:
-    """The command line of a container, as far as the manifest gives it."""
-    return [*container["command"], *container["args"]]
-
-
 def is_training(container: Field) -> bool:
     """True where a container asks for a card, or runs loradock or torchrun."""
-    programs = [word.text.rpartition("/")[2] for word in words(container)]
+    return runs_loradock(container) or asks_for_cards(container) or "torchrun" in _programs(container)
+
+
+def runs_loradock(container: Field) -> bool:
+    """True where a container runs loradock, or an image whose name holds it."""
     is_ours = "loradock" in container["image"].text.partition("@")[0].rpartition("/")[2]
-    return is_ours or asks_for_cards(container) or not {"loradock", "torchrun"}.isdisjoint(programs)
+    return is_ours or "loradock" in _programs(container)
 
 
-def _templated(template: Field, *, job: Field | None = None, is_partial: bool = False) -> Pod:
-    return Pod(metadata=template["metadata"], spec=template["spec"], job=job, is_partial=is_partial)
+def _programs(container: Field) -> set[str]:
+    return {word.text.rpartition("/")[2] for word in words(container)}
 
 
-def _of_train_job(spec: Field) -> tuple[Pod, ...]:
+def _templated(template: Field, *, job: Field | None = None) -> Pod:
+    return Pod(metadata=template["metadata"], spec=template["spec"], job=job)
+
+
+def _of_train_job(train_job: Manifest) -> tuple[Pod, ...]:
+    """The trainer, which Trainer puts into the group and container TRAINER, and the patched templates."""
+    runtime = train_job.runtime
+    groups = zip(runtime.replicated_jobs, runtime.pods, strict=False) if runtime else ()
+    beneath = {group["name"].text: pod for group, pod in groups}
     patched = tuple(
-        _templated(job.at("template.spec.template"), is_partial=True)
-        for patch in spec["runtimePatches"]
-        for job in patch.at("trainingRuntimeSpec.template.spec.replicatedJobs")
+        Pod(metadata=pod["metadata"], spec=pod["spec"], is_partial=True, beneath=beneath.get(group["name"].text))
+        for patch in train_job.spec["runtimePatches"]
+        for group in patch.at("trainingRuntimeSpec.template.spec.replicatedJobs")
+        for pod in (group.at("template.spec.template"),)
     )
-    nowhere = Field(None, spec["trainer"].path)
-    trainer = spec["trainer"]
-    own = (Pod(metadata=nowhere, spec=nowhere, is_partial=True, trainer=trainer),) if trainer else ()
-    return (*own, *patched)
+    trainer = train_job.spec["trainer"]
+    nowhere = Field(None, trainer.path)
+    own = Pod(metadata=nowhere, spec=nowhere, is_partial=True, trainer=trainer, beneath=beneath.get(TRAINER))
+    return (*((own,) if trainer else ()), *patched)

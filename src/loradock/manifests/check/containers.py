@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator
 
 from loradock import secrecy
-from loradock.manifests.check.base import Manifest, Rule, words
+from loradock.manifests import names
+from loradock.manifests.check.base import Manifest, Rule
+from loradock.manifests.check.command_line import arguments
 from loradock.manifests.check.fields import Field, Found
 
-_DIGEST = re.compile(r"[a-z0-9]+(?:[+._-][a-z0-9]+)*:[0-9a-f]{32,}")
-_IMAGE = re.compile(r"(?:[A-Za-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[\w][\w.-]{0,127})?")
 _REFERENCE = re.compile(r"\$?\$\(([A-Z_][A-Z0-9_]*)\)")  # small letters are a shell's $(command)
 _GIVEN = re.compile(r"JOB_COMPLETION_INDEX|PET_\w+|\w+_SERVICE_(?:HOST|PORT\w*)|\w+_PORT(?:_\w+)?")
+_ITS_DIGEST = "docker image inspect --format '{{index .RepoDigests 0}}' IMAGE"
 _PUT_AWAY = "kubectl create secret generic NAME --from-literal KEY=..., and valueFrom.secretKeyRef here"
 
 
@@ -34,14 +35,17 @@ def _image(manifest: Manifest) -> Iterator[Found]:
             image = container["image"]
             if not image and container.members and not pod.is_partial and manifest.kind[-7:] != "Runtime":
                 yield image.found("is missing", "image: REGISTRY/NAME@sha256:...")
-            elif isinstance(image.value, str) and not _IMAGE.fullmatch(image.text.partition("@")[0]):
-                yield image.found(f"is {image.text!r}, which is no image's name", "image: REGISTRY/NAME@sha256:...")
+            elif isinstance(image.value, str) and names.image(image.text) is not None:
+                name, _, digest = image.text.partition("@")
+                is_name = names.image(name) is None
+                what = f"has a digest that is none: {digest!r}" if is_name else f"is {name!r}, which is no image's name"
+                yield image.found(what, "image: REGISTRY/NAME@sha256:...")
 
 
 def _tag(image: Field) -> str | None:
     """The tag of an image without a digest, "" where it has none; None where it is pinned, or no image."""
     name = image.text
-    if not _IMAGE.fullmatch(name):
+    if "@" in name or names.image(name) is not None:
         return None
     return name.rpartition("/")[2].partition(":")[2]
 
@@ -49,18 +53,14 @@ def _tag(image: Field) -> str | None:
 def _latest(manifest: Manifest) -> Iterator[Found]:
     for image in _images(manifest):
         if _tag(image) in ("", "latest"):
-            remedy = "name one build by its digest: docker image inspect --format '{{index .RepoDigests 0}}' IMAGE"
+            remedy = f"name one build by its digest: {_ITS_DIGEST}"
             yield image.found(f"is {image.text}: another image each time it is pushed", remedy)
 
 
 def _digest(manifest: Manifest) -> Iterator[Found]:
     for image in _images(manifest):
-        pinned = image.text.partition("@")
-        remedy = "docker image inspect --format '{{index .RepoDigests 0}}' IMAGE"
-        if pinned[1] and _IMAGE.fullmatch(pinned[0]) and not _DIGEST.fullmatch(pinned[2]):
-            yield image.found(f"has a digest that is none: {pinned[2]!r}", remedy)
-        elif _tag(image) not in (None, "", "latest"):
-            yield image.found(f"is {image.text}: a tag can be moved, a digest cannot", remedy)
+        if _tag(image) not in (None, "", "latest"):
+            yield image.found(f"is {image.text}: a tag can be moved, a digest cannot", _ITS_DIGEST)
 
 
 def _variables(manifest: Manifest) -> Iterator[tuple[Field, list[Field]]]:
@@ -100,7 +100,7 @@ def _references(manifest: Manifest) -> Iterator[Found]:
         for variable in variables:
             yield from _unknown(variable["value"], known=earlier)
             earlier.add(variable["name"].text)
-        for word in words(container):
+        for word in arguments(container):
             yield from _unknown(word, known=known)
 
 
@@ -125,7 +125,7 @@ def _open_variables(manifest: Manifest) -> Iterator[Found]:
                 what = f"of {variable['name'].text} stands in the open, for all who may read the object"
                 yield variable["value"].found(what, _PUT_AWAY)
     for container, _ in _variables(manifest):
-        for word in words(container):
+        for word in arguments(container):
             if _is_open("", word.text):
                 yield word.found("holds a secret in the open, for all who may read the object", _PUT_AWAY)
 
@@ -145,9 +145,9 @@ def _open_objects(manifest: Manifest) -> Iterator[Found]:
 
 RULES = (
     Rule(name="containers", says="A pod has a container.", look=_present),
-    Rule(name="image", says="Each container names an image, by a name that can be one.", look=_image),
+    Rule(name="image", says="Each container names an image, by a name and a digest that can be one.", look=_image),
     Rule(name="image-latest", says="No image is named without a tag or as :latest.", look=_latest),
-    Rule(name="image-digest", says="Each image is named by its digest.", look=_digest),
+    Rule(name="image-digest", says="Each image is named by its digest.", look=_digest, level="warning"),
     Rule(name="variable-twice", says="No variable of a container is set twice.", look=_twice),
     Rule(name="variable-source", says="A variable has a value or one source.", look=_one_source),
     Rule(name="variable-reference", says="What $(NAME) refers to is defined, and before it is used.", look=_references),

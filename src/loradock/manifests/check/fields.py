@@ -9,20 +9,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
+from decimal import Decimal
+from typing import Literal, cast
 
 from loradock.config.strict_yaml import KeyPath
+from loradock.manifests.quantities import number
 
+Level = Literal["error", "warning"]
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """One thing that a rule found: the place, what is wrong there, and a remedy."""
+    """One thing that a rule found: the place, what is wrong there, and a remedy.
+
+    `level` is the rule's own where it is None; `line` the place's, unless it is known better.
+    """
 
     path: KeyPath
     what: str
     remedy: str
+    level: Level | None = None
+    line: int | None = None
 
 
 @dataclass(frozen=True)
@@ -67,9 +75,21 @@ class Field:
         """The whole number that stands here, if one does."""
         return self.value if isinstance(self.value, int) and not isinstance(self.value, bool) else None
 
-    def found(self, what: str, remedy: str) -> Found:
+    @property
+    def count(self) -> int | None:
+        """The number of things that stands here, as a number or in digits, if one does."""
+        is_digits = self.text.isascii() and self.text.isdecimal() and len(self.text) < 10
+        return int(self.text) if is_digits else self.whole
+
+    @property
+    def amount(self) -> Decimal | None:
+        """The number that the quantity here stands for, in its unit (cores, bytes, pieces), if it is one."""
+        is_one = isinstance(self.value, int | float | str) and not isinstance(self.value, bool)
+        return number(str(self.value)) if is_one else None
+
+    def found(self, what: str, remedy: str, *, level: Level | None = None) -> Found:
         """Something wrong at this place; `what` goes on after the place's name."""
-        return Found(path=self.path, what=f"{shown(self.path)} {what}", remedy=remedy)
+        return Found(path=self.path, what=f"{shown(self.path)} {what}", remedy=remedy, level=level)
 
     @property
     def _mapping(self) -> Mapping[str, object]:

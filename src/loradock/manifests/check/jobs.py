@@ -1,17 +1,16 @@
-"""Rules on Jobs: restarts, counts, indexes, the meeting of several nodes, queues, schedules."""
+"""Rules on Jobs: restarts, counts, queues, schedules."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from loradock.manifests.check.base import Manifest, Pod, Rule, words
-from loradock.manifests.check.fields import Field, Found
+from loradock.manifests.check.base import Manifest, Rule, runs_loradock
+from loradock.manifests.check.fields import Found
+from loradock.manifests.names import QUEUE_LABEL
 
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 _CRON_FIELD = r"(?:[\d*/,\-?LW#]|[A-Za-z]{3})+"
 _CRON = re.compile(rf"@(?:yearly|annually|monthly|weekly|daily|midnight|hourly)|{_CRON_FIELD}(?:\s+{_CRON_FIELD}){{4}}")
-_OWN_INDEX = re.compile(r"\$\(JOB_COMPLETION_INDEX\)|\bJOB_COMPLETION_INDEX\b")
 
 
 def _restart(manifest: Manifest) -> Iterator[Found]:
@@ -30,6 +29,19 @@ def _failure_policy_restart(manifest: Manifest) -> Iterator[Found]:
             yield policy.found(what, "write restartPolicy: Never")
 
 
+def _exit_codes(manifest: Manifest) -> Iterator[Found]:
+    """Restarts within the pod, which no podFailurePolicy forbids; a Job's Always is another rule's."""
+    for pod in manifest.pods:
+        policy = pod.spec["restartPolicy"]
+        is_restarted = policy.text == "OnFailure" or (manifest.kind == "Pod" and policy.value in (None, "Always"))
+        has_policy = pod.job is not None and pod.job["podFailurePolicy"]
+        if is_restarted and not has_policy and any(runs_loradock(container) for container in pod.main):
+            what = f"is {policy.text or 'missing, which means Always'}: the container starts again in its pod whatever"
+            yield policy.found(
+                f"{what} its exit code, and what cannot pass (65, 78) is tried for ever", "write restartPolicy: Never"
+            )
+
+
 def _backoff(manifest: Manifest) -> Iterator[Found]:
     for job in manifest.jobs:
         limit = job["backoffLimit"]
@@ -46,62 +58,6 @@ def _counts(manifest: Manifest) -> Iterator[Found]:
         elif completions is not None and parallelism is not None and parallelism > completions >= 0:
             what = f"is {parallelism}, and only {completions} pods are wanted in all"
             yield job["parallelism"].found(what, f"write parallelism: {completions}")
-
-
-def _meeting(pod: Pod) -> Field | None:
-    """What makes the pods of a Job one group: an argument that says so, or a use of the pod's own index."""
-    for container in pod.main:
-        for word in words(container):
-            if word.text.startswith(("--nnodes", "--rdzv", "--node-rank", "--node_rank")):
-                return word
-        for field in (*words(container), *(variable["value"] for variable in container["env"])):
-            if _OWN_INDEX.search(field.text):
-                return field
-    return None
-
-
-def _indexed(manifest: Manifest) -> Iterator[Found]:
-    for pod in manifest.pods:
-        if pod.job is None or not pod.spec:
-            continue
-        mode = pod.job["completionMode"]
-        needed_by = _meeting(pod)
-        several = pod.job["completions"].whole or pod.job["parallelism"].whole or 1
-        if needed_by is not None and several > 1 and mode.text != "Indexed":
-            yield mode.found(
-                "is not Indexed: the pods that meet have no rank and no host name", "completionMode: Indexed"
-            )
-        for name in ("backoffLimitPerIndex", "maxFailedIndexes", "successPolicy"):
-            if pod.job[name] and mode.text != "Indexed":
-                yield pod.job[name].found("does nothing without indexes", "completionMode: Indexed")
-
-
-def _nodes(manifest: Manifest) -> Iterator[Found]:
-    """Several nodes that wait for each other have to run at the same time, as many as each of them is told."""
-    for pod in manifest.pods:
-        if pod.job is None or _meeting(pod) is None:
-            continue
-        completions = pod.job["completions"].whole
-        parallelism = 1 if not pod.job["parallelism"] else pod.job["parallelism"].whole
-        if completions is not None and parallelism is not None and 0 < parallelism < completions:
-            what = f"is {parallelism}: {completions} nodes wait for each other, and they would never all run"
-            yield pod.job["parallelism"].found(what, f"write parallelism: {completions}")
-        for field, told in _told(pod):
-            if completions is not None and told != completions:
-                yield field.found(
-                    f"says {told} nodes, and the Job has {completions}", f"completions: {told}, or {completions} here"
-                )
-
-
-def _told(pod: Pod) -> Iterator[tuple[Field, int]]:
-    for container in pod.main:
-        line = words(container)
-        for word, after in zip(line, [*line[1:], Field(None)], strict=False):
-            name, equals, value = word.text.partition("=")
-            field = word if equals else after
-            given = value if equals else after.text or str(after.whole)
-            if name == "--nnodes" and given.isdecimal():
-                yield field, int(given)
 
 
 def _queue(manifest: Manifest) -> Iterator[Found]:
@@ -133,12 +89,15 @@ RULES = (
         says="With a podFailurePolicy the pods' restartPolicy is Never.",
         look=_failure_policy_restart,
     ),
+    Rule(
+        name="restart-exit-code",
+        says="What runs loradock has restartPolicy Never: what follows hangs on its exit code.",
+        look=_exit_codes,
+    ),
     Rule(name="backoff-limit", says="backoffLimit is not negative.", look=_backoff),
     Rule(
         name="completions", says="An Indexed Job counts its indexes, and runs no more pods than it wants.", look=_counts
     ),
-    Rule(name="indexed", says="Pods that need a rank, or limits for each index, are Indexed.", look=_indexed),
-    Rule(name="nodes", says="Nodes that wait for each other run at once, as many as each is told.", look=_nodes),
     Rule(name="queue", says="What is suspended names a queue, and what names a queue is suspended.", look=_queue),
     Rule(name="schedule", says="A CronJob's schedule has five fields.", look=_schedule),
 )

@@ -6,15 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from loradock.manifests import names
 from loradock.manifests.check.base import Manifest, Rule
 from loradock.manifests.check.fields import Field, Found
 
-LABEL_CHARACTERS = 63
 REPLICATED_JOB_CHARACTERS = 20
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_LABEL_OF_LETTER = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _LONGEST = {"Job": 63, "CronJob": 52, "Service": 63, "JobSet": 63, "TrainJob": 63, "Namespace": 63, "StatefulSet": 52}
 _FROM_LETTER = {"Service", "JobSet", "TrainJob"}
 
@@ -31,13 +27,13 @@ def _objects(manifest: Manifest) -> Iterator[Found]:
 
 
 def _object_name(name: Field, *, kind: str) -> Iterator[Found]:
-    longest = _LONGEST.get(kind, 253)
-    form = _LABEL_OF_LETTER if kind in _FROM_LETTER else _LABEL if kind in _LONGEST else _SUBDOMAIN
+    longest = _LONGEST.get(kind, names.NAME_CHARACTERS)
+    form = names.FROM_LETTER if kind in _FROM_LETTER else names.LABEL if kind in _LONGEST else names.SUBDOMAIN
     if not form.fullmatch(name.text):
         yield name.found(f"is {name.text!r}, which RFC 1123 does not allow", _form(name.text, from_letter=kind))
     elif len(name.text) > longest:
         what = f"has {len(name.text)} characters, and a {kind} takes {longest}: its pods carry the name in a label"
-        yield name.found(what if longest < LABEL_CHARACTERS + 1 else what.partition(":")[0], "shorten it")
+        yield name.found(what if longest <= names.LABEL_CHARACTERS else what.partition(":")[0], "shorten it")
 
 
 def _form(text: str, *, from_letter: str = "") -> str:
@@ -50,10 +46,10 @@ def _label_of(field: Field) -> Iterator[Found]:
     """What is wrong with a name that has to be a DNS label."""
     if not isinstance(field.value, str):
         return
-    if not _LABEL.fullmatch(field.text):
+    if not names.LABEL.fullmatch(field.text):
         yield field.found(f"is {field.text!r}, which RFC 1123 does not allow", _form(field.text))
-    elif len(field.text) > LABEL_CHARACTERS:
-        yield field.found(f"has {len(field.text)} characters, and a name takes {LABEL_CHARACTERS}", "shorten it")
+    elif len(field.text) > names.LABEL_CHARACTERS:
+        yield field.found(f"has {len(field.text)} characters, and a name takes {names.LABEL_CHARACTERS}", "shorten it")
 
 
 def _twice(fields: Iterable[Field], *, among: str) -> Iterator[Found]:
@@ -65,14 +61,14 @@ def _twice(fields: Iterable[Field], *, among: str) -> Iterator[Found]:
 
 
 def _replicated_jobs(manifest: Manifest) -> Iterator[Found]:
-    names = [job["name"] for job in manifest.replicated_jobs]
-    for name in names:
+    own = [job["name"] for job in manifest.replicated_jobs]
+    for name in own:
         wrong = list(_label_of(name))
         if not wrong and len(name.text) > REPLICATED_JOB_CHARACTERS:
             what = f"has {len(name.text)} characters: with the JobSet's name and two indexes it is a pod's host name"
             wrong = [name.found(what, f"at most {REPLICATED_JOB_CHARACTERS}: node")]
         yield from wrong
-    yield from _twice(names, among="replicated jobs")
+    yield from _twice(own, among="replicated jobs")
 
 
 def _references(manifest: Manifest) -> Iterator[Found]:
@@ -96,18 +92,18 @@ def _one_of(known: set[str]) -> str:
 
 def _containers(manifest: Manifest) -> Iterator[Found]:
     for pod in manifest.pods:
-        names = [container["name"] for container in pod.containers if container is not pod.trainer]
-        for name in names:
+        own = [container["name"] for container in pod.containers if container is not pod.trainer]
+        for name in own:
             yield from _label_of(name)
-        yield from _twice(names, among="pod's containers")
+        yield from _twice(own, among="pod's containers")
 
 
 def _volumes(manifest: Manifest) -> Iterator[Found]:
     for pod in manifest.pods:
-        names = [volume["name"] for volume in pod.spec["volumes"]]
-        for name in names:
+        own = [volume["name"] for volume in pod.spec["volumes"]]
+        for name in own:
             yield from _label_of(name)
-        yield from _twice(names, among="pod's volumes")
+        yield from _twice(own, among="pod's volumes")
 
 
 def _labels(manifest: Manifest) -> Iterator[Found]:
@@ -125,17 +121,13 @@ def _labels(manifest: Manifest) -> Iterator[Found]:
 def _label_pairs(labels: Field) -> Iterator[Found]:
     for key, value in labels.members:
         yield from _label_key(key, value)
-        text = value.text
-        if text and (len(text) > LABEL_CHARACTERS or not _NAME.fullmatch(text)):
-            remedy = f"at most {LABEL_CHARACTERS} letters, digits, dashes, dots or underscores; else an annotation"
-            yield value.found(f"is {text!r}, which no label may be", remedy)
+        if (wanted := names.label_value(value.text)) is not None:
+            yield value.found(f"is {value.text!r}, which no label may be", f"{wanted}; else an annotation")
 
 
 def _label_key(key: str, field: Field) -> Iterator[Found]:
-    prefix, slash, name = key.rpartition("/")
-    is_prefixed = not slash or (len(prefix) <= 253 and _SUBDOMAIN.fullmatch(prefix))
-    if not is_prefixed or len(name) > LABEL_CHARACTERS or not _NAME.fullmatch(name):
-        yield field.found("has a key that Kubernetes refuses", "write name or example.com/name: 63 characters at most")
+    if (wanted := names.label_key(key)) is not None:
+        yield field.found("has a key that Kubernetes refuses", wanted)
 
 
 RULES = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loradock.manifests.check.amounts import number
 from loradock.manifests.check.base import Manifest, Pod, Rule, is_card, resources
 from loradock.manifests.check.fields import Field, Found
 
@@ -30,7 +29,7 @@ def _wellformed(manifest: Manifest) -> Iterator[Found]:
     for name, field in _asked(manifest):
         if not isinstance(field.value, int | float | str):
             continue
-        amount = number(field)
+        amount = field.amount
         example = _EXAMPLE.get(name, "1" if is_card(name) else "10Gi")
         if amount is None:
             yield field.found(
@@ -45,14 +44,14 @@ def _wellformed(manifest: Manifest) -> Iterator[Found]:
 
 def _whole_cards(manifest: Manifest) -> Iterator[Found]:
     for name, field in _asked(manifest):
-        if "/" in name and number(field) is not None and not _is_whole(field):
+        if "/" in name and field.amount is not None and not _is_whole(field):
             remedy = "write 1; a part of a card is a resource of its own: nvidia.com/mig-1g.10gb: 1"
             yield field.found(f"is {field.value}, and {name} is handed out whole", remedy)
 
 
 def _is_whole(field: Field) -> bool:
-    amount = number(field)
-    return amount is not None and not amount % 1
+    amount = field.amount
+    return amount is not None and amount == amount.to_integral_value()
 
 
 def _cards(manifest: Manifest) -> Iterator[Found]:
@@ -66,7 +65,7 @@ def _cards(manifest: Manifest) -> Iterator[Found]:
                 yield wanted.found(
                     "has no limit, and Kubernetes takes none of it without", f"limits: {name}: {wanted.value}"
                 )
-            elif _is_whole(limit) and _is_whole(wanted) and number(limit) != number(wanted):
+            elif _is_whole(limit) and _is_whole(wanted) and limit.amount != wanted.amount:
                 what = f"is {wanted.value} and the limit is {limit.value}: the two have to be one number"
                 yield wanted.found(what, f"{name}: {limit.value} in both")
 
@@ -75,7 +74,7 @@ def _over_limit(manifest: Manifest) -> Iterator[Found]:
     for container in _containers(manifest):
         for name, wanted in resources(container)["requests"].members:
             limit = resources(container).at("limits")[name]
-            most, least = number(limit), number(wanted)
+            most, least = limit.amount, wanted.amount
             if "/" not in name and most is not None and least is not None and least > most:
                 yield wanted.found(f"asks for {wanted.value}, and the limit is {limit.value}", f"{name}: {limit.value}")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -29,8 +30,21 @@ _GROUPED = re.compile(r"[-+]?[1-9][0-9]*(?:_[0-9]+)+")
 _nodes = cast("Callable[[str], yaml.Node | None]", partial(yaml.compose, Loader=yaml.BaseLoader))
 
 
+def read_all(texts: Mapping[str, str]) -> tuple[list[Manifest], list[Problem]]:
+    """The objects of files, by their names, side by side, and what is wrong with their YAML."""
+    manifests: list[Manifest] = []
+    problems: list[Problem] = []
+    for file, text in texts.items():
+        here, wrong = read(text, file=file)
+        manifests += here
+        problems += wrong
+    for manifest in manifests:
+        manifest.beside.extend(manifests)
+    return manifests, problems
+
+
 def read(text: str, *, file: str) -> tuple[list[Manifest], list[Problem]]:
-    """The objects of a file, those of a List one by one, and what is wrong with its YAML."""
+    """The objects of a file, those of a List one by one, and what is wrong with its YAML; they stand alone."""
     if len(text.encode(errors="replace")) > MAX_BYTES:
         hint = "a ConfigMap holds 1 MiB at most; split the file"
         return [], [Problem(what="larger than 1 MB: this is no manifest", file=file, hint=hint)]
@@ -44,17 +58,27 @@ def read(text: str, *, file: str) -> tuple[list[Manifest], list[Problem]]:
             continue
         problems += [_moved(problem, offset) for problem in document.problems]
         lines = {path: mark.line + offset for path, mark in document.marks.items()}
-        manifests += objects(_values(part), lines=lines, first_line=min(lines.values(), default=offset + 1))
+        node = _nodes(part)
+        values = None if node is None else _value(node)
+        blocks = dict(_blocks(node, (), offset + 2))
+        first_line = min(lines.values(), default=offset + 1)
+        manifests += objects(values, file=file, lines=lines, blocks=blocks, first_line=first_line)
     if not manifests and not problems:
         problems.append(Problem(what="there is no object in it", file=file, hint="loradock render job --demo"))
-    for manifest in manifests:
-        manifest.beside.extend(manifests)
     return manifests, problems
 
 
-def objects(values: object, *, lines: Mapping[KeyPath, int], first_line: int = 1) -> Iterator[Manifest]:
+def objects(
+    values: object,
+    *,
+    file: str,
+    lines: Mapping[KeyPath, int],
+    blocks: Mapping[KeyPath, int] | None = None,
+    first_line: int = 1,
+) -> Iterator[Manifest]:
     """The object that the values of a document are, or those of a List; nothing stands beside them yet."""
-    return _objects(Field(values), lines=lines, first_line=first_line)
+    whole = Manifest(root=Field(values), file=file, lines=lines, blocks=blocks or {}, first_line=first_line)
+    return _objects(whole)
 
 
 def _documents(text: str) -> Iterator[tuple[int, str]]:
@@ -73,18 +97,24 @@ def _moved(problem: Problem, offset: int) -> Problem:
     return Problem(what=problem.what, file=problem.file, line=line, hint=hint)
 
 
-def _objects(root: Field, *, lines: Mapping[KeyPath, int], first_line: int) -> Iterator[Manifest]:
-    if root["kind"].text == "List" and isinstance(root["items"].value, list):
-        for item in root["items"]:
-            yield from _objects(item, lines=lines, first_line=lines.get(item.path, first_line))
+def _objects(whole: Manifest) -> Iterator[Manifest]:
+    if whole.kind == "List" and isinstance(whole.root["items"].value, list):
+        for item in whole.root["items"]:
+            yield from _objects(replace(whole, root=item, first_line=whole.line(item.path), beside=[]))
     else:
-        yield Manifest(root=root, lines=lines, first_line=first_line)
+        yield whole
 
 
-def _values(text: str) -> object:
-    """The values of one document, whose size and depth are known to be small."""
-    node = _nodes(text)
-    return None if node is None else _value(node)
+def _blocks(node: yaml.Node | None, path: KeyPath, above: int) -> Iterator[tuple[KeyPath, int]]:
+    """The line after the indicator of each literal block, which is the first of its text; `above` lines come before."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _blocks(value, (*path, str(key.value)), above)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            yield from _blocks(value, (*path, index), above)
+    elif isinstance(node, yaml.ScalarNode) and node.style == "|":
+        yield path, node.start_mark.line + above
 
 
 def _value(node: yaml.Node) -> object:

@@ -26,6 +26,8 @@ _SYSCTLS = frozenset(
         "net.ipv4.tcp_fin_timeout",
         "net.ipv4.tcp_keepalive_intvl",
         "net.ipv4.tcp_keepalive_probes",
+        "net.ipv4.tcp_rmem",
+        "net.ipv4.tcp_wmem",
     )
 )
 _APP_ARMOR = "container.apparmor.security.beta.kubernetes.io/"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loradock.manifests.check.amounts import number
 from loradock.manifests.check.base import Manifest, Pod, Rule, is_training, resources
 from loradock.manifests.check.fields import Field, Found
 
@@ -20,11 +19,18 @@ def _mounts(pod: Pod) -> list[Field]:
 
 def _mounted(manifest: Manifest) -> Iterator[Found]:
     for pod in manifest.pods:
-        known = {volume["name"].text for volume in pod.spec["volumes"]}
+        known = {volume["name"].text for each in _laid_over(manifest, pod) for volume in each.spec["volumes"]}
         for name in (mount["name"] for mount in _mounts(pod)):
-            if name.text and name.text not in known and not pod.is_partial:
+            if name.text and name.text not in known and (pod.beneath or not pod.is_partial):
                 remedy = f"there is {', '.join(sorted(known - {''}))}" if known else "add it to the pod's volumes"
                 yield name.found(f"is {name.text!r}, and the pod has no such volume", remedy)
+
+
+def _laid_over(manifest: Manifest, pod: Pod) -> list[Pod]:
+    """The pod, and what it is one with: the template beneath it, and other patches of that."""
+    if pod.beneath is None:
+        return [pod]
+    return [pod.beneath, *(each for each in manifest.pods if each.beneath is pod.beneath)]
 
 
 def _unused(manifest: Manifest) -> Iterator[Found]:
@@ -119,11 +125,11 @@ def _shared_memory(manifest: Manifest) -> Iterator[Found]:
 def _shared_memory_size(manifest: Manifest) -> Iterator[Found]:
     for pod in manifest.pods:
         for container in pod.main:
-            limit = number(resources(container).at("limits.memory"))
+            limit = resources(container).at("limits.memory").amount
             for mount in container["volumeMounts"]:
                 volume = _volume(pod, mount["name"].text)
                 empty = volume["emptyDir"] if volume is not None else Field(None)
-                size = number(empty["sizeLimit"]) if empty["medium"].text == "Memory" else None
+                size = empty["sizeLimit"].amount if empty["medium"].text == "Memory" else None
                 if size is not None and limit is not None and size > limit:
                     what = f"is {empty['sizeLimit'].value}, more than the memory limit, which it counts against"
                     yield empty["sizeLimit"].found(what, "make it smaller, or the memory limit larger")
@@ -135,7 +141,7 @@ def _volume(pod: Pod, name: str) -> Field | None:
 
 RULES = (
     Rule(name="mount-volume", says="Each mount names a volume of the pod.", look=_mounted),
-    Rule(name="volume-unused", says="Each volume is mounted.", look=_unused),
+    Rule(name="volume-unused", says="Each volume is mounted.", look=_unused, level="warning"),
     Rule(name="mount-path", says="Each mount of a container has an absolute path of its own.", look=_paths),
     Rule(name="volume-source", says="Each volume says what it is, once.", look=_sources),
     Rule(

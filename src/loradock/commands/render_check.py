@@ -1,0 +1,43 @@
+"""`loradock render --check`: what is wrong with manifests, by rule, line and level."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+
+import click
+
+from loradock.errors import ConfigError, InputMissing, UsageError
+
+
+def check(files: tuple[Path, ...], *, skipped: tuple[str, ...], is_strict: bool, as_json: bool) -> None:
+    """Say what is wrong with manifests, side by side. ConfigError with every error of all of them."""
+    from loradock.manifests.check import RULES, problems
+
+    names = {rule.name for rule in RULES}
+    if unknown := [name for name in skipped if name not in names]:
+        near = difflib.get_close_matches(unknown[0], names, n=1)
+        hint = f"did you mean --skip {near[0]}?" if near else "docs/manifest-check.md lists the rules"
+        raise UsageError(f"--skip {unknown[0]}: there is no such rule", hint=hint)
+    found = problems({str(file): _text(file) for file in files}, skip=skipped)
+    errors = [each for each in found if is_strict or each.level == "error"]
+    if as_json:
+        click.echo(json.dumps([vars(each) for each in found], indent=2))
+    else:
+        for warning in (each for each in found if each not in errors):
+            click.echo(f"warning: {warning}", err=True)
+    if errors:
+        raise ConfigError(f"{len(errors)} problem(s) in {len(files)} file(s)", problems=errors)
+    if not as_json:
+        for file in files:
+            click.echo(f"ok: {file}")
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputMissing(f"{file} cannot be read: {error.strerror}", hint=f"ls {file.parent}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not UTF-8 text: {error.reason}", hint=f"file {file}") from error

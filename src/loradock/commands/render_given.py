@@ -1,0 +1,189 @@
+"""The texts of `loradock render`'s options, read: everything that cannot be is told at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from loradock import cards
+from loradock.commands.render_options import Site
+from loradock.errors import Problem, UsageError
+from loradock.facts import Gpu
+from loradock.manifests import asked, quantities
+from loradock.manifests.workload import CARDS, Placement, SecretVariable
+
+T = TypeVar("T")
+Pairs = tuple[tuple[str, str], ...]
+Counts = tuple[tuple[str, int], ...]
+PLACES = ("data", "output", "cache")
+CARD = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-(?P<part>(\d+c\.)?\d+g\.(?P<gigabytes>\d+)gb(\.[a-z.]+)?))")
+"""Resources that NVIDIA's device plugin gives a whole card, a card in turns or a part of one (MIG) as."""
+PART_SHARE = 0.88
+"""GiB a gigabyte in a part's name: assumed. An eighth of an H200 (141 GB) is 1g.18gb, 16.4 GiB before reserves."""
+UNKNOWN_CARD = Gpu(name="not named", memory_bytes=0, capability=(8, 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What was asked for. `gpus` is None where nobody said; `card_resource` is what they are asked for as."""
+
+    gpus: int | None
+    card: Gpu | None
+    card_resource: str
+    devices: Counts
+    sizes: dict[str, int | None]
+    fetched_bytes: int | None
+    host_paths: dict[str, str]
+    environment: Pairs
+    secrets: tuple[SecretVariable, ...]
+    labels: Pairs
+    annotations: Pairs
+    placement: Placement
+
+
+class Reading:
+    """Reads texts, and keeps what is wrong with them."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def each(self, read: Callable[[str], T], texts: Iterable[str]) -> tuple[T, ...]:
+        """Those that could be read."""
+        found: list[T] = []
+        for text in texts:
+            try:
+                found.append(read(text))
+            except UsageError as error:
+                self.problems.append(Problem(what=error.what, hint=error.hint))
+        return tuple(found)
+
+    def one(self, read: Callable[[str], T], text: str | None) -> T | None:
+        """What could be read, where something was given."""
+        return next(iter(self.each(read, () if text is None else (text,))), None)
+
+    def pairs(self, flag: str, texts: tuple[str, ...], *, example: str) -> Pairs:
+        """`KEY=VALUE` texts, each key once."""
+        found = self.each(partial(pair, flag, example=example), texts)
+        keys = [key for key, _ in found]
+        for key in sorted({key for key in keys if keys.count(key) > 1}):
+            self.problems.append(Problem(what=f"{flag} names {key} twice", hint=f"{flag} {example}, each once"))
+        return tuple(dict(found).items())
+
+
+def read(site: Site) -> tuple[Given, list[Problem]]:
+    """Everything that the options say, and what is wrong with them."""
+    reading = Reading()
+    pairs = partial(reading.pairs, example="KEY=VALUE")
+    counts = reading.each(count, (f"{name}={number}" for name, number in pairs("--device", site.device)))
+    gpus, resource, wrong = card_count(counts, gpus=site.gpus)
+    reading.problems += wrong
+    whole = reading.one(lambda name: cards.named(name).as_gpu(), site.gpu)
+    directories = host_paths(reading, site.host_path)
+    reading.problems += _contradictions(site, directories)
+    given = Given(
+        gpus=gpus,
+        card=part_of(whole, resource) if whole else None,
+        card_resource=resource,
+        devices=tuple(each for each in counts if not CARD.fullmatch(each[0])),
+        sizes={
+            "memory_bytes": reading.one(partial(quantity, "--memory"), site.memory),
+            "shm_bytes": reading.one(partial(quantity, "--shm"), site.shm),
+            "scratch_bytes": reading.one(partial(quantity, "--storage"), site.storage),
+            "grace_seconds": site.grace_seconds,
+            "cpus": site.cpus,
+        },
+        fetched_bytes=reading.one(partial(quantity, "--fetch-size"), site.fetch_size if site.fetch_image else None),
+        host_paths=directories,
+        environment=pairs("--env", site.env),
+        secrets=reading.each(asked.secret_variable, site.secret_env),
+        labels=pairs("--label", site.label),
+        annotations=pairs("--annotation", site.annotation),
+        placement=Placement(
+            queue=site.queue,
+            priority_class=site.priority_class,
+            node_selector=pairs("--node-selector", site.node_selector),
+            tolerations=reading.each(asked.toleration, site.toleration),
+            topology_key=site.topology,
+            scheduler=site.scheduler_name,
+            runtime_class=site.runtime_class,
+        ),
+    )
+    return given, reading.problems
+
+
+def pair(flag: str, text: str, *, example: str) -> tuple[str, str]:
+    """`KEY=VALUE`. UsageError without `=`."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"{flag} {text}: has no `=`", hint=f"{flag} {example}")
+    return key, value
+
+
+def quantity(flag: str, text: str) -> int:
+    """Bytes. UsageError for what is no quantity of them."""
+    try:
+        return quantities.read(text)
+    except UsageError as error:
+        raise UsageError(f"{flag}: {error.what}", hint=f"{flag} {error.hint}") from error
+
+
+def count(text: str) -> tuple[str, int]:
+    """A device and how many. UsageError for a number that is none, as a half."""
+    name, _, number = text.partition("=")
+    if not (number.isascii() and number.isdecimal() and 0 < int(number) < 10_000):
+        raise UsageError(f"--device {text}: not a whole number of devices", hint=f"--device {name}=1")
+    return name, int(number)
+
+
+def host_paths(reading: Reading, texts: tuple[str, ...]) -> dict[str, str]:
+    """{place: directory of the node}."""
+    found = dict(reading.pairs("--host-path", texts, example="data=/srv/data"))
+    for name in sorted(found.keys() - set(PLACES)):
+        what = f"--host-path knows no {name!r}"
+        reading.problems.append(Problem(what=what, hint=f"one of {', '.join(PLACES)}"))
+    return found
+
+
+def _contradictions(site: Site, directories: dict[str, str]) -> Iterator[Problem]:
+    """What comes from several places, and what means nothing alone."""
+    for name in PLACES:
+        is_fetched = name == "data" and site.fetch_image is not None
+        if (getattr(site, f"{name}_claim") is not None) + (name in directories) + is_fetched > 1:
+            hint = f"one of --{name}-claim, --host-path {name}=" + (" and --fetch-image" if name == "data" else "")
+            yield Problem(what=f"/{name} comes from several places", hint=hint)
+    if site.allow_egress and not site.network_policy:
+        yield Problem(what="--allow-egress opens nothing: all is open", hint="--network-policy closes the rest")
+
+
+def card_count(counts: Counts, *, gpus: int | None) -> tuple[int | None, str, list[Problem]]:
+    """How many cards of which resource, where `--device` names them or `--gpus` says; what contradicts itself."""
+    named = [each for each in counts if CARD.fullmatch(each[0])]
+    if not named:
+        return gpus, CARDS, []
+    resource, number = named[0]
+    return number, resource, list(_unfit_cards(named, gpus=gpus))
+
+
+def _unfit_cards(named: list[tuple[str, int]], *, gpus: int | None) -> Iterator[Problem]:
+    resource, number = named[0]
+    shown = f"--device {resource}={number}"
+    for other, _ in named[1:]:
+        yield Problem(what=f"{shown} and --device {other}: a run has cards of one kind", hint="one of them")
+    if gpus not in (None, number):
+        what = f"{shown} and --gpus {gpus} contradict each other"
+        yield Problem(what=what, hint=f"{shown} alone, or --device {resource}={gpus}")
+    if number > 1 and "/mig-" in resource:
+        what = f"{shown}: a process sees one part of a card, and NCCL joins none on one machine"
+        yield Problem(what=what, hint=f"--device {resource}=1, or whole cards: --gpus {number}")
+
+
+def part_of(card: Gpu, resource: str) -> Gpu:
+    """The card, or the part of it that the resource is."""
+    found = CARD.fullmatch(resource)
+    if not found or not found["part"]:
+        return card
+    memory_bytes = min(card.memory_bytes, int(PART_SHARE * int(found["gigabytes"]) * quantities.GIB))
+    return replace(card, name=f"{card.name} MIG {found['part']}", memory_bytes=memory_bytes)

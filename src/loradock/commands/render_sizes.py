@@ -1,0 +1,120 @@
+"""How large the pods of a run are to be: its plan for a machine that is not here, from a model's config.json."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from loradock import plan as plans
+from loradock.commands.render_given import UNKNOWN_CARD, Given
+from loradock.commands.render_options import Site
+from loradock.config.schema import RunConfig
+from loradock.errors import InputMissing
+from loradock.facts import DataFacts, Facts, ModelFacts
+from loradock.manifests import sizes as sizing
+from loradock.manifests.sizes import Seen, Sizes, cpus_of
+
+ROWS = 10_000
+"""Of the data set that sizes are made for: all of them as long as is allowed, so that no row has to be read."""
+CPU_MEMORY_BYTES = 64 << 30
+
+
+def sized(config: RunConfig, site: Site, given: Given, *, is_demo: bool) -> tuple[Sizes, list[str]]:
+    """The sizes, and what they could not be made from.
+
+    OutOfMemory where the plan does not fit the card, ConfigError where a step has too few samples for the processes.
+    """
+    from loradock.model import hub_cache
+
+    gpus = given.gpus if given.gpus is not None else int(not is_demo and config.device != "cpu")
+    facts = machine(site, given, config=config, gpus=gpus)
+    plans.require_samples(config, processes=facts.world_size)
+    earlier = measured(site.from_run)
+    notes: list[str] = []
+    model, length = look(config)
+    plan = None
+    if model is None:
+        what = f"{config.model.name} is not here: sizes are assumed, and it is not known whether the run fits"
+        notes.append(f"{what}; render where its config.json can be read")
+    elif gpus and given.card is None:
+        notes.append("no card is named: neither is it known whether the run fits, nor how long a step takes (--gpu)")
+    else:
+        plan = plans.make(config, facts=facts, model=model, data=longest_rows(length))
+    sizes = sizing.sizes(
+        config,
+        facts,
+        model=model,
+        plan=plan,
+        nodes=site.nodes,
+        earlier=earlier,
+        has_claim=site.output_claim is not None or "output" in given.host_paths,
+        downloads=hub_cache.is_hub_id(config.model.name) and site.cache_claim is None,
+        fetched_bytes=given.fetched_bytes or 0,
+        asked=given.sizes,
+    )
+    return sizes, notes
+
+
+def machine(site: Site, given: Given, *, config: RunConfig, gpus: int) -> Facts:
+    """One of the machines, as the plan looks at it."""
+    here = max(1, gpus)
+    return Facts(
+        platform="any",
+        python="any",
+        cpus=site.cpus or cpus_of(config, gpus=gpus),
+        memory_bytes=CPU_MEMORY_BYTES,
+        in_container=True,
+        gpus=(given.card or UNKNOWN_CARD,) * gpus,
+        world_size=site.nodes * here,
+        local_world_size=here,
+    )
+
+
+def look(config: RunConfig) -> tuple[ModelFacts | None, int]:
+    """The model as its config.json here describes it, and the longest row in tokens; None where it is not here."""
+    from loradock.model import hub_cache
+
+    name = config.model.name
+    directory = hub_cache.directory_of(name, config.model.revision, environ=os.environ)
+    if directory is None or not (directory / "config.json").is_file():
+        return None, 0
+    from loradock.model import shape, source
+
+    is_trusted = config.model.trust_remote_code == name
+    read = source.read_config(directory, trusted=is_trusted)
+    source.check_architecture(read, directory=directory)
+    base = source.BaseModel(
+        name=name,
+        directory=directory,
+        revision=config.model.revision,
+        config=read,
+        trust_remote_code=is_trusted,
+        weight_files=tuple(sorted(directory.glob("*.safetensors"))),
+    )
+    model = shape.inspect(base, config)
+    return model, shape.longest_row(config.data.max_length, model)
+
+
+def longest_rows(length: int) -> DataFacts:
+    """Rows that are all as long as is allowed: no step can take longer, or more memory."""
+    return DataFacts(
+        train_rows=ROWS,
+        validation_rows=0,
+        tokens=ROWS * length,
+        supervised_tokens=ROWS * length,
+        limit_tokens=length,
+        longest_tokens=length,
+        samples_per_epoch=ROWS,
+    )
+
+
+def measured(directory: Path | None) -> Seen | None:
+    """The longest step and save of an earlier run. InputMissing where the directory holds none."""
+    if directory is None:
+        return None
+    from loradock import record
+
+    file = directory / "metrics.jsonl"
+    if not file.is_file():
+        raise InputMissing(f"{directory} holds no metrics.jsonl of a run", hint="--from-run runs/NAME-001")
+    return sizing.seen(record.parsed(file))

@@ -1,0 +1,53 @@
+"""Two that watch one another within one process, over a real store: what they hear, and that nothing of them stays."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from torch.distributed import TCPStore
+
+from loradock.engine.peers import Peers
+from loradock.engine.rendezvous import Meeting
+from loradock.errors import DataError
+
+HEARD_SECONDS = 30.0
+
+
+@pytest.fixture
+def both() -> list[Peers]:
+    """Ranks 0 and 1, neither of which has begun."""
+    keeper = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ways = [keeper, TCPStore("127.0.0.1", keeper.port, is_master=False, wait_for_workers=False)]
+    return [
+        Peers(Meeting(group=None, reports=way, hosts=("a", "b")), rank=rank, limit_seconds=300)
+        for rank, way in enumerate(ways)
+    ]
+
+
+def threads() -> list[str]:
+    """Those of peers that are alive."""
+    return [each.name for each in threading.enumerate() if each.name.startswith("peers-")]
+
+
+def test_one_that_left_tells_and_judges_no_more(both: list[Peers]) -> None:
+    for each in both:
+        each.start()
+    assert len(threads()) == 4
+    for each in reversed(both):
+        each.leave(None)
+    until = time.monotonic() + HEARD_SECONDS
+    while threads() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert threads() == []
+
+
+def test_the_last_word_of_one_is_heard_by_the_other(both: list[Peers]) -> None:
+    for each in both:
+        each.start()
+    both[1].leave(DataError("rows.jsonl:7: not a row"))
+    error = both[0].blamed()
+    both[0].leave(error, is_told=True)
+    assert isinstance(error, DataError)
+    assert "rank 1 on b, while setting up: rows.jsonl:7: not a row" in error.what
