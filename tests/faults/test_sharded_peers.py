@@ -59,6 +59,17 @@ for _ in range(3 * is_second): subprocess.Popen([sys.executable, "-c", hog])
 """Each rank has a CPU, and rank 1 shares its own with three other processes."""
 
 
+BY_TOKENS = """
+import time
+from loradock.engine.fast.trainer import FastTrainer
+real = FastTrainer.loss_and_gradients
+def loss_and_gradients(self, batch, **more):
+    time.sleep(0.003 * batch.tokens)
+    return real(self, batch, **more)
+FastTrainer.loss_and_gradients = loss_and_gradients
+"""
+
+
 @pytest.fixture
 def start(llama: Path, rows: Path, forking: Forking) -> Start:
     def begin(folder: Path, *settings: str, **more: object) -> Pair:
@@ -161,6 +172,20 @@ def test_a_slow_process_is_named_though_all_wait_for_it_at_each_layer(fault: str
     alert = next(each for each in read(tmp_path, "run.json")["alerts"] if each["name"] == "straggler")
     assert re.match(rf"rank 1 on {host} takes \d+ % longer than the others", alert["what"])
     assert f"alert: rank 1 on {host} takes" in pair.text()
+
+
+@pytest.mark.full
+def test_a_process_with_more_tokens_than_the_other_is_no_straggler(
+    tmp_path: Path, llama: Path, rows: Path, forking: Forking
+) -> None:
+    """Packs are filled one after the other, so that rank 0 has more; time is that of the tokens here."""
+    words = arguments(llama, rows, "train.packing=true", "train.micro_batch=4", "data.max_length=48", engine="fast")
+    pair = begun(forking, tmp_path, words, code=BY_TOKENS)
+    assert pair.finish() == [0, 0], pair.text()
+    host = os.uname().nodename
+    seconds = [line["rank_seconds"] for line in lines(tmp_path, "train")]
+    assert 0.85 < statistics.median(each[f"1@{host}"] / each[f"0@{host}"] for each in seconds) < 1.15
+    assert "longer than the others" not in pair.text()
 
 
 @pytest.mark.full

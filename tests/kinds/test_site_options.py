@@ -236,5 +236,6 @@ def test_the_help_has_a_line_for_each_option_below_its_section() -> None:
     for section in ("Options:", "Sizes:", "Volumes:", "Scheduling:", "Security:", "Ending:"):
         assert f"\n{section}\n" in text
     text = text[text.index("Options:") :]
+    assert "[CONFIG]" not in text
     assert text.index("Sizes:") < text.index("--gpus N") < text.index("Volumes:") < text.index("--data-claim")
     assert text.count("--net-check") == 1

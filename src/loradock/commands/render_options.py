@@ -159,7 +159,7 @@ class SiteCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The command's own options first, then these by section."""
         ours = {option for section in SECTIONS.values() for option in section}
-        others = [param for param in self.get_params(ctx) if param not in ours]
+        others = [each for each in self.get_params(ctx) if isinstance(each, click.Option) and each not in ours]
         for title, options in {"Options": others, **SECTIONS}.items():
             with formatter.section(title):
                 formatter.write_dl([record for each in options if (record := each.get_help_record(ctx))])

@@ -189,11 +189,16 @@ class Loop(ABC):
         line = self.meter.line(
             self.job, self.step, loss=loss, learning_rate=self.learning_rate, grad_norm=float(self.grad_norm)
         )
-        own_seconds = (self.meter.phases.get(DATA, 0.0) + self.pace.taken()) / self.steps_since_line
-        self.emit(replace(line, rank_seconds=ranks.by_name(own_seconds, self.job.peers)))
+        self.emit(replace(line, rank_seconds=ranks.by_name(self.own_seconds(), self.job.peers)))
         self.losses = torch.zeros_like(losses)
         self.steps_since_line = 0
         self.meter = Meter.after_line(began)
+
+    def own_seconds(self) -> float:
+        """Of a step since the last line, this process's own part, as if all had as many tokens in their passes."""
+        slots = ranks.all_of(self.meter.slots)
+        even = sum(slots) / len(slots) / max(1, self.meter.slots)
+        return (self.meter.phases.get(DATA, 0.0) + self.pace.taken() * even) / self.steps_since_line
 
     def evaluate(self) -> bool:
         """Loss over the validation part; returns True where this step is to be kept for it."""

@@ -10,10 +10,16 @@ def decide(question: Question) -> Decision:
     total, processes = question.config.train.global_batch, question.facts.world_size
     micro = question.decided["micro_batch"]
     if not question.decided["packing"]:
-        passes = math.ceil(math.ceil(total / micro) / processes)
-        why = f"{total} samples a step = {processes} process(es) x {passes} micro-batch(es) of up to {micro}"
-        return Decision(name="accumulation", value=passes, why=why)
-    budget_tokens = micro * question.data.limit_tokens
-    passes = math.ceil(total * question.data.mean_tokens / budget_tokens / processes)
-    why = f"{total} samples a step are about {total * question.data.mean_tokens:,.0f} tokens, {budget_tokens:,} a pack"
-    return Decision(name="accumulation", value=passes, why=why)
+        passes = math.ceil(total / micro)
+        each = math.ceil(passes / processes)
+        why = f"{total} samples a step = {processes} process(es) x {each} micro-batch(es) of up to {micro}"
+    else:
+        budget_tokens = micro * question.data.limit_tokens
+        tokens = total * question.data.mean_tokens
+        passes = math.ceil(tokens / budget_tokens)
+        why = f"{total} samples a step are about {tokens:,.0f} tokens, {budget_tokens:,} a pack"
+    if passes < processes:
+        why += (
+            f"; that is work for {passes} of {processes} processes: a larger train.global_batch gives the others some"
+        )
+    return Decision(name="accumulation", value=math.ceil(passes / processes), why=why)
