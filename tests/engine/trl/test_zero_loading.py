@@ -72,7 +72,8 @@ def test_two_processes_that_cut_a_base_have_no_second_copy_of_it_in_host_memory(
     two = start(tmp_path / "two", *ONCE, model=model, stage=3, own=ALL_CUT, code=MEASURED)
     assert two.finish() == [0, 0], two.text()
     alone, together = taken(one), taken(two)
-    copy = int(re.search(r"([\d,]+) of [\d,]+ weights are quantised", one.text())[1].replace(",", "")) // 2
+    (quantised,) = re.findall(r"([\d,]+) of [\d,]+ weights are quantised", one.text())
+    copy = int(quantised.replace(",", "")) // 2
     for when in ("peak", "kept"):
         more = together[when]["Pss_Anon:"] - alone[when]["Pss_Anon:"]
         assert more < copy + SET_UP_BYTES, (when, alone, together)
