@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from families import make_model
 
 pytestmark = pytest.mark.full
 SHAPE = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "num_hidden_layers": 8}
+SET_UP_BYTES = 64 << 20
+"""Of DeepSpeed in two processes; 35 MB beyond a copy were seen, and 94 MB would be with two copies."""
 ONCE = ("train.max_steps=1", "train.global_batch=2", "train.micro_batch=1", "lora.targets=[q_proj]")
 # From before the base is read to where an engine would be made of it, which ends it: what all share counts once.
 MEASURED = """
@@ -48,7 +51,7 @@ load.load, StepTrainer._prepare_for_training = measured, prepare
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """0.1 billion weights: well above what libraries take by the way."""
+    """0.1 billion weights, so that a copy is well above what libraries take by the way."""
     return make_model(tmp_path_factory.mktemp("model"), "llama", **SHAPE)
 
 
@@ -59,13 +62,18 @@ def taken(group: Group) -> dict[str, dict[str, int]]:
     return {when: {name: sum(each[when][name] for each in found) for name in found[0][when]} for when in found[0]}
 
 
-def test_two_processes_that_cut_a_base_take_no_more_host_memory_than_one_that_has_it(
-    tmp_path: Path, start: Start, model: Path
+def test_two_processes_that_cut_a_base_have_no_second_copy_of_it_in_host_memory(
+    tmp_path: Path, start: Start, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What is freed goes back at once, so that the allocator's own habits do not count."""
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(1 << 20))
     one = start(tmp_path / "one", *ONCE, model=model, count=1, code=MEASURED)
     assert one.finish() == [0], one.text()
     two = start(tmp_path / "two", *ONCE, model=model, stage=3, own=ALL_CUT, code=MEASURED)
     assert two.finish() == [0, 0], two.text()
     alone, together = taken(one), taken(two)
-    assert together["peak"]["Pss:"] < 1.2 * alone["peak"]["Pss:"]
-    assert together["kept"]["Pss_Anon:"] < 1.5 * alone["kept"]["Pss_Anon:"]
+    (quantised,) = re.findall(r"([\d,]+) of [\d,]+ weights are quantised", one.text())
+    copy = int(quantised.replace(",", "")) // 2
+    for when in ("peak", "kept"):
+        more = together[when]["Pss_Anon:"] - alone[when]["Pss_Anon:"]
+        assert more < copy + SET_UP_BYTES, (when, alone, together)

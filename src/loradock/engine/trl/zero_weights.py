@@ -16,8 +16,8 @@ from loradock.model.spread import GUARD, PART, gathered
 NF4_BITS = 4
 
 
-def cut(model: Any, settings: dict[str, Any], *, device: torch.device) -> None:
-    """Give DeepSpeed the weights of a model that was read part by part (`model.spread`), in place.
+def cut(model: Any, settings: Any, *, device: torch.device) -> None:
+    """Give DeepSpeed, by its own `settings`, the weights of a model that was read part by part (`model.spread`).
 
     On every process one weight at a time is whole, on `device`, so that the base need not fit there.
     """
