@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from facts.recorded import STACK, cards, config, data, decision, machine, models, planned
+from facts.recorded import STACK, cards, config, data, machine, models, planned
 
 from loradock import plan as plans
 from loradock.config.schema import RunConfig
@@ -68,15 +68,6 @@ def test_more_processes_than_samples_of_a_step_are_refused_with_both_remedies() 
         planned(facts=plans.machine_with("h200", count=8, nodes=2), config=step)
     assert refused.value.exit_code == 78
     assert refused.value.hint == "8 GPUs at most, or --set train.global_batch=16, which changes what is trained"
-
-
-def test_processes_that_packs_leave_without_work_are_counted_in_the_reason() -> None:
-    idle = decision(planned(facts=plans.machine_with("h200", count=8), config=config()), "accumulation")
-    assert (idle.value, "that is work for 3 of 8 processes" in idle.why) == (1, True), idle.why
-    busy = config(train={"global_batch": 1024})
-    assert (
-        "work for" not in decision(planned(facts=plans.machine_with("h200", count=8), config=busy), "accumulation").why
-    )
 
 
 def test_every_decision_has_a_name_of_its_own_and_a_reason() -> None:

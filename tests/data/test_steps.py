@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections import Counter
-from itertools import pairwise
+from itertools import accumulate, pairwise, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from loradock.data.collate import collate
 from loradock.data.prepare import prepare
 from loradock.data.prepared import Prepared
 from loradock.data.select import EpochOrder, fit, split
-from loradock.data.steps import EvalBatches, Step, TrainSteps, steps_per_epoch
+from loradock.data.steps import BatchShape, EvalBatches, Step, TrainSteps, steps_per_epoch
 from loradock.errors import ConfigError, DataError
 
 SIZES = {"a": 61, "b": 40, "c": 9}
@@ -97,19 +97,42 @@ def test_the_ids_seen_over_epochs_equal_the_order_whatever_the_ranks_and_packing
 
 
 @pytest.mark.parametrize("packing", [False, True])
-def test_ranks_share_the_micro_batches_of_one_rank_round_robin(prepared: Prepared, packing: bool) -> None:
-    alone = train_steps(prepared, packing=packing)
-    for world_size in (2, 3, 9):
-        ranks = [train_steps(prepared, packing=packing, world_size=world_size, rank=r) for r in range(world_size)]
-        for index in (0, 3, 12):
-            batches = [batch.rows.tolist() for batch in alone[index].micro_batches]
-            for rank, steps in enumerate(ranks):
-                mine = [batch.rows.tolist() for batch in steps[index].micro_batches if not batch.is_idle]
-                assert mine == batches[rank::world_size]
+@pytest.mark.parametrize("world_size", [2, 3, 9])
+def test_ranks_take_the_micro_batches_of_a_step_in_turn(prepared: Prepared, packing: bool, world_size: int) -> None:
+    ranks = [train_steps(prepared, packing=packing, world_size=world_size, rank=r) for r in range(world_size)]
+    for index in (0, 3, 12):
+        taken = [[batch for batch in steps[index].micro_batches if not batch.is_idle] for steps in ranks]
+        turns = [batch for turn in zip_longest(*taken) for batch in turn if batch is not None]
+        assert [row for batch in turns for row in batch.rows.tolist()] == ranks[0][index].row_ids.tolist()
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("processes", [2, 3, 8])
+def test_the_process_with_the_most_to_do_has_as_little_as_can_be(packing: bool, processes: int) -> None:
+    rng = np.random.default_rng(processes)
+    shape = BatchShape(micro_batch=4, packing=packing, max_length=64)
+    for samples in (1, 7, 16, 40):
+        lengths = rng.integers(1, 65, samples).tolist()
+        sizes = lengths if packing else [1] * samples
+        groups = shape.groups(lengths, processes=processes)
+        turns = -(-len(shape.groups(lengths)) // processes)
+        assert [index for first, last in groups for index in range(first, last)] == list(range(samples))
+        assert len(groups) <= turns * processes
+        assert max(sum(sizes[first:last]) for first, last in groups) == smallest_of_largest(sizes, turns * processes)
+
+
+def smallest_of_largest(sizes: list[int], parts: int) -> int:
+    """Of all ways to cut `sizes` into at most `parts` runs, the smallest sum of the largest one: tried one by one."""
+    best = [[0, *accumulate(sizes)]]
+    for _ in range(parts - 1):
+        last = best[-1]
+        row = [min(max(last[cut], sum(sizes[cut:end])) for cut in range(end + 1)) for end in range(len(sizes) + 1)]
+        best.append(row)
+    return best[-1][-1]
 
 
 def test_a_rank_without_work_gets_one_idle_batch_without_labels(prepared: Prepared) -> None:
-    step = train_steps(prepared, micro_batch=16, world_size=2, rank=1)[0]
+    step = train_steps(prepared, micro_batch=16, world_size=17, rank=16)[0]
     (batch,) = step.micro_batches
     assert batch.is_idle
     assert batch.supervised_tokens == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,20 +44,35 @@ class BatchShape:
     packing: bool
     max_length: int
 
-    def groups(self, lengths: Sequence[int]) -> list[tuple[int, int]]:
-        """`[first, last)` of each micro-batch: samples stay in order, and none is split."""
+    def groups(self, lengths: Sequence[int], *, processes: int = 1) -> list[tuple[int, int]]:
+        """`[first, last)` of each micro-batch: samples stay in order, and none is split.
+
+        Of several `processes` each takes one in turn and waits for the one with the most; so of all limits that need
+        no turn more, the smallest is taken.
+        """
         if not self.packing:
-            bounds = range(0, len(lengths), self.micro_batch)
-            return [(first, min(first + self.micro_batch, len(lengths))) for first in bounds]
-        budget_tokens = self.micro_batch * self.max_length
-        groups: list[tuple[int, int]] = []
-        first = used_tokens = 0
-        for index, length in enumerate(lengths):
-            if used_tokens + length > budget_tokens and index > first:
-                groups.append((first, index))
-                first, used_tokens = index, 0
-            used_tokens += length
-        return [*groups, (first, len(lengths))] if len(lengths) else []
+            lengths, limit = [1] * len(lengths), self.micro_batch
+        else:
+            limit = self.micro_batch * self.max_length
+        groups = filled(lengths, limit=limit)
+        if processes == 1 or not groups:
+            return groups
+        turns = math.ceil(len(groups) / processes)
+        limits = range(max(lengths), limit + 1)
+        smallest = bisect_left(limits, True, key=lambda tried: len(filled(lengths, limit=tried)) <= turns * processes)
+        return filled(lengths, limit=limits[smallest]) if smallest < len(limits) else groups
+
+
+def filled(sizes: Sequence[int], *, limit: int) -> list[tuple[int, int]]:
+    """`[first, last)` of each group: the next size goes in while the sum stays within the limit, or it is alone."""
+    groups: list[tuple[int, int]] = []
+    first = used = 0
+    for index, size in enumerate(sizes):
+        if used + size > limit and index > first:
+            groups.append((first, index))
+            first, used = index, 0
+        used += size
+    return [*groups, (first, len(sizes))] if len(sizes) else []
 
 
 class TrainSteps:
@@ -124,7 +140,7 @@ class TrainSteps:
                 self._prepared,
                 fitted=self._fitted,
                 positions=positions,
-                groups=self._shape.groups(self._fitted.lengths[positions].tolist()),
+                groups=self._shape.groups(self._fitted.lengths[positions].tolist(), processes=self._world_size),
                 packing=self._shape.packing,
                 world_size=self._world_size,
                 rank=self._rank,

@@ -18,8 +18,4 @@ def decide(question: Question) -> Decision:
         tokens = total * question.data.mean_tokens
         passes = math.ceil(tokens / budget_tokens)
         why = f"{total} samples a step are about {tokens:,.0f} tokens, {budget_tokens:,} a pack"
-    if passes < processes:
-        why += (
-            f"; that is work for {passes} of {processes} processes: a larger train.global_batch gives the others some"
-        )
     return Decision(name="accumulation", value=math.ceil(passes / processes), why=why)
