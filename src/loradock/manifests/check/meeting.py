@@ -104,21 +104,39 @@ def _same_rank(manifest: Manifest) -> Iterator[Found]:
                 yield rank.found(f"says node {rank.count} in each of the pods", remedy)
 
 
+def run_processes(manifest: Manifest, pod: Pod, container: Field) -> int | None:
+    """How many processes the container's run has on all its nodes; None where the file does not say."""
+    if train_alone(container):
+        return 1
+    told = _told_processes(container).count or _cards(pod, container)
+    nodes = nnodes(container)
+    made = next(iter(counts(manifest, pod)), None) if nodes or container is pod.trainer else 1
+    machines = nodes.count if nodes and nodes.count is not None else made
+    return told * machines if told and machines else None
+
+
 def _launched(manifest: Manifest) -> Iterator[tuple[Field, int, int]]:
     """Where a container's processes are counted, how many they are, and how many cards it has, where it has any."""
     for pod in manifest.pods:
         for container in pod.main:
-            told = option(container, *_PROCESSES, variable="PET_NPROC_PER_NODE") or container["numProcPerNode"]
-            asked = resources(container) or resources(_beneath(pod, container))
-            amounts = [field.amount for name, field in asked["limits"].members if is_card(name)]
-            cards = sum(int(amount) for amount in amounts if amount is not None)
-            alone = _train_alone(container)
+            told, cards = _told_processes(container), _cards(pod, container)
+            alone = train_alone(container)
             processes = 1 if alone else told.count
             if processes is not None and cards > 0:
                 yield alone or told, processes, cards
 
 
-def _train_alone(container: Field) -> Field | None:
+def _told_processes(container: Field) -> Field:
+    return option(container, *_PROCESSES, variable="PET_NPROC_PER_NODE") or container["numProcPerNode"]
+
+
+def _cards(pod: Pod, container: Field) -> int:
+    asked = resources(container) or resources(_beneath(pod, container))
+    amounts = [field.amount for name, field in asked["limits"].members if is_card(name)]
+    return sum(int(amount) for amount in amounts if amount is not None)
+
+
+def train_alone(container: Field) -> Field | None:
     """The word `train`, where it is not launched: one process then."""
     line = words(container) if runs_loradock(container) else []
     first = next((word for word in line if word.text.rpartition("/")[2] in ("launch", "torchrun", "train")), None)
