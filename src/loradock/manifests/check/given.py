@@ -50,12 +50,17 @@ def file_of(container: Field) -> Field | None:
     return None
 
 
+def parts_of(manifest: Manifest, pod: Pod, container: Field) -> tuple[list[Pod], list[Field]]:
+    """The pods and containers that say what the container is: for a trainer, its patches and its runtime."""
+    if container is not pod.trainer:
+        return [pod], [container]
+    pods = [*([pod.beneath] if pod.beneath else []), *(each for each in manifest.pods if not each.trainer)]
+    return pods, [each for part in pods for each in part.spec["containers"] if each["name"].text == TRAINER]
+
+
 def mounts_of(manifest: Manifest, pod: Pod, container: Field) -> dict[PurePosixPath, tuple[Field, Field]]:
-    """Each mount of the container with its volume, by its path. What a trainer mounts, patches and runtime say."""
-    pods, containers = [pod], [container]
-    if container is pod.trainer:
-        pods = [*([pod.beneath] if pod.beneath else []), *(each for each in manifest.pods if not each.trainer)]
-        containers = [each for part in pods for each in part.spec["containers"] if each["name"].text == TRAINER]
+    """Each mount of the container with its volume, by its path."""
+    pods, containers = parts_of(manifest, pod, container)
     volumes = {volume["name"].text: volume for part in pods for volume in part.spec["volumes"]}
     mounts = [mount for each in containers for mount in each["volumeMounts"] if mount["name"].text in volumes]
     return {PurePosixPath(mount["mountPath"].text): (mount, volumes[mount["name"].text]) for mount in mounts}

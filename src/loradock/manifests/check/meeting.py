@@ -25,7 +25,7 @@ _OF_GROUP = ("--nnodes", *_RANK, "--rdzv")
 _OWN_INDEX = re.compile(r"\$\(JOB_COMPLETION_INDEX\)|\bJOB_COMPLETION_INDEX\b")
 
 
-def _group(pod: Pod) -> bool:
+def is_group(pod: Pod) -> bool:
     """True where the pods of a Job are one group: by an argument that says so, or a use of the pod's own index."""
     for container in pod.main:
         texts = [*words(container), *(field for _, field in variables(container))]
@@ -42,7 +42,7 @@ def _indexed(manifest: Manifest) -> Iterator[Found]:
             continue
         mode = pod.job["completionMode"]
         several = pod.job["completions"].whole or pod.job["parallelism"].whole or 1
-        if several > 1 and mode.text != "Indexed" and _group(pod):
+        if several > 1 and mode.text != "Indexed" and is_group(pod):
             yield mode.found(
                 "is not Indexed: the pods that meet have no rank and no host name", "completionMode: Indexed"
             )
@@ -54,7 +54,7 @@ def _indexed(manifest: Manifest) -> Iterator[Found]:
 def _nodes(manifest: Manifest) -> Iterator[Found]:
     """Several nodes that wait for each other have to run at the same time, as many as each of them is told."""
     for pod in manifest.pods:
-        if pod.job is not None and _group(pod):
+        if pod.job is not None and is_group(pod):
             completions, parallelism = pod.job["completions"].whole, pod.job["parallelism"]
             at_once = parallelism.whole if parallelism else 1
             if completions is not None and at_once is not None and 0 < at_once < completions:
