@@ -73,9 +73,7 @@ def train(
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
-    if resume and fresh:
-        raise UsageError("--resume and --fresh contradict each other", hint="leave one of them out")
-    loaded, exam = demo_run(ask, resume=resume) if demo else (asked(ask, resume=resume), None)
+    loaded, exam = wanted(ask, demo=demo, resume=resume, fresh=fresh)
     if loaded.config.deterministic:
         os.environ.update(DETERMINISTIC)
     with Screen(is_quiet=as_json) as screen:
@@ -94,6 +92,13 @@ def train(
             raise Interrupted(f"stopped by {signals.requested() or 'a signal'} before the run began") from None
     if as_json:
         click.echo(json.dumps(content, indent=2, default=str))
+
+
+def wanted(ask: Ask, *, demo: bool, resume: bool, fresh: bool) -> tuple[Loaded, Callable[..., Any] | None]:
+    """What is to be run, and the demo's exam. Raises where it cannot be read, or is wrong."""
+    if resume and fresh:
+        raise UsageError("--resume and --fresh contradict each other", hint="leave one of them out")
+    return demo_run(ask, resume=resume) if demo else (asked(ask, resume=resume), None)
 
 
 def asked(ask: Ask, *, resume: bool) -> Loaded:
