@@ -69,10 +69,12 @@ def train(
     commits its last step first: exit code 75, or 76 where nothing new was done.
     """
     from loradock.commands.train_screen import Screen
+    from loradock.model.patches import avx512
 
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
+    avx512.quiet()
     loaded, exam = wanted(ask, demo=demo, resume=resume, fresh=fresh)
     if loaded.config.deterministic:
         os.environ.update(DETERMINISTIC)
