@@ -53,10 +53,11 @@ def _training(manifest: Manifest) -> Iterator[Field]:
 
 
 def _heartbeat(manifest: Manifest) -> Iterator[Found]:
-    """A file that nobody writes. What a trainer's runtime or an `envFrom` sets is not known here."""
+    """A file that nobody writes. What a trainer gives its runtime, or an `envFrom` sets, is not known here."""
     for container in (each for pod in manifest.pods if not pod.is_partial for each in pod.main if runs_loradock(each)):
         written = {name: field.text for name, field in variables(container)}.get(_HEARTBEAT)
         is_elsewhere = container["envFrom"] or any(_HEARTBEAT in word.text for word in words(container))
+        is_elsewhere = is_elsewhere or manifest.kind.endswith("Runtime")
         is_named = any(variable["name"].text == _HEARTBEAT for variable in container["env"])
         is_known = "$" not in written if written else not is_named and not is_elsewhere
         for place in _asked_heartbeats(container) if is_known else ():
