@@ -62,6 +62,7 @@ def test_every_mistake_of_every_class_is_told_at_once() -> None:
         ("TOKENIZERS_PARALLELISM", "false", False), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1", False),
         ("HF_TOKEN_PATH", "/run/secrets/hub", False), ("MAX_TOKENS", "4096", False), ("KEYBOARD", "german", False),
         ("HTTPS_PROXY", "http://proxy:3128", False), ("MONKEY", "business", False),
+        ("HF_TOKEN", "abc", True), ("HF_TOKEN", "", False), ("USE_AUTH_TOKEN", "true", False),
     ],
 )  # fmt: skip
 def test_a_secret_is_known_by_its_name_or_its_form(name: str, value: str, is_secret: bool) -> None:
