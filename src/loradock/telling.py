@@ -23,7 +23,7 @@ from loradock.engine.base import (
     StepResult,
 )
 from loradock.engine.status import Status
-from loradock.monitoring.alerts import Alert
+from loradock.monitoring.alerts import PACK, UNPADDED, Alert
 from loradock.monitoring.monitor import Monitor, sampler_of
 from loradock.record import RunRecord
 from loradock.trackers import open_all
@@ -103,11 +103,20 @@ def monitored(job: Job, *, record: RunRecord, view: View) -> Iterator[Monitor | 
         cpus=record.content["facts"]["cpus"],
         fence=record.fence,
     )
-    with Monitor(sampler, tell=tell, before=record.content.get("alerts", ())) as monitor:
+    remedy = remedy_for_padding(engine=job.plan.value("engine"), is_packed=job.plan.value("packing"))
+    before = record.content.get("alerts", ())
+    with Monitor(sampler, tell=tell, before=before, against_padding=remedy) as monitor:
         yield monitor
         monitor.look()
     if sampler.problem:
         view.note(f"warning: {sampler.problem}")
+
+
+def remedy_for_padding(*, engine: str, is_packed: bool) -> str:
+    """What of it is not on already; the fast engine pads nothing but packs, on a card, to even shapes."""
+    if engine == "fast":
+        return "a larger train.micro_batch: packs are filled up to even shapes"
+    return UNPADDED if is_packed else PACK
 
 
 def keep(event: Event, *, record: RunRecord, status: Status) -> None:

@@ -108,6 +108,33 @@ def test_one_copy_of_a_library_from_elsewhere_is_a_warning_and_a_bundled_one_is_
     assert [(each.severity, each.remedy) for each in found] == [("warning", "unset LD_LIBRARY_PATH")]
 
 
+class BehindALink(Host):
+    """Its site-packages are reached over a link, and its cuBLAS is loaded."""
+
+    def __init__(self, link: Path) -> None:
+        super().__init__()
+        self.link = link
+
+    def site_packages(self) -> Path:
+        return self.link
+
+    def distributions(self) -> tuple[Distribution, ...]:
+        return ()
+
+    def loaded_libraries(self) -> tuple[str, ...]:
+        return self.libraries_below(str(self.link.resolve()))
+
+
+def test_a_virtual_environment_behind_a_link_is_no_stranger(tmp_path: Path) -> None:
+    library = tmp_path / "real" / "nvidia" / "cublas" / "lib" / "libcublas.so.12"
+    library.parent.mkdir(parents=True)
+    library.touch()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    host = BehindALink(tmp_path / "link")
+    found = cuda_runtimes.look(host, probe.gather(host), intent(host, load(None, needs_inputs=False).config))
+    assert [(each.severity, each.what) for each in found] == [("ok", "one copy of each of 1 CUDA libraries is loaded")]
+
+
 def test_parts_of_one_library_are_no_second_copy() -> None:
     names = ["libnvrtc.so.12", "libnvrtc-builtins.so.12.8", "libcudnn.so.9", "libcudnn_graph.so.9", "libcublasLt.so.12"]
     assert [len(paths) for paths in cuda_runtimes.families([f"/v/{name}" for name in names]).values()] == [1, 1, 1]

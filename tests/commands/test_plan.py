@@ -15,6 +15,7 @@ from tiny import BASE, write_rows
 from bench.train.models import MODELS
 from loradock import cards
 from loradock.cli import cli
+from loradock.errors import OutOfMemory
 
 MISTRAL = {
     **{name: value for name, value in MODELS["mistral-7b"].items() if name != "source"},
@@ -108,6 +109,25 @@ def test_machines_multiply_the_processes_of_a_named_card_and_of_this_machine(lla
     refused = plan(*asked, "--gpu", "a10", "--gpus", "4").exception
     assert getattr(refused, "exit_code", None) == 78
     assert "16 processes" in str(refused)
+
+
+def test_what_cards_send_one_another_is_said_not_to_be_counted(mistral: Path) -> None:
+    """Half a byte a weight of the linear layers, two the others; twice, seven of eight parts come from the others."""
+    shared = plan("--model", mistral, *DESCRIBED, "--gpu", "a10", "--gpus", "8", "--set", "train.parallel=fsdp").stdout
+    linear, all_weights = 6_979_321_856, 7_241_732_096
+    a_pass = 2 * 7 / 8 * (linear / 2 + 2 * (all_weights - linear)) / 2**30
+    assert f"what 8 processes send one another, {a_pass:.2f} GiB of weights a pass and " in shared
+    whole = plan("--model", mistral, *DESCRIBED, "--gpu", "h100", "--gpus", "8").stdout
+    assert "not counted in them: what 8 processes send one another, 280.0 MiB of gradients a step" in whole
+    assert "not counted in them" not in plan("--model", mistral, *DESCRIBED, "--gpu", "h100").stdout
+
+
+@pytest.mark.parametrize(("card", "length"), [("rtx-2080-ti", 2048), ("rtx-3090", 32768)])
+def test_a_model_that_does_not_fit_a_card_may_fit_several(mistral: Path, card: str, length: int) -> None:
+    large = ("--set", "model.quantization=none", "--set", f"data.max_length={length}")
+    refused = plan("--model", mistral, *DESCRIBED, "--gpu", card, *large).exception
+    assert isinstance(refused, OutOfMemory)
+    assert "several cards (--gpus, loradock launch), or a larger one" in str(refused.hint)
 
 
 @pytest.mark.parametrize(

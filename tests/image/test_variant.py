@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -75,6 +76,8 @@ def test_a_real_build_of_the_variant_has_deepspeed_a_compiler_and_its_label(
     root = light_variant(tmp_path / "loradock")
     command = [sys.executable, "-m", "loradock", "build", "--json", "--variant", "deepspeed", "--context", str(root)]
     command += ["--tag", "loradock:test-variant", "--base-image", base_image, "--scratch", str(tmp_path / "scratch")]
+    if trusted := os.environ.get("SSL_CERT_FILE"):
+        command += ["--ca", trusted]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1700)
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from faults.pairs import two_hosts
 
 from loradock.cli import cli
-from loradock.errors import UsageError
+from loradock.errors import ConfigError, InputMissing, UsageError
+from loradock.launching import processes
 from loradock.launching.place import Place, address, continuing, interface_to, interfaces, mistakes, place_of
 
 
@@ -77,10 +78,10 @@ def refusal(*arguments: str) -> UsageError:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["--nproc", "two", "train"], "--nproc two is neither a number nor auto"),
-        (["--nproc", "0", "train"], "--nproc 0 is neither a number nor auto"),
-        (["--rdzv", "here", "train"], "--rdzv here is not HOST:PORT"),
-        (["--grace", "-1", "train"], "Invalid value for '--grace': -1.0 is not in the range x>=0."),
+        (["--nproc", "two", "train", "--demo"], "--nproc two is neither a number nor auto"),
+        (["--nproc", "0", "train", "--demo"], "--nproc 0 is neither a number nor auto"),
+        (["--rdzv", "here", "train", "--demo"], "--rdzv here is not HOST:PORT"),
+        (["--grace", "-1", "train", "--demo"], "Invalid value for '--grace': -1.0 is not in the range x>=0."),
         (["--nodes", "2", "train"], "--nodes is no option of launch"),
         (["ls"], "ls cannot be launched"),
         (["profile", "run.yaml"], "profile cannot be launched"),
@@ -90,6 +91,37 @@ def refusal(*arguments: str) -> UsageError:
 )
 def test_the_command_refuses_what_makes_no_sense_before_it_starts_anything(arguments: list[str], what: str) -> None:
     assert refusal(*arguments).what == what
+
+
+def test_every_option_that_is_unknown_is_told() -> None:
+    refused = refusal("--nproc", "2", "train", "--demo", "--max-stepz", "4", "--nope")
+    told = " ".join(problem.what for problem in refused.problems)
+    assert len(refused.problems) == 2
+    assert "'--max-stepz'" in told
+    assert "'--nope'" in told
+
+
+def test_what_is_wrong_with_the_configuration_is_told_with_the_rest() -> None:
+    options = ["--nnodes", "2", "--node-rank", "2", "--rdzv", "node0"]
+    refused = refusal(*options, "train", "--demo", "--set", "lora.rnak=3")
+    assert any("rnak" in problem.what for problem in refused.problems)
+    assert any("--rdzv node0" in problem.what for problem in refused.problems)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["nofile.yaml"], InputMissing),
+        (["--demo", "--set", "lora.rnak=3", "--set", "lora.alhpa=1"], ConfigError),
+        (["--demo", "--resume", "--fresh"], UsageError),
+    ],
+)
+def test_a_configuration_that_train_would_refuse_starts_nothing(
+    arguments: list[str], error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "launch", lambda *_, **__: pytest.fail("processes were started"))
+    result = CliRunner().invoke(cli, ["launch", "--nproc", "2", "train", *arguments])
+    assert isinstance(result.exception, error), result.output
 
 
 def test_all_mistakes_are_told_at_once() -> None:
@@ -117,7 +149,7 @@ def test_what_continues_a_run_is_started_as_the_run_was(monkeypatch: pytest.Monk
 def test_the_processes_are_told_how_the_launcher_was_called(tmp_path: Path) -> None:
     stand_in(tmp_path, "import os; print(os.environ['LORADOCK_LAUNCHER'])")
     options = ["--nproc", "1", "--nnodes", "1", "--logs", str(tmp_path / "my logs")]
-    done = subprocess.run([*by_hand(tmp_path), *options, "train", "run.yaml"], capture_output=True, text=True)
+    done = subprocess.run([*by_hand(tmp_path), *options, "train", "--demo"], capture_output=True, text=True)
     assert done.stdout == f"loradock launch --nproc 1 --nnodes 1 --logs '{tmp_path}/my logs'\n", done.stderr
 
 
@@ -142,13 +174,13 @@ def test_kubernetes_says_which_machine_this_is(tmp_path: Path) -> None:
     environment = {**os.environ, **kubeflow, "PET_NNODES": "2", "PET_NODE_RANK": "1", "JOB_COMPLETION_INDEX": ""}
     command = by_hand(tmp_path)
     found = [
-        subprocess.run([*command, *options, "train"], env=environment, capture_output=True, text=True)
+        subprocess.run([*command, *options, "train", "--demo"], env=environment, capture_output=True, text=True)
         for options in ([], ["--nnodes", "1", "--node-rank", "0", "--rdzv", "127.0.0.1:7"])
     ]
     assert [each.stdout for each in found] == ["1 2 127.0.0.1 29400\n", "0 1 127.0.0.1 7\n"], found[0].stderr
     del environment["PET_NODE_RANK"]
     environment["JOB_COMPLETION_INDEX"] = "1"
-    done = subprocess.run([*command, "train"], env=environment, capture_output=True, text=True)
+    done = subprocess.run([*command, "train", "--demo"], env=environment, capture_output=True, text=True)
     assert done.stdout == "1 2 127.0.0.1 29400\n", done.stderr
 
 

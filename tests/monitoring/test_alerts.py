@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from loradock.monitoring.alerts import Alert, found, straggling
+from loradock.telling import remedy_for_padding
 
 GIB = 1 << 30
 Line = dict[str, Any]
@@ -147,6 +149,16 @@ def test_padding_is_told_by_tokens_not_by_lines() -> None:
     assert alert.what.startswith("50 %")
     few = lines(padding_share=lambda index, _: 0.5 if index % 20 == 0 else 0.0, tokens=lambda *_: 4000)
     assert found(few, []) == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "is_packed", "named"),
+    [("trl", False, {"packing", "engine"}), ("trl", True, {"engine"}), ("fast", True, {"micro_batch"})],
+)
+def test_the_remedy_for_padding_is_nothing_that_is_on_already(engine: str, is_packed: bool, named: set[str]) -> None:
+    remedy = remedy_for_padding(engine=engine, is_packed=is_packed)
+    alert = one(found(lines(padding_share=lambda *_: 0.5), [], against_padding=remedy), "padding")
+    assert set(re.findall("packing|engine|micro_batch", alert.remedy)) == named
 
 
 def test_a_run_of_a_moment_says_nothing_about_data_and_padding() -> None:

@@ -88,7 +88,7 @@ def test_alerts_are_told_once_each_and_recorded(
     llama: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alert = Alert(name="made-up", what="something is wrong", remedy="mend it")
-    monkeypatch.setattr(monitor.alerts, "found", lambda lines, _: [alert] if lines else [])
+    monkeypatch.setattr(monitor.alerts, "found", lambda lines, _, **__: [alert] if lines else [])
     monkeypatch.setattr(monitor, "LOOK_SECONDS", 0.0)
     view = Silent()
     result = train(tmp_path / "run", "train.max_steps=4", model=llama, data=rows, view=view)
@@ -102,7 +102,7 @@ def test_a_continued_run_keeps_what_was_told_and_tells_only_what_is_new(
     llama: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = [Alert(name="made-up", what="something is wrong", remedy="mend it")]
-    monkeypatch.setattr(monitor.alerts, "found", lambda lines, _: list(made) if lines else [])
+    monkeypatch.setattr(monitor.alerts, "found", lambda lines, _, **__: list(made) if lines else [])
     monkeypatch.setattr(monitor, "LOOK_SECONDS", 0.0)
     settings = ("train.max_steps=4", "checkpoints.every=1")
 
@@ -127,7 +127,7 @@ def test_a_continued_run_keeps_what_was_told_and_tells_only_what_is_new(
 def test_a_look_that_fails_ends_no_run(
     llama: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(monitor.alerts, "found", lambda *_: 1 / 0)
+    monkeypatch.setattr(monitor.alerts, "found", lambda *_, **__: 1 / 0)
     view = Silent()
     result = train(tmp_path / "run", "train.max_steps=2", model=llama, data=rows, view=view)
     assert result.outcome.steps == 2

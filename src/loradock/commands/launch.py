@@ -7,13 +7,15 @@ import shlex
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from loradock import termination
-from loradock.errors import EnvironmentUnfit, Problem, UsageError
+from loradock.commands.run_options import Ask
+from loradock.errors import EnvironmentUnfit, LoradockError, Problem, UsageError
 from loradock.launching import processes
 from loradock.launching.place import AUTO, LAUNCHER, interfaces, mistakes, place_of
 
@@ -84,7 +86,7 @@ def launch(
     """
     meeting, nodes = rdzv or kubeflows(), nnodes or 1
     problems = [*context.meta.get(UNREAD, ()), *mistakes(processes=nproc, nodes=nodes, node=node_rank, meeting=meeting)]
-    refuse([*problems, *misspelt(context, command)])
+    refuse([*problems, *misspelt(context, command)], unfit=unfit(context, command))
     place = place_of(processes=counted(nproc), nodes=nodes, node=node_rank, meeting=meeting)
     chosen = interfaces(place, os.environ)
     for name, interface in chosen.items():
@@ -115,15 +117,51 @@ def misspelt(context: click.Context, command: tuple[str, ...]) -> list[Problem]:
     if page is None:
         what = f"{name} is no option of launch" if name.startswith("-") else f"{name} cannot be launched"
         return [Problem(what=what, hint=f"loradock launch [OPTIONS] {' or '.join(LAUNCHED)} [ITS OPTIONS]")]
+    return [
+        Problem(what=f"{name}: {mistake.format_message()}", hint=f"loradock {name} --help")
+        for mistake in not_taken(page, arguments, context=context)
+    ]
+
+
+def not_taken(page: click.Command, arguments: Sequence[str], *, context: click.Context) -> list[click.UsageError]:
+    """Every option that the command does not have, or else what it says first of those that it has."""
+    left, unknown = list(arguments), list[click.UsageError]()
+    while True:
+        try:
+            page.make_context(str(page.name), list(left), parent=context.parent)
+        except click.NoSuchOption as mistake:
+            unknown.append(mistake)
+            place = next((at for at, word in enumerate(left) if word.split("=")[0] == mistake.option_name), None)
+            if place is None:
+                return unknown
+            left = left[:place] + left[place + 1 :]
+        except click.UsageError as mistake:
+            return unknown or [mistake]
+        else:
+            return unknown
+
+
+def unfit(context: click.Context, command: tuple[str, ...]) -> LoradockError | None:
+    """Why `train` would refuse its configuration, as each process would say it; None where it cannot be looked at."""
+    from loradock.commands.train import train, wanted
+
+    name, *arguments = command
+    if name != train.name or misspelt(context, command):
+        return None
+    given = train.make_context(name, arguments, parent=context.parent).params
     try:
-        page.make_context(name, arguments, parent=context.parent)
-    except click.UsageError as unfit:
-        return [Problem(what=f"{name}: {unfit.format_message()}", hint=f"loradock {name} --help")]
-    return []
+        wanted(Ask.of(given), demo=given["demo"], resume=given["resume"], fresh=given["fresh"])
+    except LoradockError as error:
+        return error
+    return None
 
 
-def refuse(problems: list[Problem]) -> None:
-    """UsageError with all of them, where there are any; nothing was started."""
+def refuse(problems: list[Problem], *, unfit: LoradockError | None) -> None:
+    """UsageError with all of them, where there are any, or what is unfit alone; nothing was started."""
+    if unfit and not problems:
+        raise unfit
+    if unfit:
+        problems = [*problems, *(unfit.problems or [Problem(what=unfit.what, hint=unfit.hint)])]
     if len(problems) == 1:
         raise UsageError(problems[0].what, hint=problems[0].hint)
     if problems:

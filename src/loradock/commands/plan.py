@@ -196,7 +196,8 @@ def _show(found: Audit, loaded: Loaded, *, price_per_hour: float | None) -> None
     with page() as screen:
         for part in (*plan_lines(made), plan_table(made), memory_table(made)):
             screen.print(part)
-        for line in (report.memory_line(found), report.finish_line(found.finish), report.rates_line(found)):
+        lines = (report.memory_line(found), report.finish_line(found.finish), report.rates_line(found))
+        for line in filter(None, (*lines, report.traffic_line(found))):
             screen.print(line)
         title = "left on the table" if found.findings else "nothing is left on the table that is expected to pay"
         screen.print(Text(title, style="bold"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,9 @@ from loradock.config.load import Loaded, load
 from loradock.config.schema import RunConfig, SourceConfig
 from loradock.errors import InputMissing, LoradockError, Problem
 
+SHORT = ("model", "data", "output", "max_steps", "batch_size", "lr")
+READ = ("config", "preset", "overrides", *SHORT)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
@@ -23,6 +26,14 @@ class Ask:
     preset: str | None = None
     overrides: tuple[str, ...] = ()
     shortcuts: dict[str, object] = field(default_factory=dict[str, object])
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Ask:
+        """From what click read for OPTIONS and --output."""
+        shortcuts: dict[str, object] = {f"--{name.replace('_', '-')}": values[name] for name in SHORT}
+        shortcuts["--data"] = list(values["data"]) or None
+        given = {flag: value for flag, value in shortcuts.items() if value is not None}
+        return cls(config=values["config"], preset=values["preset"], overrides=values["overrides"], shortcuts=given)
 
     def load(self, *, needs_inputs: bool = True) -> Loaded:
         """Merge and check. Raises ConfigError with every problem, or InputMissing where CONFIG cannot be read."""
@@ -94,29 +105,9 @@ def run_options(command: Callable[..., Any] | None = None, *, output: str = OUTP
         return functools.partial(run_options, output=output)
 
     @functools.wraps(command)
-    def with_ask(
-        *,
-        config: Path | None,
-        preset: str | None,
-        overrides: tuple[str, ...],
-        model: str | None,
-        data: tuple[str, ...],
-        output: str | None,
-        max_steps: int | None,
-        batch_size: int | None,
-        lr: float | None,
-        **others: Any,
-    ) -> Any:
-        shortcuts: dict[str, object] = {
-            "--model": model,
-            "--data": list(data) or None,
-            "--output": output,
-            "--max-steps": max_steps,
-            "--batch-size": batch_size,
-            "--lr": lr,
-        }
-        given = {flag: value for flag, value in shortcuts.items() if value is not None}
-        return command(ask=Ask(config=config, preset=preset, overrides=overrides, shortcuts=given), **others)
+    def with_ask(**values: Any) -> Any:
+        others = {name: value for name, value in values.items() if name not in READ}
+        return command(ask=Ask.of(values), **others)
 
     wrapped: Callable[..., Any] = with_ask
     for option in (click.option("--output", metavar="DIR", help=output), *reversed(OPTIONS)):

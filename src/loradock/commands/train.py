@@ -69,13 +69,13 @@ def train(
     commits its last step first: exit code 75, or 76 where nothing new was done.
     """
     from loradock.commands.train_screen import Screen
+    from loradock.model.patches import avx512
 
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
-    if resume and fresh:
-        raise UsageError("--resume and --fresh contradict each other", hint="leave one of them out")
-    loaded, exam = demo_run(ask, resume=resume) if demo else (asked(ask, resume=resume), None)
+    avx512.quiet()
+    loaded, exam = wanted(ask, demo=demo, resume=resume, fresh=fresh)
     if loaded.config.deterministic:
         os.environ.update(DETERMINISTIC)
     with Screen(is_quiet=as_json) as screen:
@@ -94,6 +94,13 @@ def train(
             raise Interrupted(f"stopped by {signals.requested() or 'a signal'} before the run began") from None
     if as_json:
         click.echo(json.dumps(content, indent=2, default=str))
+
+
+def wanted(ask: Ask, *, demo: bool, resume: bool, fresh: bool) -> tuple[Loaded, Callable[..., Any] | None]:
+    """What is to be run, and the demo's exam. Raises where it cannot be read, or is wrong."""
+    if resume and fresh:
+        raise UsageError("--resume and --fresh contradict each other", hint="leave one of them out")
+    return demo_run(ask, resume=resume) if demo else (asked(ask, resume=resume), None)
 
 
 def asked(ask: Ask, *, resume: bool) -> Loaded:

@@ -80,6 +80,7 @@ class StepItems(torch.utils.data.Dataset[dict[str, Any]]):
             "supervised_tokens": step.supervised_tokens,
             "samples": step.samples,
             "slots": sum(slots for _, slots in batches),
+            "idle": sum(slots for batch, (_, slots) in zip(step.micro_batches, batches, strict=True) if batch.is_idle),
         }
         tensors = [tensors for tensors, _ in batches]
         return {"micro_batches": tensors, "supervised_tokens": step.supervised_tokens, "counts": counts}

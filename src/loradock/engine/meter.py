@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from loradock.engine import ranks
 from loradock.engine.base import Job, StepResult
 
 DATA, PASSES, OPTIMIZER, LOGGING = "data", "passes", "optimizer", "logging"
@@ -21,12 +22,13 @@ DATA, PASSES, OPTIMIZER, LOGGING = "data", "passes", "optimizer", "logging"
 
 @dataclass
 class Meter:
-    """Real tokens, supervised tokens, samples and padded slots, and the seconds they took."""
+    """Real tokens, supervised tokens, samples, padded slots (`idle`: of passes without work), and their seconds."""
 
     tokens: int = 0
     supervised_tokens: int = 0
     samples: int = 0
     slots: int = 0
+    idle: int = 0
     paused_seconds: float = 0.0
     since: float = field(default_factory=time.monotonic)
     phases: dict[str, float] = field(default_factory=dict)
@@ -49,12 +51,13 @@ class Meter:
         """Time since then belongs to this phase."""
         self.phases[phase] = self.phases.get(phase, 0.0) + time.monotonic() - since
 
-    def add(self, *, tokens: int, supervised_tokens: int, samples: int, slots: int) -> None:
-        """Count one optimiser step: over all processes, but `slots` (tokens with padding) of this one."""
+    def add(self, *, tokens: int, supervised_tokens: int, samples: int, slots: int, idle: int = 0) -> None:
+        """Count one optimiser step: over all processes, but `slots` (tokens with padding) and `idle` of this one."""
         self.tokens += tokens
         self.supervised_tokens += supervised_tokens
         self.samples += samples
         self.slots += slots
+        self.idle += idle
 
     def pause(self, seconds: float) -> None:
         """Leave out time that was not training (evaluation, saving)."""
@@ -65,13 +68,13 @@ class Meter:
         """Seconds of training since the count began."""
         return max(1e-9, time.monotonic() - self.since - self.paused_seconds)
 
-    def padding_share(self, world_size: int) -> float:
-        """Share of the slots that held padding, taking every process as this one."""
-        slots = self.slots * world_size
+    def padding_share(self) -> float:
+        """Share of the slots that held padding, over all processes, which call it together; idle passes are none."""
+        slots = sum(ranks.all_of(self.slots - self.idle))
         return max(0.0, 1 - self.tokens / slots) if slots else 0.0
 
     def line(self, job: Job, step: int, *, loss: float, learning_rate: float, grad_norm: float) -> StepResult:
-        """The metric line of all that was counted."""
+        """The metric line of all that was counted; all processes call it together."""
         return StepResult(
             step=step,
             epoch=step / job.steps.steps_per_epoch,
@@ -80,7 +83,7 @@ class Meter:
             grad_norm=grad_norm,
             tokens=self.tokens,
             supervised_tokens=self.supervised_tokens,
-            padding_share=self.padding_share(job.world_size),
+            padding_share=self.padding_share(),
             tokens_per_second=self.tokens / self.seconds,
             samples_per_second=self.samples / self.seconds,
             seconds=self.seconds,

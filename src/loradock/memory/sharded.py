@@ -125,6 +125,16 @@ def other_bytes(model: ModelFacts, setting: Setting) -> int:
     return (model.parameters - model.linear_parameters) * BYTES[setting.dtype]
 
 
+def sent_bytes(model: ModelFacts, setting: Setting, sharing: Sharing) -> tuple[int, int]:
+    """What a process gets from the others: bytes of weights a pass, and of gradients a step.
+
+    Cut weights are gathered for the forward and again for the backward pass; gradients travel in float32.
+    """
+    others = (sharing.processes - 1) / sharing.processes
+    weights = 2 * (packed_bytes(model, setting) + other_bytes(model, setting)) if sharing.of_weights > 1 else 0
+    return int(weights * others), int(2 * model.adapter_parameters(setting.rank) * FLOAT * others)
+
+
 def adapter_bytes(adapters: int, *, setting: Setting, sharing: Sharing) -> int:
     """float32 values, cut with the weights, and gradients; where values are whole, the copies that autocast keeps."""
     copies = ADAPTER_BYTES[setting.dtype] - 2 * FLOAT if sharing.of_weights == 1 else 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -19,6 +19,8 @@ WAITING_SHARE = 0.10
 FULL_SHARE = 0.95
 """Of the card's memory: the next larger batch may not fit."""
 PADDING_SHARE = 0.10
+UNPADDED = "--set engine=fast, which computes none"
+PACK = f"--set train.packing=true, or {UNPADDED}"
 LEAST_SAMPLES = 15
 """Samples (half a minute at the default) that a statement on the card is made from."""
 RECENT = 300
@@ -65,10 +67,11 @@ class Alert:
 Watch = Callable[[Lines], Alert | None]
 
 
-def found(lines: Lines, samples: Lines) -> list[Alert]:
+def found(lines: Lines, samples: Lines, *, against_padding: str = PACK) -> list[Alert]:
     """Every alert that metric lines (`engine.base.StepResult`) and samples (`monitor.jsonl`) give; the oldest first."""
     given = [*((watch, samples) for watch in ON_SAMPLES), *((watch, lines) for watch in ON_LINES)]
-    return [alert for watch, those in given if (alert := watch(those))]
+    alerts = [alert for watch, those in given if (alert := watch(those))]
+    return [replace(alert, remedy=against_padding) if alert.name == "padding" else alert for alert in alerts]
 
 
 def idle_card(samples: Lines) -> Alert | None:
@@ -198,7 +201,7 @@ def padding(lines: Lines) -> Alert | None:
     return Alert(
         name="padding",
         what=f"{percent(share)} of what is computed is padding",
-        remedy="--set train.packing=true, or --set engine=fast, which computes none",
+        remedy=PACK,
     )
 
 

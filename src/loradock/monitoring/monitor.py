@@ -24,6 +24,7 @@ KEPT_LINES = 4_000
 
 class Monitor:
     """A context around a training. `tell` is called in the caller's thread, once for each alert, with all so far.
+    `against_padding` is the remedy that fits the plan.
 
     `before` are the alerts that an earlier attempt at the run told, as `tell` got them.
     """
@@ -34,9 +35,11 @@ class Monitor:
         *,
         tell: Callable[[Alert, list[dict[str, Any]]], None],
         before: Sequence[dict[str, Any]] = (),
+        against_padding: str = alerts.PACK,
     ) -> None:
         self.sampler = sampler
         self.tell = tell
+        self.against_padding = against_padding
         self.lines: list[dict[str, Any]] = []
         self.told = {alert["name"]: alert for alert in before}
         self.looked = time.monotonic()
@@ -66,7 +69,7 @@ class Monitor:
     def look(self) -> None:
         """Tell what is new. A look that fails is the sampler's problem, and no more is looked for."""
         try:
-            found = alerts.found(self.lines, self.sampler.latest())
+            found = alerts.found(self.lines, self.sampler.latest(), against_padding=self.against_padding)
         except Exception as error:  # noqa: BLE001  a run never ends for its monitoring
             self.sampler.fail(error)
             found = []

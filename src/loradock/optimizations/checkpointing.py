@@ -57,6 +57,8 @@ def _decide_fast(question: Question) -> Decision:
     choice = question.fast_choice()
     count = choice.shape.checkpointed if choice else layers
     again = f"{count} of {layers} layers are computed again, where more memory would spare it"
+    if 0 < count < layers - 1:
+        again = f"not all layers: {again}"
     why = again if count else f"the activations of all {layers} layers fit: none is computed again"
     return Decision(name="checkpointing", value=count >= layers - 1, why=why)
 

@@ -33,7 +33,7 @@ def too_large(question: Question, expected: dict[str, int]) -> OutOfMemory:
     if weights > have:
         return OutOfMemory(
             f"the base weights need about {weights:.1f} GiB, {card}",
-            hint="--model with a smaller one, or a larger card",
+            hint=f"--model with a smaller one, or {room(question)}",
         )
     mode = question.decided.get("parallel")
     if mode == "fsdp" and not question.decided["cpu_offload"]:
@@ -47,8 +47,15 @@ def too_large(question: Question, expected: dict[str, int]) -> OutOfMemory:
     elif question.is_fast and fits_paged(question):
         remedy = "--set engine=trl, whose optimiser state can live outside the card"
     else:
-        remedy = f"--set data.max_length={max(64, length // 2)}, a smaller model, or a larger card"
+        remedy = f"--set data.max_length={max(64, length // 2)}, a smaller model, or {room(question)}"
     return OutOfMemory(f"one row of {length} tokens needs about {needed:.1f} GiB, {card}", hint=remedy)
+
+
+def room(question: Question) -> str:
+    """Where there is more memory: several cards can share a model, one alone cannot."""
+    return (
+        "a larger card" if question.facts.world_size > 1 else "several cards (--gpus, loradock launch), or a larger one"
+    )
 
 
 def fits_paged(question: Question) -> bool:

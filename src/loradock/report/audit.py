@@ -13,6 +13,8 @@ from rich.text import Text
 
 from loradock import cards
 from loradock.audit import Audit, Finding, Finish, Gain, Total
+from loradock.audit.prediction import question_of
+from loradock.memory import sharded
 from loradock.optimizations.base import UNKNOWN_CARD
 from loradock.report.console import gib
 
@@ -79,6 +81,22 @@ def rates_line(audit: Audit) -> str:
         return f"speeds: {facts.gpu.name} is not in the table of cards, so as of {UNKNOWN_CARD}"
     return (
         f"speeds: predicted from the published figures of {card.name}, {card.sustained:.0%} of its products sustained"
+    )
+
+
+def traffic_line(audit: Audit) -> str | None:
+    """What the processes send one another, which the speeds leave out."""
+    baseline = audit.baseline
+    count = baseline.facts.world_size
+    if count == 1:
+        return None
+    question = question_of(baseline)
+    setting = question.sharded_setting(True, optimizer=baseline.plan.value("optimizer"))
+    a_pass, a_step = sharded.sent_bytes(question.model, setting, question.sharing)
+    sent = f"{gib(a_pass)} of weights a pass and " if a_pass else ""
+    return (
+        f"not counted in them: what {count} processes send one another, {sent}{gib(a_step)} of gradients a step "
+        "for each (loradock launch net-check measures the links)"
     )
 
 

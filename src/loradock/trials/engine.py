@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from loradock.trials.base import Baseline, Trial
 
+ENGINES = {"trl": "the TRL engine", "sharded": "the sharded engine"}
 FAST_OPTIMIZERS = ("auto", "adamw_fused")
 
 
 def propose(baseline: Baseline) -> tuple[Trial, ...]:
     """The fast engine in place of TRL, with the settings that it does not take; TRL in its place only tells."""
-    if baseline.plan.value("engine") == "fast":
+    engine = baseline.plan.value("engine")
+    if engine == "fast":
         trial = Trial(
             name="engine-trl",
             title="the TRL engine instead of the fast one",
@@ -27,9 +29,9 @@ def propose(baseline: Baseline) -> tuple[Trial, ...]:
     return (
         Trial(
             name="engine-fast",
-            title="the fast engine instead of TRL",
+            title=f"the fast engine instead of {ENGINES[engine]}",
             settings=("engine=fast", *(setting for setting, is_needed in freed.items() if is_needed)),
-            cause="the TRL engine: padding, host time and traffic that fused kernels spare",
+            cause=f"{ENGINES[engine]}: padding, host time and traffic that fused kernels spare",
             phase="passes",
         ),
     )

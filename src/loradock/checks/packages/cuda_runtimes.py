@@ -25,7 +25,8 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         if module in names and (why := host.import_failure(module)):
             return [error(f"{module} cannot be imported: {why}", remedy="loradock env-check --only libraries,builds")]
     site = f"{host.site_packages()}/nvidia"
-    own = host.libraries_below(site) if host.exists(site) else ()
+    # As the kernel writes its map: a virtual environment may lie behind a link.
+    own = [host.real_path(each) for each in host.libraries_below(site)] if host.exists(site) else []
     return judge(families(host.loaded_libraries()), own=own, environ=host.environ)
 
 

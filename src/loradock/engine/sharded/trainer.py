@@ -67,7 +67,9 @@ class ShardedTrainer(Loop):
         total = torch.zeros((), device=self.device)
         with self.exchanging():
             batches = in_step(inputs["micro_batches"])
-        inputs["counts"]["slots"] = sum(each["input_ids"].numel() for each in batches)
+        added = sum(each["input_ids"].numel() for each in batches[len(inputs["micro_batches"]) :])
+        inputs["counts"]["slots"] += added
+        inputs["counts"]["idle"] += added
         for tensors in batches:
             self.poll()
             loss = self.loss_sum(tensors) * scale

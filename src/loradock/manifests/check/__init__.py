@@ -18,6 +18,7 @@ from loradock.manifests.check import (
     jobs,
     meeting,
     names,
+    places,
     quantities,
     references,
     rendezvous,
@@ -41,7 +42,7 @@ GROUPS: dict[str, tuple[Rule, ...]] = {
     "Names": names.RULES + references.RULES,
     "Containers": containers.RULES + quantities.RULES,
     "Volumes": volumes.RULES,
-    "The configuration": run_config.RULES,
+    "The configuration": run_config.RULES + places.RULES,
     "Starting and stopping": health.RULES,
     "Jobs": jobs.RULES + failure_policy.RULES,
     "Processes and nodes that meet": meeting.RULES + rendezvous.RULES,
@@ -77,7 +78,7 @@ def problems(texts: Mapping[str, str], *, skip: Collection[str] = ()) -> list[Fi
 def judge(manifest: Manifest, *, skip: Collection[str] = ()) -> Iterator[Finding]:
     """What each rule finds in one object, in the order of the table."""
     for rule in RULES:
-        for found in rule.look(manifest) if rule.name not in skip else ():
+        for found in dict.fromkeys(rule.look(manifest)) if rule.name not in skip else ():
             yield Finding(
                 rule=rule.name,
                 level=found.level or rule.level,

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import PurePosixPath
 
-from loradock.manifests.check.base import Manifest, Rule, is_training
+from loradock.manifests.check.base import Manifest, Rule, is_training, runs_loradock
+from loradock.manifests.check.command_line import variables, words
 from loradock.manifests.check.fields import Field, Found
 
 DEFAULT_GRACE_SECONDS = 30
 LEAST_GRACE_SECONDS = 120
 LEAST_WINDOW_SECONDS = 60
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+_HEARTBEAT = "LORADOCK_HEARTBEAT"
 _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 
 
@@ -46,6 +50,29 @@ def _window(manifest: Manifest) -> Iterator[Found]:
 
 def _training(manifest: Manifest) -> Iterator[Field]:
     return (container for pod in manifest.pods for container in pod.main if is_training(container))
+
+
+def _heartbeat(manifest: Manifest) -> Iterator[Found]:
+    """A file that nobody writes. What a trainer's runtime or an `envFrom` sets is not known here."""
+    for container in (each for pod in manifest.pods if not pod.is_partial for each in pod.main if runs_loradock(each)):
+        written = {name: field.text for name, field in variables(container)}.get(_HEARTBEAT)
+        is_elsewhere = container["envFrom"] or any(_HEARTBEAT in word.text for word in words(container))
+        is_named = any(variable["name"].text == _HEARTBEAT for variable in container["env"])
+        is_known = "$" not in written if written else not is_named and not is_elsewhere
+        for place in _asked_heartbeats(container) if is_known else ():
+            if place.text != written:
+                what = f"waits for {place.text}, and {_HEARTBEAT} is {written or 'not set'}: the probe never succeeds"
+                yield place.found(what, f"make {_HEARTBEAT} and the probe's file one")
+
+
+def _asked_heartbeats(container: Field) -> Iterator[Field]:
+    """The heartbeat files that probes test for, where they test for one only."""
+    for probe in _PROBES:
+        line = words(container[probe]["exec"])
+        pairs = pairwise(line)
+        tested = [file for option, file in pairs if option.text in ("-e", "-f", "-s")]
+        if len(tested) == 1 and "heartbeat" in PurePosixPath(tested[0].text).name and "$" not in tested[0].text:
+            yield Field(tested[0].text.rstrip(";"), tested[0].path)
 
 
 def _grace(manifest: Manifest) -> Iterator[Found]:
@@ -84,6 +111,11 @@ RULES = (
         name="liveness-window",
         says=f"What trains is not killed for less than {LEAST_WINDOW_SECONDS} s of silence.",
         look=_window,
+    ),
+    Rule(
+        name="probe-heartbeat",
+        says="A probe that tests for a heartbeat tests for the file that loradock writes.",
+        look=_heartbeat,
     ),
     Rule(
         name="grace-period",

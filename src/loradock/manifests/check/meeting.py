@@ -25,7 +25,7 @@ _OF_GROUP = ("--nnodes", *_RANK, "--rdzv")
 _OWN_INDEX = re.compile(r"\$\(JOB_COMPLETION_INDEX\)|\bJOB_COMPLETION_INDEX\b")
 
 
-def _group(pod: Pod) -> bool:
+def is_group(pod: Pod) -> bool:
     """True where the pods of a Job are one group: by an argument that says so, or a use of the pod's own index."""
     for container in pod.main:
         texts = [*words(container), *(field for _, field in variables(container))]
@@ -42,7 +42,7 @@ def _indexed(manifest: Manifest) -> Iterator[Found]:
             continue
         mode = pod.job["completionMode"]
         several = pod.job["completions"].whole or pod.job["parallelism"].whole or 1
-        if several > 1 and mode.text != "Indexed" and _group(pod):
+        if several > 1 and mode.text != "Indexed" and is_group(pod):
             yield mode.found(
                 "is not Indexed: the pods that meet have no rank and no host name", "completionMode: Indexed"
             )
@@ -54,7 +54,7 @@ def _indexed(manifest: Manifest) -> Iterator[Found]:
 def _nodes(manifest: Manifest) -> Iterator[Found]:
     """Several nodes that wait for each other have to run at the same time, as many as each of them is told."""
     for pod in manifest.pods:
-        if pod.job is not None and _group(pod):
+        if pod.job is not None and is_group(pod):
             completions, parallelism = pod.job["completions"].whole, pod.job["parallelism"]
             at_once = parallelism.whole if parallelism else 1
             if completions is not None and at_once is not None and 0 < at_once < completions:
@@ -104,21 +104,39 @@ def _same_rank(manifest: Manifest) -> Iterator[Found]:
                 yield rank.found(f"says node {rank.count} in each of the pods", remedy)
 
 
+def run_processes(manifest: Manifest, pod: Pod, container: Field) -> int | None:
+    """How many processes the container's run has on all its nodes; None where the file does not say."""
+    if train_alone(container):
+        return 1
+    told = _told_processes(container).count or _cards(pod, container)
+    nodes = nnodes(container)
+    made = next(iter(counts(manifest, pod)), None) if nodes or container is pod.trainer else 1
+    machines = nodes.count if nodes and nodes.count is not None else made
+    return told * machines if told and machines else None
+
+
 def _launched(manifest: Manifest) -> Iterator[tuple[Field, int, int]]:
     """Where a container's processes are counted, how many they are, and how many cards it has, where it has any."""
     for pod in manifest.pods:
         for container in pod.main:
-            told = option(container, *_PROCESSES, variable="PET_NPROC_PER_NODE") or container["numProcPerNode"]
-            asked = resources(container) or resources(_beneath(pod, container))
-            amounts = [field.amount for name, field in asked["limits"].members if is_card(name)]
-            cards = sum(int(amount) for amount in amounts if amount is not None)
-            alone = _train_alone(container)
+            told, cards = _told_processes(container), _cards(pod, container)
+            alone = train_alone(container)
             processes = 1 if alone else told.count
             if processes is not None and cards > 0:
                 yield alone or told, processes, cards
 
 
-def _train_alone(container: Field) -> Field | None:
+def _told_processes(container: Field) -> Field:
+    return option(container, *_PROCESSES, variable="PET_NPROC_PER_NODE") or container["numProcPerNode"]
+
+
+def _cards(pod: Pod, container: Field) -> int:
+    asked = resources(container) or resources(_beneath(pod, container))
+    amounts = [field.amount for name, field in asked["limits"].members if is_card(name)]
+    return sum(int(amount) for amount in amounts if amount is not None)
+
+
+def train_alone(container: Field) -> Field | None:
     """The word `train`, where it is not launched: one process then."""
     line = words(container) if runs_loradock(container) else []
     first = next((word for word in line if word.text.rpartition("/")[2] in ("launch", "torchrun", "train")), None)
