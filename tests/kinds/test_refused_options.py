@@ -51,3 +51,9 @@ def test_a_relative_path_that_reads_as_a_hub_id_is_told_how_to_be_written() -> N
     error = render("job", "--model", "models/Llama-3-70B", "--data", "x", *HERE).exception
     assert "./models/Llama-3-70B" in str(error)
     assert "on the data volume" in str(error)
+
+
+def test_all_that_a_pod_cannot_do_is_told_at_once() -> None:
+    said = refused("pod", *UNKNOWN, *HERE, "--nodes", "2", "--ttl-seconds", "4")
+    assert "one machine, not 2" in said
+    assert "--ttl-seconds" in said
