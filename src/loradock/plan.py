@@ -122,8 +122,8 @@ def tokens_per_second(plan: Plan, config: RunConfig, *, facts: Facts) -> float:
 
     Only as good as its assumptions: see `speed`. To be compared with another such figure, not with a clock.
     """
-    decided = {decision.name: decision.value for decision in plan.decisions}
-    question = Question(config=config, facts=facts, model=plan.model, data=plan.data, decided=decided)
+    question = _question(plan, config, facts=facts)
+    decided = question.decided
     shape = Shape(
         tokens=decided["micro_batch"] * question.row_tokens,
         checkpointed=decided["checkpointed_layers"],
@@ -133,3 +133,15 @@ def tokens_per_second(plan: Plan, config: RunConfig, *, facts: Facts) -> float:
         question.fast_memory, shape, step_tokens=question.step_tokens, data=question.rows, rates=question.rates
     )
     return question.step_tokens / seconds
+
+
+def host_bytes(plan: Plan, config: RunConfig, *, facts: Facts) -> int:
+    """Bytes of host memory that each process needs for what does not live on its card; 0 where all of it does."""
+    if not plan.value("cpu_offload"):
+        return 0
+    return _question(plan, config, facts=facts).host_bytes(mode=plan.value("parallel"))
+
+
+def _question(plan: Plan, config: RunConfig, *, facts: Facts) -> Question:
+    decided = {decision.name: decision.value for decision in plan.decisions}
+    return Question(config=config, facts=facts, model=plan.model, data=plan.data, decided=decided)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from checks.model.test_model_memory import LLAMA_70B
 from kinds.conftest import IMAGE, pod_of
 from kinds.test_command import UNKNOWN, content, render
 
@@ -60,6 +62,7 @@ def test_every_mistake_of_every_class_is_told_at_once() -> None:
         ("TOKENIZERS_PARALLELISM", "false", False), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1", False),
         ("HF_TOKEN_PATH", "/run/secrets/hub", False), ("MAX_TOKENS", "4096", False), ("KEYBOARD", "german", False),
         ("HTTPS_PROXY", "http://proxy:3128", False), ("MONKEY", "business", False),
+        ("HF_TOKEN", "abc", True), ("HF_TOKEN", "", False), ("USE_AUTH_TOKEN", "true", False),
     ],
 )  # fmt: skip
 def test_a_secret_is_known_by_its_name_or_its_form(name: str, value: str, is_secret: bool) -> None:
@@ -143,6 +146,15 @@ def test_a_whole_configuration_says_the_same_without_any_default(tmp_path: Path)
     assert long.config == short.config
     assert long.warnings == ()
     assert len(whole["train"]) > 15
+
+
+def test_the_memory_of_a_pod_has_room_for_what_its_cards_have_not(folder: Path) -> None:
+    (folder / "Mistral-7B-v0.3" / "config.json").write_text(json.dumps(LLAMA_70B), encoding="utf-8")
+    asked = ("job", "run.yaml", *HERE, "--image", IMAGE, "--gpu", "rtx-3090", "--set", "data.max_length=512", "--gpus")
+    two, eight = (content(*asked, number)["sizes"]["memory_bytes"] for number in ("2", "8"))
+    assert "cpu_offload" in two["why"]
+    assert two["value"] > 70 << 30
+    assert "cpu_offload" not in eight["why"]
 
 
 def test_a_platforms_words_become_fields_of_every_object_and_pod() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from loradock.commands.render_check import check
+from loradock.commands.render_check import check, refusals
 from loradock.commands.render_options import Site, SiteCommand
 from loradock.commands.run_options import Ask, run_options
 from loradock.errors import NotWritable, UsageError
@@ -69,13 +69,13 @@ def render(
         os.environ.setdefault(name, value)
     workload, warnings = described(ask, site=site, is_demo=demo)
     objects = kinds.named(kind).objects(workload)
+    text = yaml_text(objects, explain=explain(workload) if is_explained else None)
+    warnings += refusals(text)
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     if as_json:
         content = {"objects": objects, "sizes": workload.sizes.as_dict(), "warnings": warnings}
         text = json.dumps(content, indent=2) + "\n"
-    else:
-        text = yaml_text(objects, explain=explain(workload) if is_explained else None)
     put(text, file)
 
 

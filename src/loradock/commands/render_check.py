@@ -8,7 +8,10 @@ from pathlib import Path
 
 import click
 
-from loradock.errors import ConfigError, InputMissing, UsageError
+from loradock.errors import ConfigError, EnvironmentUnfit, InputMissing, Problem, UsageError
+
+ASKED_FOR = ("pss-host-path",)
+"""Rules that an option of `loradock render` breaks by intent, and warns about."""
 
 
 def check(files: tuple[Path, ...], *, skipped: tuple[str, ...], is_strict: bool, as_json: bool) -> None:
@@ -32,6 +35,19 @@ def check(files: tuple[Path, ...], *, skipped: tuple[str, ...], is_strict: bool,
     if not as_json:
         for file in files:
             click.echo(f"ok: {file}")
+
+
+def refusals(text: str) -> list[str]:
+    """Raise UsageError where our own check refuses what was rendered; a warning where it cannot be asked."""
+    from loradock.manifests.check import problems
+
+    try:
+        found = problems({"": text}, skip=ASKED_FOR)
+    except EnvironmentUnfit as error:
+        return [f"{error.what}, so what is rendered was not checked ({error.hint})"]
+    if wrong := [Problem(what=each.what, hint=each.hint) for each in found if each.level == "error"]:
+        raise UsageError("what these options give would be refused by --check", problems=wrong)
+    return []
 
 
 def _text(file: Path) -> str:

@@ -82,7 +82,8 @@ def read(site: Site) -> tuple[Given, list[Problem]]:
     reading.problems += wrong
     whole = reading.one(lambda name: cards.named(name).as_gpu(), site.gpu)
     directories = host_paths(reading, site.host_path)
-    reading.problems += _contradictions(site, directories)
+    environment, secrets = pairs("--env", site.env), reading.each(asked.secret_variable, site.secret_env)
+    reading.problems += [*_contradictions(site, directories), *_given_twice(environment, secrets)]
     given = Given(
         gpus=gpus,
         card=part_of(whole, resource) if whole else None,
@@ -97,8 +98,8 @@ def read(site: Site) -> tuple[Given, list[Problem]]:
         },
         fetched_bytes=reading.one(partial(quantity, "--fetch-size"), site.fetch_size if site.fetch_image else None),
         host_paths=directories,
-        environment=pairs("--env", site.env),
-        secrets=reading.each(asked.secret_variable, site.secret_env),
+        environment=environment,
+        secrets=secrets,
         labels=pairs("--label", site.label),
         annotations=pairs("--annotation", site.annotation),
         placement=Placement(
@@ -123,11 +124,15 @@ def pair(flag: str, text: str, *, example: str) -> tuple[str, str]:
 
 
 def quantity(flag: str, text: str) -> int:
-    """Bytes. UsageError for what is no quantity of them."""
+    """Bytes. UsageError for what is no quantity of them, and for less than 1Mi, as without a unit."""
     try:
-        return quantities.read(text)
+        size = quantities.read(text)
     except UsageError as error:
         raise UsageError(f"{flag}: {error.what}", hint=f"{flag} {error.hint}") from error
+    if size < quantities.MIB:
+        hint = f"{flag} {text}Gi?" if text.isdecimal() else f"{flag} 64Gi, 500Mi or 2Ti"
+        raise UsageError(f"{flag} {text}: is {size} byte(s), below 1Mi", hint=hint)
+    return size
 
 
 def count(text: str) -> tuple[str, int]:
@@ -156,6 +161,22 @@ def _contradictions(site: Site, directories: dict[str, str]) -> Iterator[Problem
             yield Problem(what=f"/{name} comes from several places", hint=hint)
     if site.allow_egress and not site.network_policy:
         yield Problem(what="--allow-egress opens nothing: all is open", hint="--network-policy closes the rest")
+    if site.gpu and site.gpus == 0:
+        what = f"--gpu {site.gpu} and --gpus 0 contradict each other"
+        yield Problem(what=what, hint="--gpus 1 or more, or leave out --gpu for a run without a card")
+    if site.fetch_arg and not site.fetch_image:
+        yield Problem(what="--fetch-arg is for the image that fetches", hint="--fetch-image REF")
+    if site.topology and site.nodes == 1:
+        yield Problem(what="--topology brings several machines near one another, and there is one", hint="--nodes N")
+
+
+def _given_twice(environment: Pairs, secrets: tuple[SecretVariable, ...]) -> Iterator[Problem]:
+    """Variables that a Secret gives, and something else, too."""
+    named = [each.name for each in secrets]
+    for name in sorted({each for each in named if named.count(each) > 1}):
+        yield Problem(what=f"--secret-env names {name} twice", hint="leave out one of them")
+    for name in sorted(set(named) & dict(environment).keys()):
+        yield Problem(what=f"{name} is given by --env and by --secret-env", hint="leave out one of them")
 
 
 def card_count(counts: Counts, *, gpus: int | None) -> tuple[int | None, str, list[Problem]]:

@@ -32,7 +32,8 @@ def is_open_secret(name: str, value: str) -> bool:
     """True where a variable's name or the form of its value says that it is for nobody else; a path is none."""
     words = name.upper().split("_")
     is_named = words[-1] not in PLACE_WORDS and any(SECRET_WORD.fullmatch(word) for word in words)
-    return secrecy.without(value, {}) != value or (is_named and any(secrecy.spellings(value)))
+    is_plain = not value.strip() or value.isdecimal() or value.lower() in secrecy.PLAIN_WORDS
+    return secrecy.without(value, {}) != value or (is_named and not is_plain)
 
 
 def _open_secrets(workload: Workload) -> Iterator[Problem]:

@@ -16,7 +16,7 @@ from loradock.config.schema import RunConfig
 from loradock.facts import Facts, ModelFacts
 from loradock.manifests.quantities import GIB, MIB, shown, up_to_gib
 from loradock.memory import LOADER_MOST_WORKERS, LOADER_PREFETCH
-from loradock.plan import Plan
+from loradock.plan import Plan, host_bytes
 from loradock.trials.base import Baseline
 
 LIBRARIES_BYTES = 4 * GIB
@@ -121,7 +121,7 @@ def sizes(
     made = Sizes(
         gpus=Sized(value=len(facts.gpus), why="a process each" if facts.gpus else "none was asked for"),
         cpus=cpus,
-        memory_bytes=_memory(facts, model, plan, shm=shm),
+        memory_bytes=_memory(config, facts, model, plan, shm=shm),
         storage_bytes=_storage(scratch, output, fetched_bytes),
         shm_bytes=shm,
         scratch_bytes=scratch,
@@ -144,7 +144,7 @@ def loader_workers(config: RunConfig) -> int:
     return LOADER_MOST_WORKERS if asked == "auto" else asked
 
 
-def _memory(facts: Facts, model: ModelFacts | None, plan: Plan | None, *, shm: Sized) -> Sized:
+def _memory(config: RunConfig, facts: Facts, model: ModelFacts | None, plan: Plan | None, *, shm: Sized) -> Sized:
     libraries = LIBRARIES_BYTES * facts.processes_here
     said = [f"{shown(libraries)} for the libraries of {facts.processes_here} process(es)"]
     need = float(libraries + shm.value)
@@ -160,6 +160,10 @@ def _memory(facts: Facts, model: ModelFacts | None, plan: Plan | None, *, shm: S
     else:
         need += MOST_PAGES_BYTES
         said.append(f"{shown(MOST_PAGES_BYTES)} for pages of a base that is not here to be measured")
+    offloaded = host_bytes(plan, config, facts=facts) * facts.processes_here if plan is not None else 0
+    if offloaded:
+        need += offloaded
+        said.append(f"{shown(offloaded)} for what does not fit the card(s) (cpu_offload)")
     why = " + ".join([*said, f"{shown(shm.value)} of /dev/shm"])
     return Sized(value=up_to_gib(need * SPARE_MEMORY), why=f"{why}, and a quarter more")
 
