@@ -36,7 +36,14 @@ GPU host (`tests/facts/`, with its source); *constructed*: facts that nobody rec
 """
 MADE = ("real", "recorded", "constructed")
 MADE_UP = re.compile(rf"/tmp/pytest-of-\S+?/pytest-\d+/[^/ :)]+|{re.escape(str(ROOT))}|{re.escape(sys.base_prefix)}")
+BY_PIP = re.compile(r"(\S+)/bin/pip (install|uninstall)( --force-reinstall)?")
 VARYING = re.compile(r"(/[\w.@+-]+)+|\d[\d.,]*( [KMGT]i?B)?")
+
+
+def by_uv(text: str) -> str:
+    """A remedy as an environment without pip gets it: whether the one that runs the tests has a pip depends on uv."""
+    again = " --reinstall"
+    return BY_PIP.sub(lambda m: f"uv pip {m[2]} --python {m[1]}/bin/python{again if m[3] else ''}", text)
 
 
 def rows() -> dict[str, list[str]]:
@@ -61,7 +68,7 @@ class Faults:
         assert finding["remedy"], finding
         assert finding["exit_code"] == (exit_code if finding["severity"] == "error" else 0), finding
         keys = ("severity", "what", "remedy", "exit_code")
-        row = [fault, made, f"`{check}`", *(MADE_UP.sub("/made", str(finding[key])) for key in keys)]
+        row = [fault, made, f"`{check}`", *(by_uv(MADE_UP.sub("/made", str(finding[key]))) for key in keys)]
         if self.is_writing:
             self._write(row)
             return
