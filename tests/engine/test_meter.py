@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
-
-from loradock.engine import ranks
 from loradock.engine.feed import StepItems
 from loradock.engine.meter import Meter
 
@@ -33,26 +30,21 @@ def counted(*batches: Batch) -> Meter:
     return meter
 
 
-def together(monkeypatch: pytest.MonkeyPatch, *meters: Meter) -> list[float]:
-    """What each process says, once all have told one another what they hand in."""
-    handed: list[float] = []
-    monkeypatch.setattr(ranks, "all_of", lambda value: (handed.append(value), handed)[1])
-    for meter in meters:
-        meter.padding_share()
-    everywhere = list(handed)
-    monkeypatch.setattr(ranks, "all_of", lambda _: everywhere)
-    return [meter.padding_share() for meter in meters]
+def shares(*meters: Meter) -> list[float]:
+    """What the processes of a run say."""
+    together = sum(meter.used_slots for meter in meters)
+    return [meter.padding_share(together) for meter in meters]
 
 
-def test_uneven_shares_of_a_step_are_no_padding(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert together(monkeypatch, counted(Batch(slots=250)), counted(Batch(slots=50))) == [0.0, 0.0]
+def test_uneven_shares_of_a_step_are_no_padding() -> None:
+    assert shares(counted(Batch(slots=250)), counted(Batch(slots=50))) == [0.0, 0.0]
 
 
-def test_a_pass_without_work_is_no_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_without_work_is_no_padding() -> None:
     idle = counted(Batch(slots=90, is_idle=True))
-    assert together(monkeypatch, counted(Batch(slots=300)), idle) == [0.0, 0.0]
+    assert shares(counted(Batch(slots=300)), idle) == [0.0, 0.0]
     assert idle.slots == 90
 
 
-def test_padding_of_every_process_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert together(monkeypatch, counted(Batch(slots=500)), counted(Batch(slots=100))) == [0.5, 0.5]
+def test_padding_of_every_process_is_counted() -> None:
+    assert shares(counted(Batch(slots=500)), counted(Batch(slots=100))) == [0.5, 0.5]

@@ -68,10 +68,14 @@ class Meter:
         """Seconds of training since the count began."""
         return max(1e-9, time.monotonic() - self.since - self.paused_seconds)
 
-    def padding_share(self) -> float:
-        """Share of the slots that held padding, over all processes, which call it together; idle passes are none."""
-        slots = sum(ranks.all_of(self.slots - self.idle))
-        return max(0.0, 1 - self.tokens / slots) if slots else 0.0
+    @property
+    def used_slots(self) -> int:
+        """This process's slots, without those of idle passes, which are no padding."""
+        return self.slots - self.idle
+
+    def padding_share(self, used_slots: float) -> float:
+        """Share of the slots, those of all processes together, that held padding."""
+        return max(0.0, 1 - self.tokens / used_slots) if used_slots else 0.0
 
     def line(self, job: Job, step: int, *, loss: float, learning_rate: float, grad_norm: float) -> StepResult:
         """The metric line of all that was counted; all processes call it together."""
@@ -83,7 +87,7 @@ class Meter:
             grad_norm=grad_norm,
             tokens=self.tokens,
             supervised_tokens=self.supervised_tokens,
-            padding_share=self.padding_share(),
+            padding_share=self.padding_share(sum(ranks.all_of(self.used_slots))),
             tokens_per_second=self.tokens / self.seconds,
             samples_per_second=self.samples / self.seconds,
             seconds=self.seconds,
