@@ -38,6 +38,9 @@ bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit
                           bnb_4bit_compute_dtype=torch.float32)
 model = AutoModelForCausalLM.from_pretrained(base, quantization_config=bits, dtype=torch.float32)
 model = PeftModel.from_pretrained(model, adapter).eval()
+for layer in model.modules():
+    if hasattr(layer, "support_avx512bf16_for_cpu"):
+        layer.support_avx512bf16_for_cpu = False  # else some CPUs compute in bfloat16
 with torch.no_grad():
     print(json.dumps(model(input_ids=torch.tensor([ids])).logits[0, -1].tolist()))
 """
