@@ -8,8 +8,10 @@ import time
 import pytest
 from torch.distributed import TCPStore
 
-from loradock.engine.peers import Peers
+from loradock.engine.peer_reports import Report
+from loradock.engine.peers import TELL_SECONDS, Peers
 from loradock.engine.rendezvous import Meeting
+from loradock.engine.watchdog import LATE_SECONDS
 from loradock.errors import DataError
 
 HEARD_SECONDS = 30.0
@@ -51,3 +53,20 @@ def test_the_last_word_of_one_is_heard_by_the_other(both: list[Peers]) -> None:
     both[0].leave(error, is_told=True)
     assert isinstance(error, DataError)
     assert "rank 1 on b, while setting up: rows.jsonl:7: not a row" in error.what
+
+
+def test_many_short_waits_are_not_told_as_one_long_one() -> None:
+    """A fast process waits for a slow one nearly all the time: whoever looks now and then hardly sees it elsewhere."""
+    keeper = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    alone = Peers(Meeting(group=None, reports=keeper, hosts=("a",)), rank=0, limit_seconds=300)
+    alone.start()
+
+    def told_after(waits: int, seconds: float) -> float:
+        for _ in range(waits):
+            with alone.waiting():
+                time.sleep(seconds)
+        return Report.of(keeper.get("0")).waiting_seconds
+
+    assert told_after(50, 0.1) < 2 * LATE_SECONDS
+    assert told_after(1, 3 * TELL_SECONDS) > TELL_SECONDS
+    alone.leave(None)

@@ -57,14 +57,20 @@ def gradients(self, inputs):
     return real(self, inputs)
 FastTrainer.gradients = gradients
 """
-SLOWER = """
+SLOWER = f"""
 import os, time
 from loradock.engine.fast.trainer import FastTrainer
+from loradock.model import export
 real = FastTrainer.gradients
 def gradients(self, inputs):
     time.sleep(0.6 if os.environ["RANK"] == "1" else 0)
     return real(self, inputs)
 FastTrainer.gradients = gradients
+write = export.export
+def slowly(*rest, **more):
+    time.sleep({PEER_SECONDS + 2})  # rank 1 waits for rank 0 all the while, and that is right
+    return write(*rest, **more)
+export.export = slowly
 """
 FAILS_FIRST = """
 import os

@@ -93,8 +93,8 @@ def test_a_second_command_is_refused_while_the_first_trains_and_takes_over_at_on
     assert second.finish() == Locked.exit_code
     assert f"pid {first.process} on {socket.gethostname()}" in second.text()
     first.send(signal.SIGKILL)
-    third = start("--set", "train.workers=2")
     assert first.finish() == -signal.SIGKILL
+    third = start("--set", "train.workers=2")
     code, flaws = third.finish(), mixed(tmp_path / "out")
     trial(
         "P10", code == 0 and not flaws, fault="the owner was killed", code=code, flaws=flaws, said=third.text()[-300:]

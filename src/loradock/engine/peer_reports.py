@@ -113,10 +113,11 @@ def gone(silent: Sequence[Heard], *, is_cut_off: bool, limit_seconds: float) -> 
 
 def late(heard: Sequence[Heard], *, limit_seconds: float) -> LoradockError | None:
     """The error where processes wait for one that is alive and does not come; its own, too."""
-    waiting = [each.report for each in heard if each.report.waiting_seconds > limit_seconds]
+    running = [each.report for each in heard if each.report.code is None]
+    waiting = [each for each in running if each.waiting_seconds > limit_seconds]
     if not waiting:
         return None
-    busy = [each.report for each in heard if each.report.code is None and not each.report.waiting_seconds]
+    busy = [each for each in running if not each.waiting_seconds]
     stuck = [each for each in busy if each.phase == "step" and each.quiet_seconds > limit_seconds]
     more = f"(--set limits.peer_seconds={limit_seconds * 2:g} waits longer)"
     if stuck:
@@ -126,11 +127,13 @@ def late(heard: Sequence[Heard], *, limit_seconds: float) -> LoradockError | Non
             f"(limit {limit_seconds:g} s)",
             hint=f"the same command continues from the last checkpoint {more}",
         )
-    if busy:
+    # Counted from the last that came: a report may be older than that, and they have only just met.
+    together_seconds = min(each.waiting_seconds for each in running)
+    if together_seconds <= limit_seconds:
         return None
     return Hung(
-        f"all processes wait for one another since {max(each.waiting_seconds for each in waiting):.0f} s "
-        f"{waiting[0].where}: what they sum up does not get through (limit {limit_seconds:g} s)",
+        f"all processes wait for one another since {together_seconds:.0f} s {waiting[0].where}: "
+        f"what they sum up does not get through (limit {limit_seconds:g} s)",
         hint=f"look at the network between the hosts; the same command continues from the last checkpoint {more}",
     )
 

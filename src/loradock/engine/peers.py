@@ -48,7 +48,7 @@ class Peers:
         self._reports = [Report(rank=each, host=host) for each, host in enumerate(self.hosts)]
         self._heard = [Heard(report=report) for report in self._reports]
         self._exchanges, self._is_cut_off = 0, False
-        self._is_waiting, self._waiting_seconds = False, 0.0
+        self._is_waiting, self._has_come, self._waiting_seconds = False, False, 0.0
         self._is_leaving, self._is_over = threading.Event(), threading.Event()
         self._is_due, self._is_told = threading.Event(), threading.Event()
         self._threads = [
@@ -65,7 +65,7 @@ class Peers:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Inside, this process is where it waits for all the others."""
-        self._is_waiting = True
+        self._is_waiting = self._has_come = True
         try:
             yield
         finally:
@@ -157,10 +157,16 @@ class Peers:
             passed_seconds = now - seen if now - seen < LATE_SECONDS else JUDGE_SECONDS
             unheard_seconds = 0.0 if self._exchanges != exchanges else unheard_seconds + passed_seconds
             seen, exchanges = now, self._exchanges
-            self._waiting_seconds = self._waiting_seconds + passed_seconds if self._is_waiting else 0.0
+            self._waiting_seconds = self._waited(passed_seconds)
             self._count(passed_seconds, is_store_silent=unheard_seconds > SILENT_STORE_SECONDS)
             if not self._is_leaving.is_set() and (error := self._judgement(is_cut_off=False)):
                 self._end(error)
+
+    def _waited(self, passed_seconds: float) -> float:
+        """Seconds since this process came to where it waits now; the wait before, if it ended unseen, is another."""
+        before_seconds = 0.0 if self._has_come else self._waiting_seconds
+        self._has_come = False
+        return before_seconds + passed_seconds if self._is_waiting else 0.0
 
     def _count(self, passed_seconds: float, *, is_store_silent: bool) -> None:
         """Time in which nothing came; while the store is silent, that is held against its keeper alone."""
