@@ -23,7 +23,7 @@ from faults.forking import Forking
 from safetensors.torch import load_file
 from tiny import train
 
-from loradock.commands.train import process_seconds, spent_so_far
+from loradock.commands.train_run import process_seconds, spent_so_far
 from loradock.host import Host
 
 ROOT = Path(__file__).parents[2]

@@ -110,6 +110,19 @@ def test_processors_are_those_of_the_loader_and_two_of_each_process() -> None:
     assert asked["sizes"]["cpus"]["why"] == "asked for"
 
 
+@pytest.mark.parametrize(
+    ("flag", "little", "enough"),
+    [("--cpus", "3", "4"), ("--memory", "9Gi", "64Gi"), ("--shm", "500Mi", "2Gi"), ("--storage", "5Gi", "8Gi")],
+)
+def test_less_than_the_run_is_expected_to_need_is_rendered_and_warned_about(
+    flag: str, little: str, enough: str
+) -> None:
+    found = content("job", *UNKNOWN, *HERE, flag, little)["warnings"]
+    (said,) = [each for each in found if flag in each]
+    assert said.startswith(f"{flag} {little} is less than the expected need, ")
+    assert not [each for each in content("job", *UNKNOWN, *HERE, flag, enough)["warnings"] if flag in each]
+
+
 def test_a_path_of_this_machine_is_no_path_of_the_pod(tmp_path: Path) -> None:
     where = ("--data-claim", "data", "--output-claim", "runs", "--set", "data.validation=/tmp/held-out.jsonl")
     found = content("job", "--model", tmp_path, "--data", "/data/rows.jsonl", *where)["warnings"]

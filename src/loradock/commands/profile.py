@@ -48,7 +48,8 @@ def profile(ask: Ask, *, steps: int, warmup_steps: int, as_json: bool) -> None:
     from loradock import durable
     from loradock.checks.examination import gathered
     from loradock.commands.page import page
-    from loradock.commands.train import DETERMINISTIC, QUIET, run_name
+    from loradock.commands.train import DETERMINISTIC, QUIET
+    from loradock.commands.train_run import run_name
     from loradock.commands.train_screen import Screen
     from loradock.errors import UsageError
     from loradock.host import Host

@@ -8,17 +8,21 @@ from pathlib import Path
 
 from loradock.config.schema import RunConfig
 from loradock.manifests import asked, names
+from loradock.manifests.quantities import shown
+from loradock.manifests.sizes import Sized, Sizes
 from loradock.manifests.workload import Workload
 from loradock.model import hub_cache
 
 HOLDING = ("data", "output", "cache")
 """Volumes that something may lie on before the pod starts; the others are empty then."""
+SIZES = {"cpus": "--cpus", "memory_bytes": "--memory", "shm_bytes": "--shm", "scratch_bytes": "--storage"}
+"""Sizes that a person may give, and by which option."""
 RDMA = re.compile(r"rdma|/hca|infiniband|roce|/efa|hostdev|sriov|mlnx", re.IGNORECASE)
 
 
 def warnings_of(workload: Workload, config: RunConfig, *, is_demo: bool) -> list[str]:
     """A line each, for the image, the volumes, the network and the paths of the configuration."""
-    found = [*_of_objects(workload), *_of_network(workload)]
+    found = [*_of_objects(workload), *_of_sizes(workload.sizes), *_of_network(workload)]
     if is_demo:
         return found
     output = asked.output(config.output or workload.name, name=workload.name)
@@ -40,6 +44,16 @@ def _of_objects(workload: Workload) -> Iterator[str]:
         yield "the output goes with the pod: --output-claim PVC keeps it"
     if any(each.host_path for each in workload.volumes):
         yield "Pod Security `baseline` and `restricted` refuse hostPath volumes"
+
+
+def _of_sizes(sizes: Sizes) -> Iterator[str]:
+    """Those that a person gave, and that are less than what is expected to be needed."""
+    for name, flag in SIZES.items():
+        sized: Sized = getattr(sizes, name)
+        needed = sized.instead_of
+        if needed and sized.value < needed.value:
+            show = shown if name.endswith("_bytes") else str
+            yield f"{flag} {show(sized.value)} is less than the expected need, {show(needed.value)}: {needed.why}"
 
 
 def _of_network(workload: Workload) -> Iterator[str]:

@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-import time
 import warnings
-from collections.abc import Callable, Collection, Mapping
-from contextlib import redirect_stdout
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from loradock import signals
-from loradock.commands.run_options import Ask, look_for_inputs, run_options
+from loradock.commands.run_options import Ask, run_options
 from loradock.config.load import Loaded
-from loradock.directory import RECORD
-from loradock.errors import Interrupted, Locked, UsageError
-
-if TYPE_CHECKING:
-    from loradock.engine.lock import OutputLock
-    from loradock.facts import Facts
-    from loradock.host import Host
-    from loradock.resume import Standing
-    from loradock.stages import Result
+from loradock.errors import Interrupted, UsageError
 
 QUIET = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -68,6 +56,7 @@ def train(
     The same command again continues a run that was cut off, and shows one that is finished. Ended by a signal, a run
     commits its last step first: exit code 75, or 76 where nothing new was done.
     """
+    from loradock.commands.train_run import run_one
     from loradock.commands.train_screen import Screen
     from loradock.model.patches import avx512
 
@@ -119,144 +108,6 @@ def asked(ask: Ask, *, resume: bool) -> Loaded:
     return loaded
 
 
-def run_one(
-    loaded: Loaded,
-    *,
-    resume: bool,
-    fresh: bool,
-    allowed: Collection[str],
-    screen: Any,
-    exam: Callable[..., Any] | None,
-    is_demo: bool,
-    skips_env_check: bool,
-) -> dict[str, Any]:
-    """Find the run, look at the machine, hold the directory, run, and say how it ended. Returns what run.json holds."""
-    from loradock import resume as resuming
-    from loradock.checks.examination import gathered
-    from loradock.demo.exam import verdict
-    from loradock.engine import ranks
-    from loradock.host import Host
-    from loradock.optimizations import parallel
-
-    for warning in loaded.warnings:
-        screen.note(f"warning: {warning}")
-    parent = Path(loaded.config.output or "runs") if is_demo or not loaded.config.output else None
-    look = partial(resuming.look, loaded, parent=parent, name=run_name(loaded), must_exist=resume, allowed=allowed)
-    standing = resuming.NEW if fresh else look()
-    if standing.state == "finished":
-        screen.was_finished(standing)
-        return standing.record
-    look_for_inputs(loaded.config)
-    host = Host()
-    facts = gathered(host)
-    parallel.check_processes(loaded.config, facts.world_size)
-    proof = looked_first(loaded, host=host, facts=facts, screen=screen, skips=skips_env_check)
-    with ranks.joined(facts, config=loaded.config) as peers:
-        result = run_held(
-            loaded,
-            standing,
-            facts=facts,
-            parent=parent,
-            screen=screen,
-            is_fresh=fresh,
-            exam=exam,
-            env_check=proof,
-            spent=spent_so_far(host, proof),
-            allowed=allowed,
-            peers=peers,
-        )
-    with signals.deferred():  # it is done: what is left is to say so
-        screen.finished(result)
-        if exam and facts.rank == 0:
-            screen.verdict(verdict(result.record["exam"]))
-    return result.record
-
-
-def run_held(
-    loaded: Loaded, standing: Standing, *, facts: Facts, parent: Path | None, screen: Any, is_fresh: bool, **more: Any
-) -> Result:
-    """Run in a directory that is held against other runs while it lasts; `more` is what `run.execute` takes besides."""
-    from loradock import resume as resuming
-    from loradock import run
-    from loradock.engine import ranks
-
-    directory, lock = Path(), None
-    if facts.rank == 0:
-        directory, lock = claimed(loaded, standing, parent=parent, is_fresh=is_fresh, screen=screen)
-    try:
-        if lock:
-            standing = resuming.standing_of(directory) if (directory / RECORD).exists() else resuming.NEW
-        directory, standing = ranks.from_first(facts, (directory, standing))
-        screen.start(directory, is_first=facts.rank == 0)
-        if lock and lock.warning:
-            screen.note(f"warning: {lock.warning}")
-        fence = lock.check if lock else lambda: None
-        with redirect_stdout(sys.stderr):  # libraries print there; stdout is for our result alone
-            return run.execute(
-                loaded, facts=facts, directory=directory, view=screen, before=standing.record, fence=fence, **more
-            )
-    finally:
-        if lock:
-            lock.release()
-
-
-def claimed(
-    loaded: Loaded, standing: Standing, *, parent: Path | None, is_fresh: bool, screen: Any
-) -> tuple[Path, OutputLock]:
-    """The run directory, made where there is none, and held against any other run."""
-    from loradock import directory as directories
-    from loradock.engine.lock import OutputLock
-
-    if standing.directory is not None:
-        directory = directories.created(standing.directory, may_exist=True)
-        try:
-            return directory, OutputLock.take(directory)
-        except Locked as held:
-            if parent is None:
-                raise
-            screen.note(f"warning: {held.what}; this one begins anew beside it")
-    if parent is not None:
-        directory = directories.numbered(parent, run_name(loaded))
-    else:
-        directory = Path(loaded.config.output or "")
-        is_taken = is_fresh and directory.is_dir() and any(directory.iterdir())
-        directory = directories.following(directory) if is_taken else directories.created(directory, may_exist=True)
-    return directory, OutputLock.take(directory)
-
-
-def looked_first(loaded: Loaded, *, host: Host, facts: Facts, screen: Any, skips: bool) -> dict[str, Any]:
-    """Prove that this machine can train, once a machine; what was found, for run.json. Raises where it cannot."""
-    from loradock.checks.examination import examine
-    from loradock.checks.intent import intent
-
-    if skips:
-        screen.note("environment: not checked (--skip-env-check)")
-        return {"skipped": "--skip-env-check"}
-    if facts.local_rank:
-        return {"skipped": "the first process of this machine looks"}
-    screen.stage("environment")
-    examination = examine(host=host, facts=facts, plan=intent(host, loaded.config), progress=screen.looked)
-    screen.examined(examination)
-    examination.refuse()
-    return examination.summary()
-
-
-def spent_so_far(host: Host, proof: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds of this process until now, by stage: its start, and the environment check where there was one."""
-    checked = float(proof.get("seconds", 0.0))
-    stages = {"start": max(0.0, process_seconds(host) - checked), "env-check": checked}
-    return {name: seconds for name, seconds in stages.items() if seconds}
-
-
-def process_seconds(host: Host) -> float:
-    """Since this process began, by the kernel's clock (`starttime` of proc_pid_stat(5)); 0 where it does not tell."""
-    told = host.read_text("/proc/self/stat")
-    if not told:
-        return 0.0
-    began = int(told.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
-    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began)
-
-
 def demo_run(ask: Ask, *, resume: bool) -> tuple[Loaded, Callable[..., Any]]:
     """The embedded configuration with the user's overrides, and the exam that scores it."""
     from loradock.demo import exam
@@ -267,11 +118,3 @@ def demo_run(ask: Ask, *, resume: bool) -> tuple[Loaded, Callable[..., Any]]:
         raise UsageError("--demo brings its own configuration", hint="leave out CONFIG and --preset, or --demo")
     loaded = replace(ask, config=exam.CONFIG).load()
     return replace(loaded, config=exam.resolved(loaded.config)), exam.hold
-
-
-def run_name(loaded: Loaded) -> str:
-    """The run's name: asked for, or from the model and the first source."""
-    config = loaded.config
-    if config.name:
-        return config.name
-    return f"{Path(config.model.name).name}-{Path(config.data.sources[0].path.removeprefix('hub:')).name.split('.')[0]}"

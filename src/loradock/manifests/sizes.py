@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from loradock.audit.prediction import SAVING_SECONDS, SAVING_SECONDS_A_BYTE, predicted
@@ -43,10 +43,15 @@ START_SECONDS, GATHERING_SECONDS = 1800, 3600
 
 @dataclass(frozen=True, kw_only=True)
 class Sized:
-    """A figure and the reason for it."""
+    """A figure and the reason for it; where a person gave it, `instead_of` the one that would have been taken."""
 
     value: int
     why: str
+    instead_of: Sized | None = None
+
+    def or_asked(self, value: int | None) -> Sized:
+        """What a person gave, where they gave one."""
+        return self if value is None else Sized(value=value, why="asked for", instead_of=self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +71,7 @@ class Sizes:
 
     def as_dict(self) -> dict[str, dict[str, Any]]:
         """JSON-able: each figure with its reason."""
-        return {each.name: vars(getattr(self, each.name)) for each in fields(self)}
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,32 +115,34 @@ def sizes(
     volume of its own; `downloads`: the base is fetched into the scratch; `fetched_bytes`: as much
     is fetched into an empty volume. `asked`: figures by name that a person gave.
     """
-    given = {name: Sized(value=value, why="asked for") for name, value in (asked or {}).items() if value is not None}
-    shm = given.get("shm_bytes") or _shm(config, facts, plan)
+    given = asked or {}
+    shm = _shm(config, facts, plan).or_asked(given.get("shm_bytes"))
     output = _output(config, model, has_claim=has_claim)
-    scratch = given.get("scratch_bytes") or _scratch(model, downloads=downloads)
-    cpus = Sized(value=facts.cpus, why="no card: the processors train")
-    if facts.gpus:
-        why = f"{loader_workers(config)} loader worker(s) of each process, its step, and a helper of CUDA and NCCL"
-        cpus = Sized(value=facts.cpus, why=why)
-    made = Sizes(
+    scratch = _scratch(model, downloads=downloads).or_asked(given.get("scratch_bytes"))
+    return Sizes(
         gpus=Sized(value=len(facts.gpus), why="a process each" if facts.gpus else "none was asked for"),
-        cpus=cpus,
-        memory_bytes=_memory(config, facts, model, plan, shm=shm),
+        cpus=_cpus(config, facts).or_asked(given.get("cpus")),
+        memory_bytes=_memory(config, facts, model, plan, shm=shm).or_asked(given.get("memory_bytes")),
         storage_bytes=_storage(scratch, output, fetched_bytes),
         shm_bytes=shm,
         scratch_bytes=scratch,
         output_bytes=output,
-        grace_seconds=_grace(config, facts, plan, earlier or Seen()),
+        grace_seconds=_grace(config, facts, plan, earlier or Seen()).or_asked(given.get("grace_seconds")),
         silence_seconds=_silence(config),
         start_seconds=_start(nodes),
     )
-    return replace(made, **given)
 
 
 def cpus_of(config: RunConfig, *, gpus: int) -> int:
     """Processors of a machine with so many cards."""
     return gpus * (loader_workers(config) + HELPER_CPUS) if gpus else CPUS_WITHOUT
+
+
+def _cpus(config: RunConfig, facts: Facts) -> Sized:
+    if not facts.gpus:
+        return Sized(value=CPUS_WITHOUT, why="no card: the processors train")
+    why = f"{loader_workers(config)} loader worker(s) of each process, its step, and a helper of CUDA and NCCL"
+    return Sized(value=cpus_of(config, gpus=len(facts.gpus)), why=why)
 
 
 def loader_workers(config: RunConfig) -> int:
