@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from kinds.conftest import IMAGE
 from kinds.test_command import UNKNOWN, render
 from kinds.test_site_options import HERE, refused
-
-from loradock.commands import render_check
-from loradock.errors import EnvironmentUnfit
 
 
 @pytest.mark.parametrize(
@@ -26,12 +27,20 @@ def test_what_its_own_check_refuses_is_not_written(options: tuple[str, ...], rul
     assert not file.exists()
 
 
-def test_without_the_schemas_it_is_rendered_and_said_that_nothing_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: object, **__: object) -> None:
-        raise EnvironmentUnfit("no schemas", hint="pip install them")
-
-    monkeypatch.setattr("loradock.manifests.check.problems", missing)
-    assert render_check.refusals("") == ["no schemas, so what is rendered was not checked (pip install them)"]
+def test_without_the_schemas_it_is_rendered_and_said_that_nothing_was_checked(tmp_path: Path) -> None:
+    """A package of that name lies first on the path, and carries no schemas: as one that is too old."""
+    (tmp_path / "kubernetes_validate").mkdir()
+    (tmp_path / "kubernetes_validate" / "__init__.py").touch()
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-m", "loradock", "render", "pod", "--demo", "--image", IMAGE],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "kind: Pod" in done.stdout
+    assert "are not installed, so what is rendered was not checked (pip install 'kubernetes-validate" in done.stderr
 
 
 def test_options_that_contradict_or_do_nothing_are_told_together() -> None:
