@@ -134,7 +134,7 @@ class BareTrainer(FastTrainer):
         self.pace = Pace(self.device)
         self.optimizer = FlatAdamW(model.adapters, parameters, learning_rate=1e-4, weight_decay=0.0)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda _: 1.0)
-        self.meter, self.losses, self.steps_since_line, self.step = Meter(), torch.zeros(()), 0, 0
+        self.meter, self.losses, self.step = Meter(), torch.zeros(()), 0
         self.dropout_seed = self.graphs = None
         model.loss_and_gradients = watch.wrap(model.loss_and_gradients)
 

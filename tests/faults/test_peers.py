@@ -72,6 +72,15 @@ def slowly(*rest, **more):
     return write(*rest, **more)
 export.export = slowly
 """
+SLOWER_TRL = """
+import os, time
+from loradock.engine.trl.trainer import StepTrainer
+real = StepTrainer.loss_sum
+def loss_sum(self, *rest, **more):
+    time.sleep(0.3 if os.environ["RANK"] == "1" else 0)
+    return real(self, *rest, **more)
+StepTrainer.loss_sum = loss_sum
+"""
 FAILS_FIRST = """
 import os
 from loradock import stages
@@ -240,8 +249,9 @@ def test_a_signal_is_heard_by_one_that_waits_for_the_others_to_come(
     assert pair.finish(seconds=ENDS_SECONDS) == [Interrupted.exit_code] * 2, pair.text()
 
 
-def test_a_slow_process_is_named_and_the_run_goes_on(tmp_path: Path, start: Start) -> None:
-    pair = start(tmp_path, code=SLOWER)
+@pytest.mark.parametrize(("engine", "code"), [("fast", SLOWER), ("trl", SLOWER_TRL)])
+def test_a_slow_process_is_named_and_the_run_goes_on(engine: str, code: str, tmp_path: Path, start: Start) -> None:
+    pair = start(tmp_path, engine=engine, code=code)
     assert pair.finish() == [0, 0], pair.text()
     host = os.uname().nodename
     made = [line["rank_seconds"] for line in lines(tmp_path, "train")]

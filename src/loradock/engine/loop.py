@@ -7,7 +7,6 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -61,7 +60,6 @@ class Loop(ABC):
         shape = {"total_steps": len(job.steps), "warmup": train.warmup, "kind": train.schedule}
         self.schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule.factor(step, **shape))
         self.losses = torch.zeros((), device=device)
-        self.steps_since_line = 0
         self.grad_norm: Any = 0.0
         self.learning_rate = 0.0
         self.reported_dtypes = False
@@ -154,7 +152,6 @@ class Loop(ABC):
             self.update()
         self.meter.add(**inputs["counts"])
         self.losses += loss
-        self.steps_since_line += 1
         self.step += 1
 
     def update(self) -> None:
@@ -185,20 +182,18 @@ class Loop(ABC):
         losses = self.losses
         if self.job.world_size > 1:
             torch.distributed.all_reduce(losses)
-        loss = float(losses) / self.steps_since_line
+        loss = float(losses) / self.meter.steps
         line = self.meter.line(
-            self.job, self.step, loss=loss, learning_rate=self.learning_rate, grad_norm=float(self.grad_norm)
+            self.job,
+            self.step,
+            loss=loss,
+            learning_rate=self.learning_rate,
+            grad_norm=float(self.grad_norm),
+            passes_seconds=self.pace.taken(),
         )
-        self.emit(replace(line, rank_seconds=ranks.by_name(self.own_seconds(), self.job.peers)))
+        self.emit(line)
         self.losses = torch.zeros_like(losses)
-        self.steps_since_line = 0
         self.meter = Meter.after_line(began)
-
-    def own_seconds(self) -> float:
-        """Of a step since the last line, this process's own part, as if all had as many tokens in their passes."""
-        slots = ranks.all_of(self.meter.slots)
-        even = sum(slots) / len(slots) / max(1, self.meter.slots)
-        return (self.meter.phases.get(DATA, 0.0) + self.pace.taken() * even) / self.steps_since_line
 
     def evaluate(self) -> bool:
         """Loss over the validation part; returns True where this step is to be kept for it."""

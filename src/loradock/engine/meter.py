@@ -22,8 +22,9 @@ DATA, PASSES, OPTIMIZER, LOGGING = "data", "passes", "optimizer", "logging"
 
 @dataclass
 class Meter:
-    """Real tokens, supervised tokens, samples, padded slots (`idle`: of passes without work), and their seconds."""
+    """Steps, real and supervised tokens, samples, padded slots (`idle`: of passes without work), and their seconds."""
 
+    steps: int = 0
     tokens: int = 0
     supervised_tokens: int = 0
     samples: int = 0
@@ -53,6 +54,7 @@ class Meter:
 
     def add(self, *, tokens: int, supervised_tokens: int, samples: int, slots: int, idle: int = 0) -> None:
         """Count one optimiser step: over all processes, but `slots` (tokens with padding) and `idle` of this one."""
+        self.steps += 1
         self.tokens += tokens
         self.supervised_tokens += supervised_tokens
         self.samples += samples
@@ -77,8 +79,27 @@ class Meter:
         """Share of the slots, those of all processes together, that held padding."""
         return max(0.0, 1 - self.tokens / used_slots) if used_slots else 0.0
 
-    def line(self, job: Job, step: int, *, loss: float, learning_rate: float, grad_norm: float) -> StepResult:
-        """The metric line of all that was counted; all processes call it together."""
+    def own_seconds(self, passes_seconds: float) -> float:
+        """Of a step, this process's own part, as if all had as many tokens in their passes, which took so long."""
+        slots = ranks.all_of(self.slots)
+        even = sum(slots) / len(slots) / max(1, self.slots)
+        return (self.phases.get(DATA, 0.0) + passes_seconds * even) / self.steps
+
+    def line(
+        self,
+        job: Job,
+        step: int,
+        *,
+        loss: float,
+        learning_rate: float,
+        grad_norm: float,
+        passes_seconds: float | None,
+    ) -> StepResult:
+        """The metric line of all that was counted; all processes call it together.
+
+        `passes_seconds`: this process's passes without waiting for the others, None where that is not known.
+        """
+        own_seconds = None if passes_seconds is None else self.own_seconds(passes_seconds)
         return StepResult(
             step=step,
             epoch=step / job.steps.steps_per_epoch,
@@ -93,4 +114,5 @@ class Meter:
             seconds=self.seconds,
             memory_bytes=torch.cuda.max_memory_reserved() if torch.cuda.is_available() else 0,
             phases=dict(self.phases),
+            rank_seconds=None if own_seconds is None else ranks.by_name(own_seconds, job.peers),
         )

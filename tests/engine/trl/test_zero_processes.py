@@ -58,6 +58,8 @@ def test_processes_train_what_one_does_and_each_holds_its_share(
     assert share["processes"] == count
     assert share["local_trained"] == pytest.approx(share["trained"] / count, rel=0.02)
     assert share["local_weights"] == pytest.approx(share["weights"] / (count if stage == 3 else 1), rel=0.02)
+    own_seconds = group.lines("train")[-1]["rank_seconds"]
+    assert own_seconds is None if stage == 3 else len(own_seconds) == count, "ZeRO-3 waits in the forward pass"
 
 
 @pytest.mark.parametrize(("stage", "own"), [(2, ALL_CUT), (3, ALL_CUT), (3, OFFLOADED)])

@@ -46,6 +46,7 @@ def settings(job: Job) -> SFTConfig:
         metric_for_best_model="eval_loss",
         greater_is_better=False,
         ddp_find_unused_parameters=False,
+        ddp_broadcast_buffers=False,  # they are constants; sending them would make each forward pass wait for rank 0
         ddp_backend=("gloo" if plan.value("device") == "cpu" else "nccl") if job.world_size > 1 else None,
         dataset_kwargs={"skip_prepare_dataset": True},
         remove_unused_columns=False,

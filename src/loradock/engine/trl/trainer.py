@@ -26,6 +26,7 @@ from loradock.engine.evaluation import evaluate
 from loradock.engine.feed import StepLoader, only_item, step_loader
 from loradock.engine.flow import Flow
 from loradock.engine.meter import DATA, OPTIMIZER, PASSES, Meter
+from loradock.engine.pace import Pace
 from loradock.engine.saving import Saver
 from loradock.engine.training_state import RandomState, Stateful
 from loradock.engine.trl.compilation import Backend, CompiledLayers
@@ -58,6 +59,7 @@ class StepTrainer(SFTTrainer):
             processing_class=job.tokenizer,
             callbacks=[Cadence(self.flow, emit)],
         )
+        self.pace = Pace(self.args.device)
         for parameter, data in adapters:  # TRL casts adapters to bfloat16, where small updates vanish
             parameter.data = data
         self.remove_callback(PrinterCallback)
@@ -178,7 +180,8 @@ class StepTrainer(SFTTrainer):
             for index, tensors in enumerate(batches):
                 self.poll()
                 with self.accumulating(model, is_last=index == len(batches) - 1):
-                    loss = self.loss_sum(model, tensors, share=1 / len(batches)) * scale
+                    with self.pace.own():  # the backward pass may wait for other processes, inside of DDP's hooks
+                        loss = self.loss_sum(model, tensors, share=1 / len(batches)) * scale
                     self.backward(model, loss)
                 total += loss.detach()
             self.end_passes(model)
@@ -204,6 +207,7 @@ class StepTrainer(SFTTrainer):
             scaler = self.accelerator.scaler
             scale = scaler.get_scale() if scaler is not None else None
             guards.check_step(self.step_loss, norm, step=self.state.global_step + 1, scale=scale)
+            self.pace.settle()
         self.updating_since = time.monotonic()
         return norm
 
@@ -249,8 +253,20 @@ class StepTrainer(SFTTrainer):
             self.emit(Dtypes(found=found))
         self.compiled.report()
         norm = logs.get("grad_norm", 0.0)
-        self.emit(meter.line(self.job, step, loss=logs["loss"], learning_rate=logs["learning_rate"], grad_norm=norm))
+        line = meter.line(
+            self.job,
+            step,
+            loss=logs["loss"],
+            learning_rate=logs["learning_rate"],
+            grad_norm=norm,
+            passes_seconds=self.passes_seconds(),
+        )
+        self.emit(line)
         self.meter = Meter.after_line(began)
+
+    def passes_seconds(self) -> float | None:
+        """Since the last line, in the forward passes, where processes do not meet."""
+        return self.pace.taken()
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """Our own judgement: whether to keep this step, and whether to go on."""

@@ -106,6 +106,10 @@ class ZeroTrainer(StepTrainer):
         batches = zero.as_many_everywhere(inputs["micro_batches"])
         return super().training_step(model, {**inputs, "micro_batches": batches}, num_items_in_batch)
 
+    def passes_seconds(self) -> float | None:
+        """Not known under ZeRO-3: its processes wait for one another in the forward passes, too."""
+        return None if self.cuts_weights else super().passes_seconds()
+
     def accumulating(self, model: Any, *, is_last: bool) -> AbstractContextManager[Any]:
         """ZeRO cuts up the gradients of each micro-batch, and is told with which one a step ends."""
         model.set_gradient_accumulation_boundary(is_last)
