@@ -18,6 +18,7 @@ from loradock.errors import ConfigError
 from loradock.facts import DataFacts, Facts, ModelFacts
 from loradock.memory import sharded
 from loradock.memory.fast import FastMemory, Setting, Shape
+from loradock.optimizations import obstacles
 from loradock.shapes import Choice, Limits
 
 MEMORY_SHARE = 0.9
@@ -35,17 +36,6 @@ ROW_SPREAD = 0.75
 FULL_STEP = 1.6
 """Standard deviations above the mean that a full step has: 95 % of all steps are smaller."""
 FIRST_FLASH = (8, 0)
-FAST_ARCHITECTURES = (
-    "Gemma2ForCausalLM",
-    "Gemma3ForCausalLM",
-    "GemmaForCausalLM",
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "Phi3ForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-)
-FAST_OPTIMIZERS = ("auto", "adamw_fused")
 SHARDED = ("fsdp", "zero2", "zero3")
 """Ways to share a model in which something of it is cut among the processes."""
 UNKNOWN_CARD = "a100-40"
@@ -160,7 +150,7 @@ class Question:
         would be.
         """
         train = self.config.train
-        is_fast = mode == "ddp" and self.config.engine != "trl" and not self.fast_obstacle
+        is_fast = mode == "ddp" and self.config.engine != "trl" and not obstacles.of_fast(self.config, self.model)
         guess = {
             "parallel": mode,
             "cpu_offload": cpu_offload,
@@ -182,57 +172,6 @@ class Question:
         setting = self.sharded_setting(True, optimizer="adamw_fused")
         sharing = sharded.Sharing(mode=mode, processes=self.facts.world_size, cpu_offload=True)
         return sharded.host_bytes(self.model, setting=setting, sharing=sharing)
-
-    @property
-    def fast_obstacle(self) -> str | None:
-        """Why the fast engine cannot be used, or None."""
-        config, model = self.config, self.model
-        obstacles = {
-            f"no family of it serves {model.architecture}": model.architecture not in FAST_ARCHITECTURES,
-            "the model runs code of its own": config.model.trust_remote_code is not None,
-            model.peculiarity or "": model.peculiarity is not None,
-            "its matrices are NF4 or whole, not int8": config.model.quantization == "int8",
-            "its own kernels leave nothing to compile": config.train.compile != "off",
-        }
-        return next((text for text, holds in (obstacles | self._not_plain()).items() if holds), None)
-
-    @property
-    def sharded_obstacle(self) -> str | None:
-        """Why the sharded engine cannot be used, or None."""
-        obstacles = {
-            "float16 needs a loss scale, which it does not keep": self.decided["compute_dtype"] == "float16",
-            "its layers are not compiled": self.config.train.compile != "off",
-        }
-        found = self._needs_whole_weights() | obstacles | self._not_plain()
-        return next((text for text, holds in found.items() if holds), None)
-
-    @property
-    def parts_obstacle(self) -> str | None:
-        """Why a base cannot be read part by part and adapted as any engine but the sharded one does it, or None."""
-        lora = self.config.lora
-        obstacles = {
-            "DoRA takes the norms of whole base weights": lora.dora,
-            "modules_to_save copies whole base weights": bool(lora.modules_to_save),
-        }
-        return next((text for text, holds in (self._needs_whole_weights() | obstacles).items() if holds), None)
-
-    def _needs_whole_weights(self) -> dict[str, bool]:
-        """What no base gives whose weights are read part by part."""
-        config = self.config
-        return {
-            "int8 layers keep statistics that are not cut": config.model.quantization == "int8",
-            f"lora.init {config.lora.init} takes whole base weights apart": config.lora.init in ("pissa", "olora"),
-        }
-
-    def _not_plain(self) -> dict[str, bool]:
-        """What neither the fast nor the sharded engine does."""
-        lora, train = self.config.lora, self.config.train
-        return {
-            "it has no DoRA": lora.dora,
-            "it trains adapters only, no modules_to_save": bool(lora.modules_to_save),
-            "it has no NEFTune noise": train.neftune_alpha > 0,
-            f"its optimiser is adamw_fused, not {train.optimizer}": train.optimizer not in FAST_OPTIMIZERS,
-        }
 
     @property
     def is_fast(self) -> bool:

@@ -6,6 +6,7 @@ How processes share the model comes first: FSDP is the sharded engine's, DeepSpe
 from __future__ import annotations
 
 from loradock.errors import ConfigError
+from loradock.optimizations import obstacles
 from loradock.optimizations.base import Decision, Question, asked
 
 NAME = "engine"
@@ -20,7 +21,7 @@ def decide(question: Question) -> Decision:
         return asked(NAME, "trl")
     if mode in ("zero2", "zero3"):
         return Decision(name=NAME, value="trl", why=f"it trains with DeepSpeed, and train.parallel is {mode}")
-    obstacle = question.fast_obstacle
+    obstacle = obstacles.of_fast(question.config, question.model)
     if obstacle and wanted == "fast":
         raise ConfigError(f"engine fast cannot be used: {obstacle}", hint="--set engine=auto")
     if obstacle:

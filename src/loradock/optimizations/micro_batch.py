@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loradock.errors import OutOfMemory
+from loradock.optimizations import obstacles
 from loradock.optimizations.base import Decision, Question, asked
 
 
@@ -38,7 +39,7 @@ def too_large(question: Question, expected: dict[str, int]) -> OutOfMemory:
     mode = question.decided.get("parallel")
     if mode == "fsdp" and not question.decided["cpu_offload"]:
         remedy = "--set train.cpu_offload=true"
-    elif mode == "ddp" and not question.sharded_obstacle:
+    elif mode == "ddp" and not obstacles.of_sharded(question.config, compute_dtype=question.decided["compute_dtype"]):
         remedy = "--set train.parallel=fsdp --set engine=auto"
     elif not question.decided["checkpointing"]:
         remedy = "--set train.checkpointing=true"

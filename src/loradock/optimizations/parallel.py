@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, EnvironmentUnfit, OutOfMemory
+from loradock.optimizations import obstacles
 from loradock.optimizations.base import SHARDED, Decision, Question, asked
 
 NAME, OFFLOAD = "parallel", "cpu_offload"
@@ -29,8 +30,7 @@ def decide(question: Question) -> Decision:
         raise ConfigError(
             f"train.parallel is {wanted}, and engine {engine} does not share in this way", hint="--set engine=auto"
         )
-    obstacles = {"fsdp": question.sharded_obstacle, "zero3": question.parts_obstacle}
-    if obstacle := obstacles.get(wanted):
+    if obstacle := {"fsdp": _sharding_obstacle(question), "zero3": obstacles.of_parts(question.config)}.get(wanted):
         raise ConfigError(f"train.parallel {wanted} cannot be used: {obstacle}", hint="--set train.parallel=auto")
     return asked(NAME, wanted)
 
@@ -91,12 +91,16 @@ def _decide_by_memory(question: Question) -> Decision:
     if need <= have:
         why = f"it fits: {size}; only the adapters' gradients are exchanged"
         return Decision(name=NAME, value="ddp", why=why)
-    if question.sharded_obstacle:
+    if obstacle := _sharding_obstacle(question):
         raise OutOfMemory(
-            f"the model does not fit: {size}; and it cannot be sharded: {question.sharded_obstacle}",
+            f"the model does not fit: {size}; and it cannot be sharded: {obstacle}",
             hint="a larger card, or settings that the sharded engine takes",
         )
     return Decision(name=NAME, value="fsdp", why=f"it does not fit: {size}")
+
+
+def _sharding_obstacle(question: Question) -> str | None:
+    return obstacles.of_sharded(question.config, compute_dtype=question.decided["compute_dtype"])
 
 
 def _offload_obstacle(question: Question) -> str | None:

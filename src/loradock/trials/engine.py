@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from loradock.optimizations.obstacles import FAST_OPTIMIZERS
 from loradock.trials.base import Baseline, Trial
 
 ENGINES = {"trl": "the TRL engine", "sharded": "the sharded engine"}
-FAST_OPTIMIZERS = ("auto", "adamw_fused")
 
 
 def propose(baseline: Baseline) -> tuple[Trial, ...]:

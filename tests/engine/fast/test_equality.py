@@ -29,7 +29,7 @@ from loradock.engine.fast.engine import build
 from loradock.engine.fast.inputs import flat_inputs
 from loradock.engine.fast.kernels import plain
 from loradock.engine.fast.model import FastModel
-from loradock.optimizations.base import FAST_ARCHITECTURES
+from loradock.optimizations.obstacles import FAST_ARCHITECTURES
 
 Models = Callable[[str], Path]
 Computed = tuple[float, dict[str, torch.Tensor]]
