@@ -15,13 +15,13 @@ from typing import Any
 
 import datasets
 import torch
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PrinterCallback
 from trl import SFTTrainer
 
 from loradock import signals
 from loradock.engine import guards, ranks, schedule, training_state
 from loradock.engine.attempts import StopNow
-from loradock.engine.base import Doing, Dtypes, Emit, EvalResult, Job, StepDone
+from loradock.engine.base import Doing, Dtypes, Emit, EvalResult, Job
 from loradock.engine.evaluation import evaluate
 from loradock.engine.feed import StepLoader, only_item, step_loader
 from loradock.engine.flow import Flow
@@ -29,6 +29,7 @@ from loradock.engine.meter import DATA, OPTIMIZER, PASSES, Meter
 from loradock.engine.pace import Pace
 from loradock.engine.saving import Saver
 from loradock.engine.training_state import RandomState, Stateful
+from loradock.engine.trl.cadence import Cadence
 from loradock.engine.trl.compilation import Backend, CompiledLayers
 from loradock.engine.trl.inputs import evaluation_inputs, model_inputs
 from loradock.engine.trl.settings import settings
@@ -284,20 +285,3 @@ class StepTrainer(SFTTrainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Our commit, in the place of the trainer's save."""
         self.commit()
-
-
-class Cadence(TrainerCallback):
-    """Tells the trainer what is due after each step."""
-
-    def __init__(self, flow: Flow, emit: Emit) -> None:
-        self.flow = flow
-        self.emit = emit
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
-        """Set the flags of the step that ended."""
-        self.emit(StepDone(step=state.global_step))
-        due = self.flow.after(state.global_step)
-        control.should_log, control.should_evaluate, control.should_save = due.log, due.evaluate, due.save
-        if self.flow.stopped_by:
-            control.should_training_stop = True
-        return control
