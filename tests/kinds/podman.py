@@ -138,10 +138,12 @@ def other_root() -> Iterator[tuple[str, ...]]:
         return
     command = ["unshare", "--mount", "sh", "-euc", ENTER_ROOT, "sh", root]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"entered\n"
-        yield "nsenter", "--target", str(holder.pid), "--mount"
-        holder.kill()
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"entered\n"
+            yield "nsenter", "--target", str(holder.pid), "--mount"
+        finally:
+            holder.kill()
 
 
 def open_podman(folder: Path, within: tuple[str, ...] = ()) -> Podman:
