@@ -43,7 +43,7 @@ def patched(timing: Timing) -> None:
         way = "pair" if is_first else WAYS[self.step % len(WAYS)]
         torch.distributed.barrier()
         if way == "alone" and self.job.rank:
-            self.steps_since_line += 1
+            self.meter.steps += 1
             self.step += 1
             return
         timing.is_summing = way == "pair"
