@@ -214,6 +214,14 @@ def test_what_proc_does_not_show_is_left_out() -> None:
     assert ProcessReader(machine, pid=7, cpus=2).sample() == {"workers": 0}
 
 
+def test_a_machine_without_a_rest_is_busy_by_all_of_it_and_not_by_more() -> None:
+    machine = Machine()
+    machine.files["/proc/stat"] = "cpu 2354257 0 0 9649656 0 0 0 0 0 0\n"
+    reader = ProcessReader(machine, pid=7, cpus=2)
+    machine.files["/proc/stat"] = "cpu 2354266 0 0 9649656 0 0 0 0 0 0\n"  # 9 ticks: 1.00000000004 in floating point
+    assert reader.sample()["machine_cpu_share"] == 1
+
+
 def test_the_real_proc_knows_this_process() -> None:
     reader = ProcessReader(Host(), pid=os.getpid(), cpus=os.cpu_count() or 1)
     ends = time.process_time() + 0.1

@@ -56,7 +56,7 @@ class ProcessReader:
         busy = grown(before.machine_busy_seconds, now.machine_busy_seconds)
         found = {
             "cpu_share": None if cpu is None else min(1.0, cpu / seconds / self.cpus),
-            "machine_cpu_share": busy / machine if busy is not None and machine else None,
+            "machine_cpu_share": min(1.0, busy / machine) if busy is not None and machine else None,
             "rss_bytes": now.rss_bytes,
             "workers": len(now.processes) - 1,
             "read_bytes_per_second": None if read is None else read / seconds,
