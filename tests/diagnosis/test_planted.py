@@ -22,7 +22,7 @@ from loradock.record import metrics
 if TYPE_CHECKING:
     from faults.forking import Forking
 
-QUICK_REPEATS, FULL_REPEATS = 3, 10
+FULL_REPEATS = 10
 BETWEEN_RUNS = 1.2
 """By how much two runs of the same differ here beyond the interval: their steps take 10 to 20 ms."""
 
@@ -81,11 +81,8 @@ def busy_core() -> Iterator[None]:
     process.wait()
 
 
-@pytest.mark.parametrize("repeat", range(QUICK_REPEATS))
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
-def test_a_planted_bottleneck_is_named(
-    forking: Forking, world: Path, plant: Plant, repeat: int, tmp_path: Path
-) -> None:
+def test_a_planted_bottleneck_is_named(forking: Forking, world: Path, plant: Plant, tmp_path: Path) -> None:
     check(diagnosed(forking, world, plant, tmp_path / "out"), plant)
 
 
