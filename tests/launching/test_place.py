@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from faults.pairs import two_hosts
 
 from loradock.cli import cli
-from loradock.errors import ConfigError, InputMissing, UsageError
-from loradock.launching import processes
+from loradock.errors import ConfigError, InputMissing, LoradockError, UsageError
 from loradock.launching.place import Place, address, continuing, interface_to, interfaces, mistakes, place_of
 
 
@@ -117,11 +116,12 @@ def test_what_is_wrong_with_the_configuration_is_told_with_the_rest() -> None:
     ],
 )
 def test_a_configuration_that_train_would_refuse_starts_nothing(
-    arguments: list[str], error: type[Exception], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], error: type[LoradockError], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(processes, "launch", lambda *_, **__: pytest.fail("processes were started"))
-    result = CliRunner().invoke(cli, ["launch", "--nproc", "2", "train", *arguments])
-    assert isinstance(result.exception, error), result.output
+    stand_in(tmp_path, "print('a process was started')")
+    done = subprocess.run([*by_hand(tmp_path), "--nproc", "2", "train", *arguments], capture_output=True, text=True)
+    assert done.returncode == error.exit_code, done.stderr
+    assert done.stdout == ""
 
 
 def test_all_mistakes_are_told_at_once() -> None:

@@ -86,7 +86,8 @@ def launch(
     """
     meeting, nodes = rdzv or kubeflows(), nnodes or 1
     problems = [*context.meta.get(UNREAD, ()), *mistakes(processes=nproc, nodes=nodes, node=node_rank, meeting=meeting)]
-    refuse([*problems, *misspelt(context, command)], unfit=unfit(context, command))
+    wrong = misspelt(context, command)
+    refuse([*problems, *wrong], unfit=None if wrong else unfit(context, command))
     place = place_of(processes=counted(nproc), nodes=nodes, node=node_rank, meeting=meeting)
     chosen = interfaces(place, os.environ)
     for name, interface in chosen.items():
@@ -142,11 +143,11 @@ def not_taken(page: click.Command, arguments: Sequence[str], *, context: click.C
 
 
 def unfit(context: click.Context, command: tuple[str, ...]) -> LoradockError | None:
-    """Why `train` would refuse its configuration, as each process would say it; None where it cannot be looked at."""
+    """Why `train` would refuse its configuration, as each process would say it; None for another command."""
     from loradock.commands.train import train, wanted
 
     name, *arguments = command
-    if name != train.name or misspelt(context, command):
+    if name != train.name:
         return None
     given = train.make_context(name, arguments, parent=context.parent).params
     try:
