@@ -1,0 +1,52 @@
+"""The default command on the shapes of published models, as a user types it: nothing skipped, nothing set.
+
+The default run takes the ten models that are used most and ten others, chosen by the commit; --full takes all.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from published.shapes import Published, chosen, make, published
+
+if TYPE_CHECKING:
+    from faults.forking import Forking
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "shape" in metafunc.fixturenames:
+        shapes = published() if metafunc.config.getoption("--full") else chosen(commit())
+        metafunc.parametrize("shape", shapes, ids=lambda shape: shape.model)
+
+
+def commit() -> str:
+    """What the ten others are chosen by: two runs on a commit try the same."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_published_shape_is_trained_or_refused_as_the_table_says(
+    shape: Published, forking: Forking, rows: Path, tmp_path: Path
+) -> None:
+    model = make(tmp_path / "model", shape)
+    arguments = ("--model", str(model), "--data", str(rows), "--max-steps", "2", "--output", "run")
+    command = forking.start(tmp_path, "train", *arguments)
+    code, text = command.finish(), command.text()
+    shutil.rmtree(model)
+    if words := shape.expected.get("words"):
+        assert (code, words in text) == (shape.expected["exit_code"], True), text
+        return
+    assert code == 0, text
+    record = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
+    decided = {each["name"]: each["value"] for each in record["plan"]["decisions"]}
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    losses = [line["loss"] for line in lines if line["kind"] == "train"]
+    assert decided["engine"] == shape.expected["engine"], text
+    assert len(losses) == 2
+    assert all(math.isfinite(loss) for loss in losses)
