@@ -1,4 +1,4 @@
-"""Published models as data: models.json holds what each config.json says, `make` builds one that is small where it may be.
+"""Published models as data: models.json holds what each config.json says, `make` builds one that is small."""
 
 A model is added by one entry: its id, the values of its config.json that shape attention and MLP in the file's own
 keys, and what is expected: the engine that trains it, or the exit code and words of the refusal.
@@ -63,7 +63,7 @@ def chosen(key: str) -> list[Published]:
 
 
 def make(directory: Path, each: Published) -> Path:
-    """The small model in bfloat16, random by a fixed seed; its config.json is the published one, not what is read of it."""
+    """The small model in bfloat16, random by a fixed seed; its config.json has the published keys, not those saved anew."""
     config = each.made_small()
     directory.mkdir()
     file = directory / "config.json"

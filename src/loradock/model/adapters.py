@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import RunConfig
+from loradock.errors import ModelError
+from loradock.model.shape import linear_shapes
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
@@ -22,7 +25,7 @@ BASE_CHANGING = ("pissa", "olora")
 def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
     """Give the frozen base its adapter: a PeftModel whose trainable weights are float32.
 
-    The random initialisation is seeded by `train.seed` alone.
+    The random initialisation is seeded by `train.seed` alone. Raises ModelError where peft refuses a layer.
     """
     import torch
     from peft import LoraConfig, get_peft_model
@@ -44,10 +47,21 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
         bias="none",
         task_type="CAUSAL_LM",
     )
-    adapted = get_peft_model(model, settings)
+    kinds = sorted({layer.name.rpartition(".")[2] for layer in linear_shapes(model)})
+    try:
+        adapted = get_peft_model(model, settings)
+    except ValueError as refused:
+        raise refused_by_peft(str(refused), kinds=kinds, name=base.name) from refused
     for parameter in trainable(adapted):
         parameter.data = parameter.data.to(torch.float32)
     return adapted
+
+
+def refused_by_peft(told: str, *, kinds: Iterable[str], name: str) -> ModelError:
+    """peft's words, and as the remedy those kinds of linear layer that they do not name."""
+    others = [kind for kind in kinds if f"'{kind}'" not in told]
+    first = told.strip().splitlines()[0]
+    return ModelError(f"peft puts no adapter on {name}: {first}", hint=f"--set lora.targets=[{','.join(others)}]")
 
 
 def trainable(model: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from loradock.config.schema import ModelConfig
 from loradock.errors import ModelError, OutOfMemory
 from loradock.memory.sharded import CUTS_WEIGHTS
 from loradock.model import spread
-from loradock.model.patches import PATCHES
+from loradock.model.patches import BUILDING, PATCHES
 
 if TYPE_CHECKING:
     import torch
@@ -52,6 +52,8 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
     dtype = getattr(torch, plan.value("compute_dtype"))
     device = f"cuda:{local_rank}" if plan.value("device") == "cuda" else "cpu"
     attention = plan.value("attention")
+    for patch in BUILDING:
+        patch(base.config)
     try:
         if plan.value("parallel") in CUTS_WEIGHTS:
             model = spread.read(

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from loradock.model.source import BaseModel
 
 UNREACHABLE_SHARE = 0.01
+READ_PAST = ("dt_proj", "out_proj", "x_proj")
+"""Layers of a Mamba mixer that it does not call: it takes their weights, in torch or for its fused kernel."""
 DEFAULT_LENGTH = 1024
 
 
@@ -41,6 +43,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         capped_heads=capped_heads(text),
         peculiarity=peculiarity(text),
     )
+    check_read_past(facts, model, quantization=config.model.quantization)
     check_coverage(facts, quantization=config.model.quantization)
     check_modules_to_save(config.lora.modules_to_save, model)
     return facts
@@ -116,6 +119,20 @@ def nearest(word: str, words: list[str]) -> str | None:
     """A did-you-mean, or None."""
     near = difflib.get_close_matches(word, words, n=1)
     return f"did you mean {near[0]}?" if near else None
+
+
+def check_read_past(facts: ModelFacts, model: Any, *, quantization: str) -> None:
+    """Refuse a Mamba whose mixers would take 4-bit numbers for weights, or pass by an adapter."""
+    mixers = [name for name, module in model.named_modules() if hasattr(module, "A_log") and hasattr(module, "dt_proj")]
+    past = {f"{mixer}.{layer}" for mixer in mixers for layer in READ_PAST}
+    if not past or (quantization == "none" and past.isdisjoint(facts.targets)):
+        return
+    reached = sorted({layer.name.rpartition(".")[2] for layer in facts.linears if layer.name not in past})
+    raise ModelError(
+        f"{facts.architecture} does not call its layers {', '.join(READ_PAST)} but takes their weights: "
+        "neither quantised weights nor adapters work there",
+        hint=f"--set model.quantization=none --set lora.targets=[{','.join(reached)}]",
+    )
 
 
 def check_coverage(facts: ModelFacts, *, quantization: str) -> None:

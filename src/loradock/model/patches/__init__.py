@@ -1,8 +1,12 @@
-"""What has to be put right in a loaded model, one file a patch; each says which fault it prevents."""
+"""What has to be put right in a model before it is built or once it is loaded, one file a patch.
+
+Each says which fault it prevents.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
-from loradock.model.patches import avx512
+from loradock.model.patches import avx512, falcon
 
+BUILDING: tuple[Callable[[Any], None], ...] = (falcon.apply,)
 PATCHES: tuple[Callable[[Any], int], ...] = (avx512.apply,)

@@ -1,0 +1,58 @@
+"""Layers that are not plain linear ones, or that a model does not call: trained where that is right, else refused by name."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import BASE, losses, train
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from loradock.errors import ModelError
+
+COMMON = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 1024}
+HYBRID = {"mamba_d_ssm": 128, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_chunk_size": 16}
+RUN = ("train.max_steps=4", "train.global_batch=4", "lora.rank=4", "train.learning_rate=1e-2", "data.max_length=64")
+
+
+def made(directory: Path, family: str, **settings: Any) -> Path:
+    """A tiny model with the demo's tokenizer."""
+    tokenizer = AutoTokenizer.from_pretrained(BASE)
+    tokens = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **{**COMMON, **tokens, **settings}))
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def test_linear_layers_of_falcons_own_class_are_quantised_and_trained(tmp_path: Path, rows: Path) -> None:
+    falcon = made(tmp_path / "falcon", "falcon", bias=False)
+    result = train(tmp_path / "run", *RUN, model=falcon, data=rows)
+    assert result.record["coverage"]["missed_weights"] == 0
+    assert losses(result)[-1] < losses(result)[0]
+
+
+def test_a_mamba_that_takes_weights_itself_is_refused_with_settings_that_train_it(tmp_path: Path, rows: Path) -> None:
+    mamba = made(tmp_path / "mamba", "mamba", state_size=8, expand=2, time_step_rank=4)
+    with pytest.raises(ModelError, match="does not call its layers dt_proj, out_proj, x_proj") as refused:
+        train(tmp_path / "refused", *RUN, model=mamba, data=rows)
+    remedy = [each for each in shlex.split(refused.value.hint or "") if each != "--set"]
+    assert remedy == ["model.quantization=none", "lora.targets=[in_proj]"]
+    result = train(tmp_path / "run", *RUN, *remedy, model=mamba, data=rows)
+    assert losses(result)[-1] < losses(result)[0]
+
+
+def test_an_adapter_that_peft_refuses_ends_with_its_words_and_the_targets_that_are_left(
+    tmp_path: Path, rows: Path
+) -> None:
+    hybrid = made(tmp_path / "hybrid", "falcon_h1", intermediate_size=128, num_key_value_heads=2, **HYBRID)
+    with pytest.raises(ModelError, match="Module 'out_proj' is incompatible") as refused:
+        train(tmp_path / "refused", *RUN, model=hybrid, data=rows)
+    remedy = [each for each in shlex.split(refused.value.hint or "") if each != "--set"]
+    assert remedy == ["lora.targets=[down_proj,gate_proj,in_proj,k_proj,o_proj,q_proj,up_proj,v_proj]"]
+    result = train(tmp_path / "run", *RUN, *remedy, model=hybrid, data=rows)
+    assert losses(result)[-1] < losses(result)[0]
