@@ -1,4 +1,4 @@
-"""Layers that are not plain linear ones, or that a model does not call: trained where that is right, else refused by name."""
+"""Layers that are not plain linear ones, or that a model does not call: trained where that is right, else refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published models as data: models.json holds what each config.json says, `make` builds one that is small."""
+"""Published models as data: models.json holds what each config.json says, `make` builds one that is small.
 
 A model is added by one entry: its id, the values of its config.json that shape attention and MLP in the file's own
 keys, and what is expected: the engine that trains it, or the exit code and words of the refusal.
@@ -43,7 +43,7 @@ class Published:
         layers = {key: 2 for key in LAYERS if key in self.config}
         inner = {key: SMALL_INNER for key in INNER if key in self.config and self.config["model_type"] not in NO_MLP}
         tokens = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        config = self.config | layers | inner | tokens | {"vocab_size": VOCABULARY} | self.small
+        config: dict[str, Any] = self.config | layers | inner | tokens | {"vocab_size": VOCABULARY} | self.small
         if "layer_types" in config:
             config["layer_types"] = config["layer_types"][: next(config[key] for key in LAYERS if key in config)]
         return config
@@ -63,7 +63,7 @@ def chosen(key: str) -> list[Published]:
 
 
 def make(directory: Path, each: Published) -> Path:
-    """The small model in bfloat16, random by a fixed seed; its config.json has the published keys, not those saved anew."""
+    """The small model in bfloat16, random by a fixed seed; its config.json keeps the published keys."""
     config = each.made_small()
     directory.mkdir()
     file = directory / "config.json"
