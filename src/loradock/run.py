@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loradock import secrecy, signals, termination
+from loradock.checks.guard import Guard
 from loradock.config.load import Loaded
 from loradock.endings import as_loradock_error
 from loradock.engine import ranks
@@ -31,6 +32,7 @@ def execute(
     view: View,
     exam: Exam | None = None,
     env_check: dict[str, Any] | None = None,
+    guard: Guard | None = None,
     spent: Mapping[str, float] | None = None,
     before: Mapping[str, Any] | None = None,
     allowed: Collection[str] = (),
@@ -38,6 +40,8 @@ def execute(
     peers: Peers | None = None,
 ) -> Result:
     """Run it all; raises LoradockError, with run.json telling how far it came, `env_check` in it.
+
+    `guard` proves by computing, once the plan is known, that this machine can train; None where nothing is proven.
 
     `spent`: seconds of this process before, by stage, which count as its stages do.
     `before` is the record of the run that lies in `directory` unfinished, which is continued; `allowed` names the
@@ -56,7 +60,14 @@ def execute(
         status = Status(directory, run_id=record.run_id, is_writing=record.is_writing)
         with watched(loaded, facts=facts, record=record, status=status, view=view, peers=peers) as watchdog:
             stages = Stages(
-                loaded=loaded, facts=facts, record=record, status=status, view=view, watchdog=watchdog, peers=peers
+                loaded=loaded,
+                facts=facts,
+                record=record,
+                status=status,
+                view=view,
+                watchdog=watchdog,
+                peers=peers,
+                guard=guard,
             )
             result = stages.go(allowed=allowed, exam=exam)
         record.end("finished", exit_code=0)

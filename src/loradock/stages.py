@@ -15,6 +15,7 @@ from typing import Any
 from loradock import plan as plans
 from loradock import resume as resuming
 from loradock import signals
+from loradock.checks.guard import Guard
 from loradock.config.load import Loaded
 from loradock.config.schema import RunConfig
 from loradock.data.corpus import Corpus, prepare_corpus
@@ -68,6 +69,7 @@ class Stages:
     view: View
     watchdog: Watchdog
     peers: Peers | None = None
+    guard: Guard | None = None
 
     def go(self, *, allowed: Collection[str], exam: Exam | None) -> Result:
         """The stages in order."""
@@ -96,6 +98,7 @@ class Stages:
         self.check_identity(identity, checkpoint, allowed=allowed)
         if exam:
             check_exam(plan)
+        self.prove_machine(plan)
         engine = self.choose_engine(plan)
         model = self.load_model(config, base, plan=plan)
         identity |= fingerprint.of_adapter(model)
@@ -167,6 +170,15 @@ class Stages:
             data = ranks.first_then_all(self.facts, work)
             self.record.put(data=data.as_dict())
         return data
+
+    def prove_machine(self, plan: plans.Plan) -> None:
+        """Compute, as planned, what shows that this machine can train: the last look before weights are read."""
+        with self.stage("env-check"), ranks.together("checking the environment"):
+            decided = {each.name: each.value for each in plan.decisions}
+            proof = self.guard and self.guard.compute(decided, beat=self.watchdog.beat)
+        if proof:
+            self.record.timing("env-check", proof["seconds"])
+            self.record.put(env_check=proof)
 
     def choose_engine(self, plan: plans.Plan) -> Engine:
         """The engine that was decided on; the whole plan is known now, recorded and shown."""

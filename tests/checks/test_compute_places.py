@@ -101,14 +101,24 @@ def test_what_is_wrong_with_a_card_that_the_run_leaves_alone_is_a_warning(plan):
     ]
 
 
-def test_any_other_failure_is_told_with_its_place(plan):
+@pytest.mark.parametrize(
+    ("failure", "severity", "begins"),
+    [
+        (ValueError("seven\nlines"), "warning", "undecided on cpu in float32: the check itself broke at "),
+        (RuntimeError("size mismatch"), "warning", "undecided on cpu in float32: the check itself broke at "),
+        (RuntimeError("CUDA error: misaligned address"), "error", "the check failed on cpu in float32 at "),
+        (ImportError("libcudnn.so.9: cannot open"), "error", "the check failed on cpu in float32 at "),
+        (OSError(5, "Input/output error"), "error", "the check failed on cpu in float32 at "),
+    ],
+)
+def test_only_what_a_device_a_library_or_a_file_does_is_the_machines_fault(plan, failure, severity, begins):
     def at(place: Place) -> list[Finding]:
-        raise ValueError("seven\nlines")
+        raise failure
 
     (found,) = looked(machine(), plan, at)
-    assert found.severity == "error"
-    assert found.what.startswith("the check failed on cpu in float32 at test_compute_places.py:")
-    assert found.what.endswith(": seven")
+    assert (found.severity, found.remedy) == (severity, "loradock env-check --only gpu,packages,compute --report")
+    assert found.what.startswith(f"{begins}test_compute_places.py:")
+    assert str(failure).splitlines()[0] in found.what
 
 
 @pytest.mark.parametrize("said", ["CUDA error: out of memory", "cuBLAS error: CUBLAS_STATUS_ALLOC_FAILED when calling"])

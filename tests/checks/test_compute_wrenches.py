@@ -90,3 +90,15 @@ def test_eager_attention_without_its_mask_and_one_that_is_wrong_in_4_bit_models_
     refused = seen.one("triton", containing="nothing may be executed")
     assert refused["remedy"].startswith("export TRITON_CACHE_DIR=")
     faults.seen("TRITON_CACHE_DIR on a noexec mount", made="real", finding=refused, check="triton")
+
+
+def test_a_check_that_breaks_is_undecided_and_hinders_no_run(examined):
+    seen = examined("--only", "training", env=damaged("twin_refused"))
+    (found,) = seen.content["findings"]
+    assert (found["severity"], found["remedy"]) == (
+        "warning",
+        "loradock env-check --only gpu,packages,compute --report",
+    )
+    assert found["what"].startswith("undecided on cpu in float32: the check itself broke at ")
+    assert "not a multiple of the number of attention heads (6).; please report it" in found["what"]
+    assert seen.exit_code == 0

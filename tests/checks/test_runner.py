@@ -61,14 +61,13 @@ def test_a_check_that_hangs_ends_at_its_limit_with_all_that_it_started(
     assert not status.exists() or "Z (zombie)" in status.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("level", "severity"), [("quick", "warning"), ("compute", "error")])
-def test_a_check_that_raises_is_a_finding_of_one_line_with_its_place(
-    level: Level, severity: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_check_that_breaks_is_undecided_with_its_place_and_what_to_report(level: Level, tmp_path: Path) -> None:
     failed, after = looked(sick.check(sick.fail, level=level), sick.check(sick.well, level=level), folder=tmp_path)
-    assert failed.findings[0].severity == severity
-    assert "failed at sick.py:" in failed.findings[0].what
-    assert failed.findings[0].what.endswith("ValueError: seven")
+    (found,) = failed.findings
+    assert (found.severity, found.remedy) == ("warning", "loradock env-check --only fail --report")
+    assert found.what.startswith("undecided: the check itself broke at sick.py:")
+    assert found.what.endswith("ValueError: seven; please report it")
     assert after.findings[0].severity == "ok"
 
 

@@ -240,6 +240,22 @@ def test_inputs_that_are_not_there_are_told_all_at_once_before_the_machine_is_lo
     assert not (tmp_path / "runs").exists()
 
 
+def test_what_needs_no_computing_is_refused_before_the_machine_computes(
+    tmp_path: Path, llama: Path, rows: Path, forking: Forking
+) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(rows.read_text(encoding="utf-8") + "{\n", encoding="utf-8")
+    asked = {
+        65: inputs(llama, bad),
+        78: (*inputs(llama, rows), "--set", "lora.targets=[q_prj]"),
+        66: (*inputs(llama, rows), "--set", "data.template=chat.jinja"),
+    }
+    for code, arguments in asked.items():
+        run = forking.start(tmp_path, "train", *arguments, "--output", f"out-{code}")
+        assert run.finish() == code, run.text()
+        assert "env-check ..." not in run.text()
+
+
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_run_with_a_checkpoint_and_a_record(
     sent: signal.Signals, tmp_path: Path, llama: Path, rows: Path, forking: Forking

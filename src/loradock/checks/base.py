@@ -6,10 +6,10 @@ machine through `host` alone, says what it found, and changes nothing; what is w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from loradock.errors import EnvironmentUnfit, LoradockError
 from loradock.facts import AttentionShape, Facts
@@ -65,7 +65,8 @@ class Intent:
 
     `config` is None where none was named: then a check judges by what every run needs. `output`, `cache` and `scratch`
     are the folders of run directories, prepared data and temporary files; they need not exist yet. `attention` is the
-    shape of the configured model's attention, or that of a common one.
+    shape of the configured model's attention, or that of a common one. `decided` are the values of the run's plan by
+    name; empty where none was made yet.
     """
 
     output: Path
@@ -73,6 +74,7 @@ class Intent:
     scratch: Path
     attention: AttentionShape = field(default_factory=AttentionShape)
     config: RunConfig | None = None
+    decided: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def folders(self) -> dict[str, Path]:
@@ -114,6 +116,11 @@ class Check:
     needs: Literal["nothing", "gpu", "config"] = "nothing"
     limit_seconds: float = 15.0
     is_beside: bool = False
+
+    @property
+    def computes(self) -> bool:
+        """True where it takes seconds of computing: a run makes it last, once its data and its plan are known."""
+        return self.group == "compute" or self.is_beside
 
     def applies(self, facts: Facts, plan: Intent) -> bool:
         """False where there is nothing to look at."""

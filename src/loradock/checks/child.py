@@ -14,11 +14,11 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, TypeVar
 
 from loradock import signals
 from loradock.checks.base import Check, Finding, Intent, error, warning
+from loradock.checks.broken import broken
 from loradock.errors import EnvironmentUnfit
 from loradock.facts import Facts
 from loradock.host import Host
@@ -111,16 +111,16 @@ class Child:
         size = os.fstat(self._output).st_size
         said = os.pread(self._output, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace")
         last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
-        return error(
-            f"the check died with {how}: {last[:200]}",
-            remedy=f"loradock env-check --only {check.name} --report",
-        )
+        return error(f"the check died with {how}: {last[:200]}", remedy=_report(check))
 
 
 def _unanswered(check: Check, what: str) -> Finding:
-    """A quick check that fails us proves nothing; of a computation that fails us the run would have failed too."""
-    remedy = f"loradock env-check --only {check.name} --report"
-    return warning(what, remedy=remedy) if check.level == "quick" else error(what, remedy=remedy)
+    """A quick check that hangs proves nothing; where a computation hangs, the run would hang too."""
+    return (warning if check.level == "quick" else error)(what, remedy=_report(check))
+
+
+def _report(check: Check) -> str:
+    return f"loradock env-check --only {check.name} --report"
 
 
 def _serve(pipe: Connection, machine: Machine) -> None:
@@ -147,10 +147,7 @@ def _look(check: Check, machine: Machine) -> tuple[Finding, ...]:
         return tuple(check.look(*machine))
     except Exception as failure:  # noqa: BLE001  a check that fails says so as a finding, and the others go on
         traceback.print_exc()
-        first = (str(failure).strip().splitlines() or [""])[0][:200]
-        place = traceback.extract_tb(failure.__traceback__)[-1]
-        where = f"{Path(place.filename).name}:{place.lineno}"
-        return (_unanswered(check, f"the check failed at {where}: {type(failure).__name__}: {first}"),)
+        return (broken(failure, where="", remedy=_report(check)),)
 
 
 def answered(work: Callable[[], T], *, limit_seconds: float, what: str) -> T:

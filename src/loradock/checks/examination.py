@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from loradock import __version__, probe
@@ -68,6 +68,16 @@ class Examination:
         )
         refusal.exit_code = self.exit_code
         raise refusal
+
+    def then(self, later: Examination) -> Examination:
+        """This one with what was looked at later; node and GPUs are as they were found here."""
+        return replace(
+            self,
+            level=later.level,
+            looked=(*self.looked, *later.looked),
+            seconds=self.seconds + later.seconds,
+            left_out=(*self.left_out, *later.left_out),
+        )
 
     def summary(self) -> dict[str, Any]:
         """What was found and how long it took, for a run's record."""
@@ -152,9 +162,14 @@ def examine(
     only: Sequence[str] = (),
     level: Level | None = None,
     progress: Callable[[Looked], None] | None = None,
+    computes: bool | None = None,
 ) -> Examination:
-    """Look at this machine. Raises UsageError for an unknown name; what is wrong with the machine is in the result."""
+    """Look at this machine. Raises UsageError for an unknown name; what is wrong with the machine is in the result.
+
+    With `computes` only the checks that compute (True; then node and GPUs are not described), or the others (False).
+    """
     checks, level = chosen(only, level)
+    checks = tuple(check for check in checks if computes in (None, check.computes))
     applying = [check for check in checks if check.applies(facts, plan)]
     left_out = tuple(check for check in checks if check not in applying)
     if not applying:
@@ -162,13 +177,10 @@ def examine(
         raise UsageError(f"there is nothing to look at: {', '.join(only)} needs {needed}", hint="loradock env-check")
     began = time.monotonic()
     looked = run(applying, host=host, facts=facts, plan=plan, progress=progress)
-    cards = answered(lambda: host.card_states(afresh=True), limit_seconds=CARDS_SECONDS, what="the GPU driver (NVML)")
-    return Examination(
-        level=level,
-        looked=tuple(looked),
-        facts=facts,
-        seconds=time.monotonic() - began,
-        node=node(host, facts, plan),
-        cards=cards,
-        left_out=left_out,
+    found = Examination(
+        level=level, looked=tuple(looked), facts=facts, seconds=time.monotonic() - began, left_out=left_out
     )
+    if computes:
+        return found
+    cards = answered(lambda: host.card_states(afresh=True), limit_seconds=CARDS_SECONDS, what="the GPU driver (NVML)")
+    return replace(found, node=node(host, facts, plan), cards=cards)

@@ -18,6 +18,7 @@ from loradock.directory import RECORD
 from loradock.errors import Locked
 
 if TYPE_CHECKING:
+    from loradock.checks.guard import Guard
     from loradock.engine.lock import OutputLock
     from loradock.facts import Facts
     from loradock.host import Host
@@ -56,7 +57,7 @@ def run_one(
     host = Host()
     facts = gathered(host)
     parallel.check_processes(loaded.config, facts.world_size)
-    proof = looked_first(loaded, host=host, facts=facts, screen=screen, skips=skips_env_check)
+    guard, proof = looked_first(loaded, host=host, facts=facts, screen=screen, skips=skips_env_check)
     with ranks.joined(facts, config=loaded.config) as peers:
         result = run_held(
             loaded,
@@ -67,6 +68,7 @@ def run_one(
             is_fresh=fresh,
             exam=exam,
             env_check=proof,
+            guard=guard,
             spent=spent_so_far(host, proof),
             allowed=allowed,
             peers=peers,
@@ -130,21 +132,24 @@ def claimed(
     return directory, OutputLock.take(directory)
 
 
-def looked_first(loaded: Loaded, *, host: Host, facts: Facts, screen: Any, skips: bool) -> dict[str, Any]:
-    """Prove that this machine can train, once a machine; what was found, for run.json. Raises where it cannot."""
-    from loradock.checks.examination import examine
+def looked_first(
+    loaded: Loaded, *, host: Host, facts: Facts, screen: Any, skips: bool
+) -> tuple[Guard | None, dict[str, Any]]:
+    """Prove that this machine can train, once a machine: all that needs no computing, which follows the plan.
+
+    Returns what proves the rest, and what was found, for run.json. Raises where the machine cannot train.
+    """
+    from loradock.checks.guard import Guard
     from loradock.checks.intent import intent
 
     if skips:
         screen.note("environment: not checked (--skip-env-check)")
-        return {"skipped": "--skip-env-check"}
+        return None, {"skipped": "--skip-env-check"}
     if facts.local_rank:
-        return {"skipped": "the first process of this machine looks"}
+        return None, {"skipped": "the first process of this machine looks"}
     screen.stage("environment")
-    examination = examine(host=host, facts=facts, plan=intent(host, loaded.config), progress=screen.looked)
-    screen.examined(examination)
-    examination.refuse()
-    return examination.summary()
+    guard = Guard(host=host, facts=facts, plan=intent(host, loaded.config), shown=screen)
+    return guard, guard.look()
 
 
 def spent_so_far(host: Host, proof: Mapping[str, Any]) -> dict[str, float]:

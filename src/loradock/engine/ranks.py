@@ -199,7 +199,7 @@ def is_cut_off(error: BaseException | None) -> bool:
 
 @contextmanager
 def together(what: str) -> Iterator[None]:
-    """Inside, rank 0 may fail alone: then every other process ends for its reason, rather than wait."""
+    """Inside, a process may fail alone: then every other one ends for its reason, rather than wait."""
 
     failed = True
     try:
@@ -208,4 +208,4 @@ def together(what: str) -> Iterator[None]:
     finally:
         someone_failed = any_of(failed)
     if someone_failed:
-        raise PeerFailed(f"rank 0 failed at {what}")
+        raise PeerFailed(f"another process failed at {what}")

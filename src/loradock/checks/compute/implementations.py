@@ -67,11 +67,18 @@ def implementations(place: Place, facts: Facts, shape: AttentionShape) -> tuple[
 
 
 def wanted(facts: Facts, plan: Intent, place: Place) -> str:
-    """The `model.attention` of a run here."""
+    """The `model.attention` of a run here: as planned, else by the rule that the plan follows.
+
+    torch's SDPA cannot cap scores: transformers' eager attention serves such a model where flash-attn does not.
+    """
+    if planned := plan.decided.get("attention"):
+        return planned
     asked = plan.config.model.attention if plan.config else "auto"
     if asked != "auto":
         return asked
-    return "flash_attention_2" if has_flash(place) and "flash-attn" in facts.packages else "sdpa"
+    if has_flash(place) and "flash-attn" in facts.packages:
+        return "flash_attention_2"
+    return "eager" if plan.attention.softcap else "sdpa"
 
 
 def has_flash(place: Place) -> bool:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.checks.base import Finding, Intent, error, warning
+from loradock.checks.broken import broken
 from loradock.checks.remedies import showing
 from loradock.errors import OutOfMemory
 from loradock.facts import Facts
@@ -153,9 +153,7 @@ def failed(place: Place, failure: Exception, facts: Facts, environ: Mapping[str,
         return error(
             f"{place.device} has too little memory free for a small computation", remedy=remedy, ends=OutOfMemory
         )
-    frame = traceback.extract_tb(failure.__traceback__)[-1]
-    what = f"the check failed on {place} at {Path(frame.filename).name}:{frame.lineno}: {first_line(failure)}"
-    return error(what, remedy="loradock env-check --only gpu,packages,compute --report")
+    return broken(failure, where=f" on {place}", remedy="loradock env-check --only gpu,packages,compute --report")
 
 
 def beside(found: Sequence[Finding], facts: Facts, environ: Mapping[str, str]) -> list[Finding]:

@@ -163,13 +163,16 @@ def ways(place: Place, facts: Facts, shape: AttentionShape) -> list[Way]:
 
 
 def attempt(bench: Bench, way: Way) -> str | None:
-    """What is wrong with this way on packed documents, or, where it cannot do them, on plain ones; None: on neither."""
+    """What is wrong with this way on packed documents, or, where it cannot do them, on plain ones; None: on neither.
+
+    Raises what the GPU's memory says, and what is no kernel's doing: eager attention is plain torch.
+    """
     plain, _, packed = cases(bench.shape)
     for case in (packed, plain):
         try:
             return bench.train(way, case)
         except Exception as failure:  # a kernel may fail in any way; it is said of that kernel
-            if is_full(failure):
+            if is_full(failure) or (way.name == "eager" and not isinstance(failure, RuntimeError)):
                 raise
             if not is_incapable(failure):
                 return f"{RAISES}{first_line(failure)}"

@@ -47,7 +47,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         if fault:
             return [say(fault[0], remedy=fault[1])]
         if plan.uses_card(facts):
-            return at_each(host, facts, plan, lambda place: _run_at(place, anew(host, "triton")))
+            return at_each(host, facts, plan, lambda place: _run_at(place, say, anew(host, "triton")))
     return [ok(f"triton {triton.__version__} compiles for {', '.join(f'sm{each}' for each in ARCHITECTURES)}")]
 
 
@@ -135,8 +135,8 @@ def compile_ahead() -> None:
                 raise RuntimeError(f"nothing was compiled for sm{architecture}")
 
 
-def _run_at(place: Place, again: str) -> list[Finding]:
-    """Run both kernels on the card and compare; `again` is the command that installs Triton anew."""
+def _run_at(place: Place, say: Callable[..., Finding], again: str) -> list[Finding]:
+    """Run both kernels on the GPU and compare; `say` makes what is wrong a finding, `again` installs Triton anew."""
     import torch
 
     from loradock.checks.compute import triton_kernels
@@ -156,7 +156,7 @@ def _run_at(place: Place, again: str) -> list[Finding]:
     )
     if not is_right:
         what = f"Triton's kernels compute wrong results on {place.device}"
-        return [error(what, remedy=again)]
+        return [say(what, remedy=again)]
     return [ok(f"a vector and a matrix kernel, compiled here, compute right results on {place.device}")]
 
 

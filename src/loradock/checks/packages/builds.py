@@ -29,7 +29,9 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         findings += four_bit(host, cuda, wants_card=plan.uses_card(facts))
     if "flash-attn" in installed and (why := host.import_failure(FLASH_ATTN)):
         what = f"flash-attn {installed['flash-attn']} does not load with torch {installed['torch']}: {why}"
-        findings.append(error(what, remedy=uninstall(host.prefix(), "flash-attn")))
+        asked = plan.config.model.attention if plan.config else "auto"
+        say = error if asked in ("auto", "flash_attention_2") else warning  # the run names another attention
+        findings.append(say(what, remedy=uninstall(host.prefix(), "flash-attn")))
     if "triton" in installed and cuda:
         findings += assembler(host, cuda)
     together = [name for name in ("torch", "bitsandbytes", "flash-attn", "triton") if name in installed]

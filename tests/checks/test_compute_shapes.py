@@ -1,13 +1,14 @@
-"""The tiny twin of the `training` check: it can be made for the attention of every model, and trains as in float64."""
+"""The checks that compute, for the attention of published models: the tiny twin, and the kernels of a run."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from loradock.checks.base import Intent
-from loradock.checks.compute import nf4, tiny_model, training
+from loradock.checks.compute import attention_kernels, nf4, tiny_model, training
 from loradock.facts import AttentionShape, Facts
 from loradock.host import Host
 
@@ -37,3 +38,19 @@ def test_the_twin_of_a_published_shape_trains_as_in_float64(heads: int, shared: 
     facts = Facts(platform="", python="", cpus=1, memory_bytes=2**34, in_container=False)
     found = training.look(Host(), facts, plan)
     assert [each.severity for each in found] == ["ok"], found
+
+
+def test_capped_scores_are_judged_by_the_attention_that_a_run_would_use(tmp_path) -> None:
+    gemma2 = AttentionShape(heads=8, key_value_heads=4, head_size=256, window=4096, softcap=50.0)
+    plan = Intent(output=tmp_path, cache=tmp_path, scratch=tmp_path, attention=gemma2)
+    facts = Facts(platform="", python="", cpus=1, memory_bytes=2**34, in_container=False)
+    for decided in ({}, {"attention": "eager"}):
+        found = attention_kernels.look(Host(), facts, replace(plan, decided=decided))
+        assert {each.severity for each in found} == {"ok"}, found
+    (*_, refused) = [
+        each
+        for each in attention_kernels.look(Host(), facts, replace(plan, decided={"attention": "sdpa"}))
+        if each.severity == "error"
+    ]
+    assert refused.what.startswith("sdpa attention cannot do this model's (no softcap)")
+    assert refused.remedy == "loradock train --set model.attention=eager ..."
