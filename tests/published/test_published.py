@@ -26,9 +26,22 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def commit() -> str:
-    """What the ten others are chosen by: two runs on a commit try the same."""
+    """What the ten others are chosen by: two runs on a commit try the same. Empty outside a repository."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_table_holds_each_model_once_and_what_is_expected_of_it() -> None:
+    models = published()
+    assert len(models) == len({each.model for each in models}) >= 60
+    assert sum(each.often for each in models) == 10
+    assert all(set(each.expected) in ({"engine"}, {"exit_code", "words"}) for each in models)
+
+
+def test_a_commit_decides_which_models_are_tried() -> None:
+    tried = [[each.model for each in chosen(key)] for key in ("a", "a", "b")]
+    assert tried[0] == tried[1] != tried[2]
+    assert [len(each) for each in tried] == [20, 20, 20]
 
 
 def test_a_published_shape_is_trained_or_refused_as_the_table_says(
