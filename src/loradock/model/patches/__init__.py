@@ -3,6 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-from loradock.model.patches import avx512
+from loradock.model.patches import avx512, whole_blocks
 
-PATCHES: tuple[Callable[[Any], int], ...] = (avx512.apply,)
+PATCHES: tuple[Callable[[Any], int], ...] = (avx512.apply, whole_blocks.apply)
