@@ -12,12 +12,12 @@ from loradock.checks.compute.attention_kernels import Outcome
 from loradock.checks.compute.collective import Exchange
 from loradock.checks.compute.exact_attention import LENGTH, cases
 from loradock.checks.compute.implementations import implementations
-from loradock.checks.compute.nf4 import CODE_BOOK, clear_of_ties, codes, rebuilt
 from loradock.checks.compute.places import Place
 from loradock.checks.compute.verdict import Trial
 from loradock.checks.remedies import anew
 from loradock.facts import AttentionShape, Facts
 from loradock.host import Host
+from loradock.model.nf4 import CODE_BOOK, clear_of_ties, codes, rebuilt
 
 CPU = Place(device="cpu", dtype="float32")
 A100 = Place(device="cuda:0", dtype="bfloat16", capability=(8, 0))

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from loradock.checks.base import Intent
-from loradock.checks.compute import attention_kernels, nf4, tiny_model, training
+from loradock.checks.compute import attention_kernels, tiny_model, training
 from loradock.facts import AttentionShape, Facts
 from loradock.host import Host
+from loradock.model import nf4
 
 # Query heads over key-value heads, and head size, as published: SmolLM2-135M, Qwen2.5-0.5B and 7B, Phi-2, Falcon-7B.
 PUBLISHED = [(9, 3, 64), (14, 2, 64), (28, 4, 128), (32, 32, 80), (71, 1, 64)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from loradock.config.schema import ModelConfig
 from loradock.errors import ModelError, OutOfMemory
 from loradock.memory.sharded import CUTS_WEIGHTS
-from loradock.model import spread
+from loradock.model import dequantised, spread
 from loradock.model.patches import BUILDING, PATCHES
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
         patch(model)
     found = coverage(model)
     check_asked(found, asked)
+    dequantised.check(model)
     return model, found
 
 

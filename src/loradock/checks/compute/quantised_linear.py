@@ -8,16 +8,17 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from loradock.checks.base import Check, Finding, Intent, error, ok, warning
-from loradock.checks.compute import nf4
 from loradock.checks.compute.places import Place, at_each
 from loradock.checks.remedies import anew
 from loradock.facts import Facts
 from loradock.host import Host
+from loradock.model import nf4
 
 if TYPE_CHECKING:
     import torch
 
-SHAPES = ((128, 256), (130, 72), (96, 320))
+# Rows of whole blocks, rows that are none, and rows at which bitsandbytes' kernel for CPUs has to be mended.
+SHAPES = ((128, 256), (130, 72), (96, 320), (64, 160))
 TOKENS = (1, 7, 48)
 TABLE_TOLERANCE = 1e-5
 SCALE_TOLERANCE = 0.01
@@ -87,11 +88,11 @@ def measure(place: Place, *, is_double: bool) -> dict[str, float]:
     for seed, (rows, columns) in enumerate(SHAPES):
         raw = place.random(rows, columns, seed=seed)
         weights = nf4.clear_of_ties(raw.float().cpu()).to(raw)
+        layer = linear(weights, place, is_double=is_double)  # first: with it, what a run mends is mended
         found, scales = table(weights)
         seen = {"table": found}
         if is_double:
             seen["scales"], scales = double(weights)
-        layer = linear(weights, place, is_double=is_double)
         expected = as_stored(layer) if found > TABLE_TOLERANCE else nf4.rebuilt(weights, scales)
         for tokens in TOKENS:
             seen["forward"], seen["backward"] = products(layer, expected, place, tokens)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loradock.checks.compute import nf4
 from loradock.checks.compute.exact_attention import LENGTH, LONGEST_WINDOW, Case, attend
 from loradock.checks.compute.places import Place
 from loradock.facts import AttentionShape
+from loradock.model import nf4
 
 if TYPE_CHECKING:
     import torch

@@ -1,0 +1,83 @@
+"""What the 4-bit layers of a loaded model really hold: the library's dense weights against NF4's definition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from loradock.errors import ModelError
+from loradock.model import nf4
+
+if TYPE_CHECKING:
+    import torch
+
+TOLERANCE = 0.01
+"""Of a block's scale: a dense weight is rounded to 16 bits at worst (2**-8); a wrong code or scale is off by tenths."""
+ROWS = 64
+"""Rows that are compared; 64 of any width begin and end with a block."""
+
+
+def check(model: Any) -> int:
+    """Compare one NF4 layer of each shape; returns how many were compared. ModelError where one is not what it holds.
+
+    Uses nothing of the library but its operator, by which the run computes. Weights that are not here yet are left out.
+    """
+    from bitsandbytes.nn import Linear4bit
+
+    layers: dict[Any, tuple[str, Any]] = {}
+    for name, module in model.named_modules():
+        state = getattr(module.weight, "quant_state", None) if isinstance(module, Linear4bit) else None
+        if state is not None and state.quant_type == "nf4" and is_here(module.weight.data, state):
+            layers.setdefault((tuple(state.shape), state.blocksize, state.dtype), (name, module.weight))
+    for name, weight in layers.values():
+        off = furthest(weight.data, weight.quant_state)
+        if not off <= TOLERANCE:
+            rows, columns = weight.quant_state.shape
+            raise ModelError(
+                f"{name} ({rows} x {columns}) is dequantised wrongly on {weight.device}: off by {off:.2g} of its scale",
+                hint="--set model.quantization=none, and please report the model",
+            )
+    return len(layers)
+
+
+def is_here(packed: torch.Tensor, state: Any) -> bool:
+    """True where the numbers are in memory, two to a byte, as many as the shape says."""
+    return packed.device.type != "meta" and packed.is_contiguous() and 2 * packed.nbytes >= state.shape.numel()
+
+
+def furthest(packed: torch.Tensor, state: Any) -> float:
+    """The largest error of the first and of the last rows, over the scale of each weight's block."""
+    import torch
+    from bitsandbytes import functional
+
+    dense = functional.dequantize_4bit(packed, state)
+    rows, columns = state.shape
+    last = max(0, (rows - 1) // ROWS * ROWS)
+    worst = 0.0
+    for first in {0, last}:
+        span = slice(first * columns, min(rows, first + ROWS) * columns)
+        exact, scales = unpacked(packed, state, span)
+        off = (dense.reshape(-1)[span].cpu().double() - exact).abs() / scales
+        worst = max(worst, float(torch.nan_to_num(off, nan=torch.inf).max()))
+    return worst
+
+
+def unpacked(packed: torch.Tensor, state: Any, span: slice) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weights number `span` (from a block's first one) as NF4 defines them, and their scales, float64 on the CPU.
+
+    The first of two weights lies in the upper half of a byte. Scales that are quantised too (double quantisation,
+    Dettmers et al. 2023, section 3) are a code's value times the scale of its own block, plus the mean.
+    """
+    import torch
+
+    book = torch.tensor(nf4.CODE_BOOK, dtype=torch.float64)
+    numbers = packed.reshape(-1).view(torch.uint8)[span.start // 2 : -(-span.stop // 2)].cpu().long()
+    values = book[torch.stack([numbers >> 4, numbers & 15], dim=1).reshape(-1)][: span.stop - span.start]
+    blocks = torch.arange(span.start, span.stop) // state.blocksize
+    numbered = state.absmax.reshape(-1).cpu()
+    if not state.nested:
+        scales = numbered.double()[blocks]
+    else:
+        outer = state.state2
+        codes, outer_scales = outer.code.cpu().double(), outer.absmax.reshape(-1).cpu().double()
+        scales = codes[numbered.long()[blocks]] * outer_scales[blocks // outer.blocksize] + float(state.offset)
+    return values * scales, scales.abs().clamp(min=1e-30)
