@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import RunConfig
@@ -51,15 +51,19 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
     try:
         adapted = get_peft_model(model, settings)
     except ValueError as refused:
-        raise refused_by_peft(str(refused), kinds=kinds, name=base.name) from refused
+        if ours := refused_by_peft(str(refused), kinds=kinds, name=base.name):
+            raise ours from refused
+        raise
     for parameter in trainable(adapted):
         parameter.data = parameter.data.to(torch.float32)
     return adapted
 
 
-def refused_by_peft(told: str, *, kinds: Iterable[str], name: str) -> ModelError:
-    """peft's words, and as the remedy those kinds of linear layer that they do not name."""
+def refused_by_peft(told: str, *, kinds: Sequence[str], name: str) -> ModelError | None:
+    """What to say where peft's words name kinds of linear layer, those that are left as the remedy; else None."""
     others = [kind for kind in kinds if f"'{kind}'" not in told]
+    if len(others) == len(kinds):
+        return None
     first = told.strip().splitlines()[0]
     return ModelError(f"peft puts no adapter on {name}: {first}", hint=f"--set lora.targets=[{','.join(others)}]")
 

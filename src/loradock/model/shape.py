@@ -140,8 +140,9 @@ def check_coverage(facts: ModelFacts, *, quantization: str) -> None:
     inner = facts.linear_parameters + facts.unreachable_parameters
     if quantization == "none" or facts.unreachable_parameters <= UNREACHABLE_SHARE * inner:
         return
+    share = facts.linear_parameters / inner
     raise ModelError(
-        f"{quantization} would cover only {facts.linear_parameters / inner:.0%} of the inner weights: "
+        f"{quantization} would cover only {share:.0%} of {facts.architecture}'s inner weights: "
         f"{facts.unreachable_parameters:,} lie outside linear layers (fused experts)",
         hint="--set model.quantization=none, if the card has the memory",
     )
