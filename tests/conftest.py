@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from proven import VERDICT
 
 if TYPE_CHECKING:
     from faults.forking import Forking
@@ -27,6 +29,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: takes minutes; runs with --full only")
+    share: Path | None = config.getoption("--share")
+    if share:
+        os.environ[VERDICT] = str(share.with_name("verdict"))
+    else:
+        folder = tempfile.TemporaryDirectory(prefix="loradock-tests-")
+        config.add_cleanup(folder.cleanup)
+        os.environ[VERDICT] = str(Path(folder.name, "verdict"))
     ledger: Path | None = config.getoption("--ledger")
     if ledger:
         from ledger import Ledger, code_state

@@ -126,3 +126,12 @@ def test_the_licence_is_the_whole_apache_licence() -> None:
     assert "Version 2.0, January 2004" in text
     assert "END OF TERMS AND CONDITIONS" in text
     assert PROJECT["project"]["license"] == "Apache-2.0"
+
+
+def test_a_test_leaves_the_environment_check_out_by_one_function_that_asks_why() -> None:
+    option = "--skip-" + "env-check"
+    allowed = {"proven.py", "test_html_differences.py", "test_html_summary.py"}  # the latter two: what a record says
+    found = [path for path in ROOT.glob("tests/**/*.py") if option in path.read_text(encoding="utf-8")]
+    assert {path.name for path in found} <= allowed | {"test_train.py"}
+    train = (ROOT / "tests" / "commands" / "test_train.py").read_text(encoding="utf-8")
+    assert train.count(option) == train.count('{"skipped": "' + option) == 1

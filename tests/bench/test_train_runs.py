@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from proven import unchecked
 
 from bench.train.lines import read
 
@@ -24,14 +25,23 @@ SIZE = [
     "1",
     "--repeats",
     "1",
-    "--skip-env-check",
 ]
 
 
 def bench(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """The command with its results in `folder`."""
     places = ["--work", str(folder / "work"), "--results", str(folder), "--name", "here", "--floor-seconds", "0"]
-    command = [sys.executable, "-m", "bench.train", "--device", "cpu", *SIZE, *places, *options]
+    command = [
+        sys.executable,
+        "-m",
+        "bench.train",
+        "--device",
+        "cpu",
+        *SIZE,
+        *places,
+        unchecked("six runs of a benchmark"),
+        *options,
+    ]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 

@@ -20,8 +20,10 @@ PUBLISHED = [(9, 3, 64), (14, 2, 64), (28, 4, 128), (32, 32, 80), (71, 1, 64)]
 @pytest.mark.parametrize("group", range(1, 9))
 @pytest.mark.parametrize("head_size", [32, 64, 80, 96, 100, 112, 120, 128, 192, 256])
 def test_transformers_takes_the_twin_and_its_rows_are_whole_blocks(group: int, head_size: int) -> None:
-    for shared, more in itertools.product((1, 2, 3, 8), ({}, {"window": 8}, {"softcap": 30.0})):
-        shape = AttentionShape(heads=shared * group, key_value_heads=shared, head_size=head_size, **more)
+    for shared, window, softcap in itertools.product((1, 2, 3, 8), (None, 8), (None, 30.0)):
+        shape = AttentionShape(
+            heads=shared * group, key_value_heads=shared, head_size=head_size, window=window, softcap=softcap
+        )
         config = tiny_model.architecture(shape)
         config.validate()
         inputs = config.hidden_size, config.intermediate_size, config.num_attention_heads * config.head_dim

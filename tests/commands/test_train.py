@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import torch
 from faults.forking import Forking
+from proven import unchecked
 from safetensors.torch import load_file
 from tiny import train
 
@@ -65,7 +66,7 @@ def loradock(forking: Forking, *arguments: str, cwd: Path) -> Ended:
     """`loradock train` with `arguments` in `cwd`, forked; the environment is not looked at."""
     stdout = cwd / "stdout"
     apart = f"import os; os.dup2(os.open({str(stdout)!r}, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), 1)"
-    run = forking.start(cwd, "train", *arguments, "--skip-env-check", code=apart)
+    run = forking.start(cwd, "train", *arguments, unchecked("the demo's test checks"), code=apart)
     code = run.finish()
     return Ended(returncode=code, stdout=stdout.read_text(encoding="utf-8"), stderr=run.text())
 
@@ -120,7 +121,7 @@ def test_two_processes_give_the_losses_of_one(tmp_path: Path, llama: Path, rows:
     packed = ("--set", "train.packing=true", "--set", "data.max_length=64", "--set", "train.micro_batch=2")
     one = loradock(forking, *arguments, *packed, "--output", "one", cwd=tmp_path)
     torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "loradock", "train")
-    two = cold(*torchrun, *arguments, *packed, "--output", "two", "--skip-env-check", cwd=tmp_path)
+    two = cold(*torchrun, *arguments, *packed, "--output", "two", unchecked("two processes"), cwd=tmp_path)
     assert one.returncode == 0, one.stderr
     assert two.returncode == 0, two.stderr
     lines = [
@@ -136,7 +137,7 @@ def test_two_processes_give_the_losses_of_one(tmp_path: Path, llama: Path, rows:
 
 
 def test_two_processes_with_one_sample_a_step_are_refused_before_any_row_is_read(tmp_path: Path, llama: Path) -> None:
-    arguments = (*inputs(llama, tmp_path / "rows.jsonl"), "--batch-size", "1", "--skip-env-check")
+    arguments = (*inputs(llama, tmp_path / "rows.jsonl"), "--batch-size", "1", unchecked("bad rows"))
     (tmp_path / "rows.jsonl").write_text("{broken\n", encoding="utf-8")
     done = cold("loradock", "launch", "--nproc", "2", "train", *arguments, cwd=tmp_path)
     assert done.returncode == 78, done.stderr
@@ -260,7 +261,15 @@ def test_what_needs_no_computing_is_refused_before_the_machine_computes(
 def test_a_signal_ends_a_run_with_a_checkpoint_and_a_record(
     sent: signal.Signals, tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:
-    endless = (*inputs(llama, rows), *RUN, "--max-steps", "100000", "--output", "out", "--skip-env-check")
+    endless = (
+        *inputs(llama, rows),
+        *RUN,
+        "--max-steps",
+        "100000",
+        "--output",
+        "out",
+        unchecked("signals while it trains"),
+    )
     run = forking.start(tmp_path, "train", *endless)
     assert run.wait_until((tmp_path / "out" / "metrics.jsonl").exists), run.text()
     os.kill(run.process, sent)

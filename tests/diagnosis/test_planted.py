@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from diagnosis.plants import HEALTHY, LATE, PLANTS, Plant
+from proven import unchecked
 from tiny import WORDS, make_llama, write_rows
 
 from loradock.record import metrics
@@ -157,7 +158,7 @@ def test_a_trial_that_crashes_or_finds_no_memory_is_a_result_and_the_others_go_o
 
 def trained_seconds(forking: Forking, world: Path, output: Path, words: list[str], code: str) -> float:
     """Of a step of the real run, with what comes between steps: of 40 steps after the first ten; then it is stopped."""
-    command = forking.start(world, *words, "--output", str(output), "--skip-env-check", code=code)
+    command = forking.start(world, *words, "--output", str(output), unchecked("steps are timed"), code=code)
     assert command.wait_until(lambda: any(line["step"] > 50 for line in metrics(output, "train")), seconds=300)
     command.send(signal.SIGTERM)
     assert command.finish(seconds=60) == 75, command.text()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from faults.conftest import Trial
+from proven import unchecked
 from tiny import BASE, make_llama, write_rows
 
 from loradock import probe
@@ -271,7 +272,7 @@ def test_the_command_ends_before_the_base_is_loaded(
     write_rows(tmp_path / "good.jsonl")
     if content is not None:
         data.write_bytes(content)
-    command = [sys.executable, "-m", "loradock", "train", "--skip-env-check", "--model", str(llama)]
+    command = [sys.executable, "-m", "loradock", "train", unchecked("bad rows"), "--model", str(llama)]
     command += ["--data", str(tmp_path / "good.jsonl"), "--data", str(data), "--output", str(output)]
     command += ["--set", f"data.cache={tmp_path / 'cache'}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

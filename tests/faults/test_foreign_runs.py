@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from faults.conftest import Trial
 from faults.forking import Forking
+from proven import unchecked
 from tiny import make_llama, write_rows
 
 SETTINGS = ("train.max_steps=4", "train.global_batch=4", "lora.rank=4", "checkpoints.every=2", "data.validation=8")
@@ -17,7 +18,7 @@ SETTINGS = ("train.max_steps=4", "train.global_batch=4", "lora.rank=4", "checkpo
 
 def trained(forking: Forking, place: Path, *options: str) -> tuple[int, str]:
     """`loradock train` on the model and the rows below `place`, into `place/run`: its exit code, and what it said."""
-    arguments = ["train", "--skip-env-check", "--output", str(place / "run")]
+    arguments = ["train", unchecked("whose run lies there"), "--output", str(place / "run")]
     arguments += ["--model", str(place / "base"), "--data", str(place / "rows.jsonl")]
     for setting in (*SETTINGS, f"data.cache={place / 'cache'}"):
         arguments += ["--set", setting]

@@ -27,6 +27,7 @@ from faults.conftest import Trial
 from faults.forking import Command, Forking
 from faults.seams import SEAMS
 from jobs import NO_LIMITS, job_of
+from proven import unchecked
 
 from loradock.engine import engine_named
 from loradock.engine.watchdog import Phase, Watchdog
@@ -127,7 +128,7 @@ def test_what_hangs_ends_with_82_within_its_limit(
     case: str, engine: str, tmp_path: Path, llama: Path, rows: Path, forking: Forking, trial: Trial
 ) -> None:
     code, phase, settings, committed = HANGS[case]
-    inputs = ("--model", str(llama), "--data", str(rows), "--output", "out", "--skip-env-check")
+    inputs = ("--model", str(llama), "--data", str(rows), "--output", "out", unchecked("hangs while it trains"))
     arguments = ("train", *inputs, *RUN, "--set", "checkpoints.every=2", *limits(phase), *settings)
     arguments = (*arguments, "--set", f"engine={engine}")
     run = forking.start(tmp_path, *arguments, code=code.replace("ENGINE", engine))
@@ -207,7 +208,7 @@ def test_a_hub_that_never_answers_ends_with_82(
 ) -> None:
     """Started cold: the hub's library reads its address and its offline switch when it is imported."""
     arguments = ["train", "--model", "owner/name", "--set", f"model.revision={REVISION}", "--data", str(rows)]
-    arguments += ["--output", "out", "--skip-env-check", *limits("setup")]
+    arguments += ["--output", "out", unchecked("a hang before any check"), *limits("setup")]
     code = f"""
 import os, sys
 os.environ.update({{"HF_ENDPOINT": {silent_hub!r}, "HF_HOME": "hub", "HF_HUB_OFFLINE": "0"}})

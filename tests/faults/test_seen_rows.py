@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from faults.forking import Command, Forking
+from proven import unchecked
 from tiny import write_rows
 
 from loradock.engine.checkpoints import Checkpoints
@@ -54,7 +55,7 @@ def sources(folder: Path) -> str:
 def command(forking: Forking, place: Path, model: Path, *settings: str, engine: str) -> Command:
     each = (f"engine={engine}", "lora.rank=4", "lora.dropout=0.1", "logging.every=1", "checkpoints.keep=9", *settings)
     sets = [word for setting in each for word in ("--set", setting)]
-    inputs = ("--model", str(model), "--output", "out", "--skip-env-check")
+    inputs = ("--model", str(model), "--output", "out", unchecked("rows that are seen"))
     return forking.start(place, "train", *inputs, *sets, code=NOTED.replace("ENGINE", engine))
 
 

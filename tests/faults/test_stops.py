@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from faults.forking import Command, Forking
+from proven import unchecked
 
 from loradock.engine.checkpoints import visible
 
@@ -54,7 +55,7 @@ def start(llama: Path, rows: Path, forking: Forking) -> Start:
     def begin(folder: Path, *, engine: str, code: str = "") -> Command:
         folder.mkdir(exist_ok=True)
         sets = [word for setting in (*RUN, f"engine={engine}") for word in ("--set", setting)]
-        inputs = ("--model", str(llama), "--data", str(rows), "--output", "out", "--skip-env-check")
+        inputs = ("--model", str(llama), "--data", str(rows), "--output", "out", unchecked("signals while it trains"))
         return forking.start(folder, "train", *inputs, *sets, code=code)
 
     return begin

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from faults.conftest import Trial
 from faults.forking import Command, Forking
+from proven import unchecked
 
 from loradock.engine.checkpoints import found
 from loradock.errors import Locked
 
 STEPS = 12
-RUN = ("--set", "train.global_batch=4", "--set", "lora.rank=4", "--set", "logging.every=1", "--skip-env-check")
+RUN = ("--set", "train.global_batch=4", "--set", "lora.rank=4", "--set", "logging.every=1")
 # After each step it waits until the file `on` is there, so that the other command meets it while it trains.
 SLOW = """
 import time
@@ -38,7 +39,9 @@ def start(tmp_path: Path, llama: Path, rows: Path, forking: Forking) -> Start:
         into = ("--output", output) if output else ()
         steps = ("--max-steps", str(STEPS), "--set", "checkpoints.every=3", "--set", "checkpoints.keep=9")
         inputs = ("--model", str(llama), "--data", str(rows))
-        return forking.start(tmp_path, "train", *inputs, *into, *RUN, *steps, *settings, code=code)
+        return forking.start(
+            tmp_path, "train", *inputs, *into, *RUN, *steps, unchecked("two writers"), *settings, code=code
+        )
 
     return begin
 

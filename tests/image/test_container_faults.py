@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from image.containers import Ended, inside, start, wait_for
+from proven import unchecked
 from tiny import make_llama, write_rows
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def command(**changed: object) -> list[str]:
     settings = {**SETTINGS, **{name.replace("__", "."): value for name, value in changed.items()}}
     texts = [text for name, value in settings.items() for text in ("--set", f"{name}={value}")]
     return [
-        *("train", "--model", "/in/base", "--data", "/in/rows.jsonl", "--output", "/out/run", "--skip-env-check"),
+        *("train", "--model", "/in/base", "--data", "/in/rows.jsonl", "--output", "/out/run"),
+        unchecked("faults while it trains; tests/image/test_container.py checks in the image"),
         *texts,
     ]
 

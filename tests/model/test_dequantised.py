@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,8 @@ class Layers(torch.nn.Module):
                 compress_statistics=is_double,
                 quant_type="nf4",
             )
-            layer.weight = nn.Params4bit(
+            packed: Any = nn.Params4bit
+            layer.weight = packed(
                 weight, requires_grad=False, compress_statistics=is_double, quant_type="nf4", blocksize=nf4.BLOCK
             )
             self.layers.append(layer.to("cpu"))
@@ -49,6 +51,7 @@ class Layers(torch.nn.Module):
 @pytest.mark.parametrize("rows", [1, 3, 64, 130])
 def test_weights_of_every_width_are_dequantised_as_nf4_defines(rows: int, dtype: torch.dtype) -> None:
     made = Layers(*WIDTHS, rows=rows, dtype=dtype, is_double=False)
+    layer: Any
     for layer, weight in zip(made.layers, made.exact, strict=True):
         found = functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state).double()
         rebuilt = nf4.rebuilt(weight)

@@ -10,6 +10,7 @@ import torch
 from engine.sharded.conftest import STEPS, Group, Start
 from faults.forking import Forking
 from faults.pairs import begun
+from proven import unchecked
 from safetensors.torch import load
 
 from loradock.errors import ConfigError, EnvironmentUnfit
@@ -112,7 +113,7 @@ def test_a_model_that_did_not_come_out_sharded_ends_the_run_before_the_first_ste
 def test_the_demo_is_refused_before_its_base_model_is_loaded(tmp_path: Path, forking: Forking) -> None:
     """Its exam would want the whole model in a process."""
     asked = ("--set", "train.parallel=fsdp", "--set", "device=cpu")
-    pair = begun(forking, tmp_path, ["train", "--demo", "--skip-env-check", "--output", "out", *asked])
+    pair = begun(forking, tmp_path, ["train", "--demo", unchecked("two processes"), "--output", "out", *asked])
     assert pair.finish() == [ConfigError.exit_code] * 2, pair.text()
     assert "error: the demo is examined before and after training, and under train.parallel fsdp no process" in (
         pair.text()

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from faults.campaign import stock
 from faults.campaign.records import ROOT
+from proven import unchecked
 
 STEPS, SAVE_EVERY = 24, 4
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
@@ -114,7 +115,7 @@ class Loradock:
         more = [word for setting in extra for word in ("--set", setting)]
         data = [word for file in inputs.rows for word in ("--data", str(file))]
         paths = ["--model", str(inputs.model), *data, "--output", str(out)]
-        return ["-m", "loradock", "train", "--skip-env-check", *paths, *sets, *more]
+        return ["-m", "loradock", "train", unchecked("hundreds of kills"), *paths, *sets, *more]
 
     def call(self, command: list[str]) -> None:
         from loradock import cli

@@ -1,0 +1,40 @@
+"""One proof for all trainings of a run of tests that this machine can train: each alone would take 10 to 20 s.
+
+A test of a training leaves `train`'s own proof out by `unchecked(why)` alone, and says why. Models of other people are
+trained with nothing left out, in tests/published and tests/real.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+VERDICT = "LORADOCK_TESTS_VERDICT"
+"""Names the file of the verdict, which the processes of a run of tests share."""
+NOTHING_WRONG = "this machine can train"
+
+
+def unchecked(why: str) -> str:
+    """The option that leaves the proof out of a command, once the machine is proven; `why` this test needs none."""
+    assert why
+    prove()
+    return "--skip-env-check"
+
+
+@cache
+def prove() -> None:
+    """Look at the machine as `train` does, once a run of tests; AssertionError where it cannot train."""
+    with Path(os.environ[VERDICT]).open("a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        said = file.read()
+        if not said:
+            command = [sys.executable, "-m", "loradock", "env-check", "--level", "compute"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+            said = NOTHING_WRONG if done.returncode == 0 else done.stdout + done.stderr
+            file.write(said)
+    assert said == NOTHING_WRONG, said
