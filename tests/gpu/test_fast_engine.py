@@ -86,7 +86,7 @@ def test_attention_over_documents_is_that_of_each_alone(window: int | None, dete
 
 def test_the_engine_computes_what_peft_computes_with_either_kernels(job: Job) -> None:
     model, _ = build(job)
-    assert self_check.check(model, job).gradient < self_check.GRADIENT_TOLERANCE[model.dtype]
+    assert self_check.check(model, job).is_sound
     gradients = []
     for asked in ("triton", "torch"):
         kernels = kernels_for(torch.device("cuda"), asked)
