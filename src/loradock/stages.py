@@ -5,6 +5,7 @@ config + facts -> base model -> rows -> plan -> 4-bit base + adapter -> engine -
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,8 +21,8 @@ from loradock.config.load import Loaded
 from loradock.config.schema import RunConfig
 from loradock.data.corpus import Corpus, prepare_corpus
 from loradock.directory import CHECKPOINTS
-from loradock.engine import engine_named, fingerprint, isolation, ranks, space, training_state
-from loradock.engine.base import Engine, Job, Outcome
+from loradock.engine import engine_named, fingerprint, ranks, space, training_state
+from loradock.engine.base import Engine, Job, Outcome, Unsound
 from loradock.engine.checkpoints import Checkpoint, Checkpoints, found, newest_good, sweep
 from loradock.engine.manifest import DamagedCheckpoint, open_checkpoint
 from loradock.engine.peers import Peers
@@ -59,6 +60,17 @@ class Result:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Known:
+    """What a run is about, whichever engine trains it; no weight is read yet."""
+
+    base: source.BaseModel
+    words: Any
+    model: ModelFacts
+    data: Corpus
+    checkpoint: Checkpoint | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stages:
     """One attempt at a run. Each stage is announced, timed and recorded, and may be stopped by a signal."""
 
@@ -73,20 +85,40 @@ class Stages:
 
     def go(self, *, allowed: Collection[str], exam: Exam | None) -> Result:
         """The stages in order."""
-        asked, facts, record, directory = self.loaded.config, self.facts, self.record, self.record.directory
+        asked, facts = self.loaded.config, self.facts
         plans.require_samples(asked, processes=facts.world_size)
         checkpoint = self.continued_from()
         decided = Progress.of(checkpoint).decided if checkpoint else {}
         config, held = resuming.held(asked, decided, asked_anew=allowed)
         base, words, model_facts = self.find_base(config)
         data = self.prepare(config, words, max_length=shape.longest_row(config.data.max_length, model_facts))
-        plan = plans.make(
-            config,
-            facts=facts,
-            model=model_facts,
-            data=data.facts,
-            reasons=dict.fromkeys(held, f"as {checkpoint.path.name} was made") if checkpoint else {},
-        )
+        reasons = dict.fromkeys(held, f"as {checkpoint.path.name} was made") if checkpoint else {}
+        known = Known(base=base, words=words, model=model_facts, data=data, checkpoint=checkpoint)
+        try:
+            return self.train(config, known, reasons=reasons, allowed=allowed, exam=exam)
+        except Unsound as error:
+            if config.engine != "auto":
+                raise
+            refusal = error.what
+        gc.collect()  # the model that was refused, before it is loaded again
+        self.view.note(f"warning: {refusal}; the run goes on with engine trl")
+        reasons["engine"] = f"the fast engine cannot be used: {refusal}"
+        config = config.model_copy(update={"engine": "trl"})
+        return self.train(config, known, reasons=reasons, allowed=allowed, exam=exam)
+
+    def train(
+        self,
+        config: RunConfig,
+        known: Known,
+        *,
+        reasons: Mapping[str, str],
+        allowed: Collection[str],
+        exam: Exam | None,
+    ) -> Result:
+        """The stages from the plan on. Raises Unsound before anything is trained where another engine may serve."""
+        asked, facts, record, directory = self.loaded.config, self.facts, self.record, self.record.directory
+        base, words, data, checkpoint = known.base, known.words, known.data, known.checkpoint
+        plan = plans.make(config, facts=facts, model=known.model, data=data.facts, reasons=reasons)
         identity = {
             **fingerprint.of_config(asked),
             **fingerprint.of_deepspeed(asked),
@@ -121,7 +153,8 @@ class Stages:
             rank=facts.rank,
             peers=self.peers,
         )
-        self.check_job(job)
+        self.check_room(job)
+        self.check_engine(engine, job)
         scores = {"before": exam(model, words)} if exam else {}
         with self.stage("training"), told(job, record=record, status=self.status, view=self.view) as emit:
             outcome = engine.run(job, emit)
@@ -208,8 +241,20 @@ class Stages:
         changes = fingerprint.check(before, identity, allowed=allowed, directory=self.record.directory)
         self.record.put(allowed_changes=changes)
 
-    def check_job(self, job: Job) -> None:
-        """The last look before the first step: room on the disk, and no leak between packed documents."""
+    def check_engine(self, engine: Engine, job: Job) -> None:
+        """The engine's own look at the real model. Unsound on every process where one of them finds it so."""
+        refused: Unsound | None = None
+        with self.stage("engine check"):
+            try:
+                for line in engine.prepare(job):
+                    self.view.note(line)
+            except Unsound as error:
+                refused = error
+            if what := ranks.first_word(refused.what if refused else None):
+                raise Unsound(what, hint="--set engine=trl")
+
+    def check_room(self, job: Job) -> None:
+        """Room on the disk for what the run will write."""
         chosen = adapters.trainable(job.model)
         weights, cadence = sum(each.numel() for each in chosen), job.plan.value("cadence")
         if job.rank == 0:
@@ -227,10 +272,6 @@ class Stages:
                 planned=-(-(job.plan.value("steps") - done) // cadence["save"]),
             )
             self.view.note(line)
-        checks_itself = job.plan.value("engine") != "trl" or job.plan.value("parallel") in CUTS_WEIGHTS
-        if job.plan.value("packing") and not checks_itself:
-            change = isolation.of_job(job)
-            self.view.note(f"packing: documents do not see one another (logits move by {change:.1e} of the largest)")
 
     def continued_from(self) -> Checkpoint | None:
         """The newest good checkpoint of this run, on every process; metric lines after it are forgotten."""

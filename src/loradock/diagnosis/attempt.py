@@ -102,7 +102,7 @@ def measure(loaded: Loaded, *, facts: Facts, directory: Path, task: Task) -> Mea
         all_tokens=plan.data.tokens + plan.data.lost_tokens,
         cut_rows=plan.data.truncated_rows + plan.data.dropped_rows,
         device=whole.value("device"),
-        engine=whole.value("engine"),
+        engine=plan.value("engine"),
         micro_batch=whole.value("micro_batch"),
         expected=tokens_per_second(predicted) if has_rates(predicted) else None,
     )

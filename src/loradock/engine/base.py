@@ -15,6 +15,7 @@ from loradock.config.schema import RunConfig
 from loradock.engine.checkpoints import Checkpoint, Checkpoints
 from loradock.engine.peers import Peers
 from loradock.engine.watchdog import Watchdog
+from loradock.errors import ModelError
 from loradock.optimizations.base import Decision
 from loradock.plan import Plan
 
@@ -166,10 +167,21 @@ class Job:
 Emit = Callable[[Event], None]
 
 
+class Unsound(ModelError):
+    """The engine cannot train this very model, or does not compute it rightly: another engine may."""
+
+
 class Engine(Protocol):
     """A training loop."""
 
     name: str
+
+    def prepare(self, job: Job) -> tuple[str, ...]:
+        """Look at the real model before anything is trained, by itself on each process; what to tell of it.
+
+        Raises Unsound, or ModelError where no other engine would do better.
+        """
+        ...
 
     def run(self, job: Job, emit: Emit) -> Outcome:
         """Train to the end of the plan, from `job.resume` where there is one, and `emit` what happens.

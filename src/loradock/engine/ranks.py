@@ -161,6 +161,17 @@ def any_of(flag: bool) -> bool:
     return bool(value.item())
 
 
+def first_word(text: str | None) -> str | None:
+    """On every process the text of the first one that has any, and which it is; None where none has."""
+    import torch.distributed
+
+    if not torch.distributed.is_initialized():
+        return text
+    texts: list[str | None] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(texts, text)
+    return next((f"rank {rank}: {each}" for rank, each in enumerate(texts) if each), None)
+
+
 def all_of(value: float) -> list[float]:
     """The value of every process, in the order of their ranks."""
     import torch.distributed

@@ -28,7 +28,7 @@ from loradock.stages import Result
 from loradock.telling import View
 
 TRACE, FLAME, FLAME_DEVICE = "trace.json.gz", "flame.txt", "flame-device.txt"
-BEFORE_TRAINING = ("model files and libraries", "data", "training library", "base model")
+BEFORE_TRAINING = ("model files and libraries", "data", "training library", "base model", "engine check")
 """The stages of a run that are over when training begins, as `stages` names them."""
 EXPORT = "export"
 """The stage after training."""

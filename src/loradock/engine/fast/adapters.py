@@ -30,8 +30,7 @@ class FlatAdapters:
         device = self.parameters[0].device
         self.values = torch.empty(total, dtype=torch.float32, device=device)
         self.gradient = torch.zeros_like(self.values)
-        self.fresh = torch.zeros(total, dtype=dtype, device=device)
-        self.working = self.values if dtype == torch.float32 else torch.empty_like(self.fresh)
+        self.compute_in(dtype)
         with torch.no_grad():
             for parameter in self.parameters:
                 view = self.view(self.values, [parameter], parameter.shape)
@@ -47,6 +46,11 @@ class FlatAdapters:
                 raise ValueError("the parameters do not lie one after the other")
             stop += parameter.numel()
         return flat[first:stop].view(*shape)
+
+    def compute_in(self, dtype: torch.dtype) -> None:
+        """Make `working`, to be refreshed, and `fresh` anew in this dtype."""
+        self.fresh = torch.zeros_like(self.values, dtype=dtype)
+        self.working = self.values if dtype == torch.float32 else torch.empty_like(self.fresh)
 
     def refresh(self) -> None:
         """Make the working copy that of the present values; to be called after every change of them."""

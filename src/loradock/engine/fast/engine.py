@@ -10,14 +10,13 @@ import torch
 import torch.distributed
 
 from loradock.engine import attempts
-from loradock.engine.base import Decided, Emit, Job, Outcome
+from loradock.engine.base import Decided, Emit, Job, Outcome, Unsound
 from loradock.engine.fast import attention, self_check
 from loradock.engine.fast.families.base import Unfit
 from loradock.engine.fast.kernels import kernels_for
 from loradock.engine.fast.model import FastModel
 from loradock.engine.fast.trainer import FastTrainer
 from loradock.engine.saving import Saver
-from loradock.errors import ModelError
 from loradock.optimizations.base import Decision
 
 
@@ -26,23 +25,33 @@ class FastEngine:
 
     name = "fast"
 
-    def run(self, job: Job, emit: Emit) -> Outcome:
-        """Train to the end of the plan; see `engine.base.Engine`.
+    def __init__(self) -> None:
+        self.ready: tuple[FastModel, tuple[Decision, ...]] | None = None
 
-        Also raises ModelError for a model that no family serves, or that it does not compute as PEFT does.
-        """
-        try:
-            model, decisions = build(job)
-        except Unfit as error:
-            raise ModelError(f"the fast engine cannot train this model: {error}", hint="--set engine=trl") from error
-        found = self_check.check(model, job)
-        if torch.cuda.is_available():  # what the comparison took counts neither as the run's peak nor as its own
-            gc.collect()
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-        passed = Decision(name="self-check", value="passed", why=str(found))
-        emit(Decided(decisions=(*decisions, passed)))
+    def prepare(self, job: Job) -> tuple[str, ...]:
+        """Read the model and hold it against PEFT; see `engine.base.Engine`. Unsound also where no family serves it."""
+        self.ready = made_ready(job)
+        return ()
+
+    def run(self, job: Job, emit: Emit) -> Outcome:
+        """Train to the end of the plan; see `engine.base.Engine`. Prepares, where nobody has."""
+        model, found = self.ready or made_ready(job)
+        emit(Decided(decisions=found))
         return attempts.run(job, emit, partial(trainer_of, model=model))
+
+
+def made_ready(job: Job) -> tuple[FastModel, tuple[Decision, ...]]:
+    """The job's model as it will be trained, and what was decided and found. Unsound where it is not to be trained."""
+    try:
+        model, decisions = build(job)
+    except Unfit as error:
+        raise Unsound(f"the fast engine cannot train this model: {error}", hint="--set engine=trl") from error
+    found = self_check.check(model, job)
+    if torch.cuda.is_available():  # what the comparison took counts neither as the run's peak nor as its own
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    return model, (*decisions, Decision(name="self-check", value="passed", why=str(found)))
 
 
 def trainer_of(job: Job, emit: Emit, saver: Saver, *, model: FastModel) -> FastTrainer:

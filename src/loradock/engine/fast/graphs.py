@@ -106,13 +106,23 @@ def fill(inputs: FlatBatch, batch: FlatBatch, *, scale: float) -> None:
 
 
 def cuda_capture() -> Capture:
-    """Captures into CUDA graphs that share one pool of memory: one of them runs at a time."""
+    """Captures into CUDA graphs that share one pool of memory: one of them runs at a time.
+
+    Where a capture fails, torch ends it half: its stream stays the current one, and the generators stay in the
+    capture's mode, in which the next dropout fails. Both are as they were before once the error is out.
+    """
     pool = torch.cuda.graph_pool_handle()
 
     def capture(step: Step) -> tuple[Callable[[], None], torch.Tensor]:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):  # a loader pins memory meanwhile
-            loss = step()
+        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        mode = "thread_local"  # a loader pins memory meanwhile
+        try:
+            with torch.cuda.stream(before), torch.cuda.graph(graph, pool=pool, capture_error_mode=mode):
+                loss = step()
+        except RuntimeError:
+            for generator in torch.cuda.default_generators:
+                generator.graphsafe_set_state(generator.clone_state())
+            raise
         return graph.replay, loss
 
     return capture

@@ -70,13 +70,10 @@ class Layer:
         table: tuple[torch.Tensor, torch.Tensor],
         attention: Attention,
         kernels: Kernels,
-        dtype: torch.dtype,
         index: int,
     ) -> None:
         self.parts = parts
-        self.qkv, self.output, self.gate_up, self.down = (
-            LinearGroup(modules, adapters, dtype=dtype) for modules in parts.groups()
-        )
+        self.qkv, self.output, self.gate_up, self.down = (LinearGroup(modules, adapters) for modules in parts.groups())
         self.cos, self.sin = table
         self.attention = attention
         self.kernels = kernels

@@ -14,7 +14,7 @@ in backward rather than kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -49,6 +49,7 @@ def adapter_parameters(modules: Sequence[Any]) -> list[torch.nn.Parameter]:
 class Adapter:
     """The upper half of one layer's adapter: B [out, r], and its columns of the joined y and of the joined h."""
 
+    parameter: torch.nn.Parameter
     b: torch.Tensor
     b_transposed: torch.Tensor
     fresh_b: torch.Tensor
@@ -60,29 +61,23 @@ class Adapter:
 class LinearGroup:
     """Layers with a common input. `a` and `fresh_a` are [sum of r, in]; None where no layer has an adapter."""
 
-    def __init__(self, modules: Sequence[Any], adapters: FlatAdapters, *, dtype: torch.dtype) -> None:
+    def __init__(self, modules: Sequence[Any], adapters: FlatAdapters) -> None:
         bases = [base_of(module) for module in modules]
-        self.weight = FrozenWeight(bases, dtype=dtype)
-        self.bias = joined_bias(bases, dtype=dtype)
+        self.weight = FrozenWeight(bases)
+        self.bias = joined_bias(bases)
         adapted = [module for module in modules if is_adapted(module)]
         self.dropout = max((drop_share(module) for module in adapted), default=0.0)
-        self.a = self.fresh_a = None
-        if adapted:
-            stack = [module.lora_A[ADAPTER].weight for module in adapted]
-            shape = (sum(a.shape[0] for a in stack), stack[0].shape[1])
-            self.a = adapters.view(adapters.working, stack, shape)
-            self.fresh_a = adapters.view(adapters.fresh, stack, shape)
+        self.stack = [module.lora_A[ADAPTER].weight for module in adapted]
+        self.a, self.fresh_a = self._stacked(adapters)
         self.adapters: list[Adapter] = []
         output = rank = 0
         for module, base in zip(modules, bases, strict=True):
             if is_adapted(module):
                 b = module.lora_B[ADAPTER].weight
-                working = adapters.view(adapters.working, [b], b.shape)
                 self.adapters.append(
                     Adapter(
-                        b=working,
-                        b_transposed=working.t(),
-                        fresh_b=adapters.view(adapters.fresh, [b], b.shape),
+                        parameter=b,
+                        **views_of(b, adapters),
                         outputs=slice(output, output + base.out_features),
                         ranks=slice(rank, rank + b.shape[1]),
                         scale=float(module.scaling[ADAPTER]),
@@ -91,10 +86,15 @@ class LinearGroup:
                 rank += b.shape[1]
             output += base.out_features
 
+    def bind(self, adapters: FlatAdapters) -> None:
+        """From now on use the adapters' buffers as they are now, of another dtype than before."""
+        self.a, self.fresh_a = self._stacked(adapters)
+        self.adapters = [replace(each, **views_of(each.parameter, adapters)) for each in self.adapters]
+
     def forward(self, x: torch.Tensor, *, seed: int | None) -> tuple[torch.Tensor, torch.Tensor | None]:
         """x [T, in] -> y [T, sum of out], and h [T, sum of r] for backward. `seed`: None without dropout."""
         h = self.down(x, seed=seed)
-        y = linear(x, self.weight.dense(), self.bias)
+        y = linear(x, self.weight.dense(x.dtype), self.bias if self.bias is None else self.bias.to(x.dtype))
         if h is not None:
             for each in self.adapters:
                 y[:, each.outputs].addmm_(h[:, each.ranks], each.b_transposed, alpha=each.scale)
@@ -113,7 +113,7 @@ class LinearGroup:
 
     def backward_input(self, dy: torch.Tensor, dh: torch.Tensor | None, *, seed: int | None) -> torch.Tensor:
         """dx [T, in], of all layers together."""
-        dx = torch.mm(dy, self.weight.dense())
+        dx = torch.mm(dy, self.weight.dense(dy.dtype))
         if dh is not None:
             self._add_input_gradient(dx, dh, seed)
         return dx
@@ -137,6 +137,14 @@ class LinearGroup:
         parts = [linear(self._dropped(x, seed, i), self.a[each.ranks]) for i, each in enumerate(self.adapters)]
         return torch.cat(parts, dim=1)
 
+    def _stacked(self, adapters: FlatAdapters) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
+        """All A and their fresh gradients."""
+        if not self.stack:
+            return None, None
+        shape = (sum(a.shape[0] for a in self.stack), self.stack[0].shape[1])
+        working, fresh = (adapters.view(flat, self.stack, shape) for flat in (adapters.working, adapters.fresh))
+        return working, fresh
+
     def _add_input_gradient(self, dx: torch.Tensor, dh: torch.Tensor, seed: int | None) -> None:
         a = self.a
         if a is None:
@@ -157,14 +165,20 @@ class LinearGroup:
         return torch.empty_like(like).bernoulli_(1 - self.dropout, generator=generator)
 
 
-def joined_bias(bases: Sequence[Any], *, dtype: torch.dtype) -> torch.Tensor | None:
+def views_of(b: torch.nn.Parameter, adapters: FlatAdapters) -> dict[str, torch.Tensor]:
+    """Where an adapter reads B and writes its gradient."""
+    working = adapters.view(adapters.working, [b], b.shape)
+    return {"b": working, "b_transposed": working.t(), "fresh_b": adapters.view(adapters.fresh, [b], b.shape)}
+
+
+def joined_bias(bases: Sequence[Any]) -> torch.Tensor | None:
     """The layers' biases one after the other, zero where one has none; None where none has one."""
     if all(base.bias is None for base in bases):
         return None
     like = next(base.bias for base in bases if base.bias is not None)
     return torch.cat(
         [base.bias.detach() if base.bias is not None else like.new_zeros(base.out_features) for base in bases]
-    ).to(dtype)
+    )
 
 
 def drop_share(module: Any) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -9,6 +11,7 @@ import torch
 from loradock.engine.fast import families
 from loradock.engine.fast.adapters import FlatAdapters
 from loradock.engine.fast.attention.base import Attention
+from loradock.engine.fast.attention.per_document import PerDocument
 from loradock.engine.fast.batch import FlatBatch
 from loradock.engine.fast.families.base import ModelParts
 from loradock.engine.fast.head import Head
@@ -37,6 +40,7 @@ class FastModel:
         parts = families.read(model, positions=positions)
         self.dtype = dtype
         self.embedding, self.embedding_scale = parts.embedding, parts.embedding_scale
+        self.output_matrix = parts.head
         self.adapters = FlatAdapters(trained_by(parts), dtype=dtype)
         self.layers = [
             Layer(
@@ -45,7 +49,6 @@ class FastModel:
                 table=parts.tables[each.rotary],
                 attention=attention,
                 kernels=kernels,
-                dtype=dtype,
                 index=index,
             )
             for index, each in enumerate(parts.layers)
@@ -55,12 +58,35 @@ class FastModel:
         self.attention = attention
         self.adapters.refresh()
 
+    @contextmanager
+    def in_float32(self) -> Iterator[None]:
+        """Inside, the same weights and adapters are computed with in float32, and no layer keeps more than its input.
+
+        Attention is that of each document by itself, which has every dtype. NF4 values are not rounded.
+        """
+        before = self.dtype, self.checkpointed, [layer.attention for layer in self.layers]
+        self._compute_in(torch.float32, len(self.layers), [PerDocument()] * len(self.layers))
+        try:
+            yield
+        finally:
+            self._compute_in(*before)
+
+    def _compute_in(self, dtype: torch.dtype, checkpointed: int, attention: Sequence[Attention]) -> None:
+        self.dtype, self.checkpointed = dtype, checkpointed
+        self.adapters.compute_in(dtype)
+        self.adapters.refresh()
+        self.head.weight = self.output_matrix.to(dtype)
+        for layer, backend in zip(self.layers, attention, strict=True):
+            layer.attention = backend
+            for group in layer.groups():
+                group.bind(self.adapters)
+
     def keep_dense(self, layers: int) -> None:
         """Keep the frozen matrices of the last so many layers dense, and those of no other."""
         first = len(self.layers) - layers
         for index, layer in enumerate(self.layers):
             for group in layer.groups():
-                group.weight.keep(dense=index >= first)
+                group.weight.keep(self.dtype if index >= first else None)
 
     def loss_and_gradients(self, batch: FlatBatch, *, scale: float, seed: int | None = None) -> torch.Tensor:
         """scale x the summed negative log-likelihood of the supervised tokens, in nats; float32 scalar on the device.

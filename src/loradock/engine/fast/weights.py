@@ -37,45 +37,41 @@ class FrozenWeight:
     where some of the layers are quantised, or quantised otherwise.
     """
 
-    def __init__(self, modules: Sequence[Any], *, dtype: torch.dtype) -> None:
-        self.dtype = dtype
+    def __init__(self, modules: Sequence[Any]) -> None:
         self.kept: torch.Tensor | None = None
         self.is_quantised = all(isinstance(module, Linear4bit) for module in modules)
         if not self.is_quantised:
             if any(isinstance(module, Linear4bit) for module in modules):
                 raise Unfit("some layers with a common input are NF4 and others are not")
-            self.kept = stacked(modules).to(dtype)
+            self.kept = stacked(modules)
             self.shape = self.kept.shape
             return
         states = [module.weight.quant_state for module in modules]
-        kinds = {(state.blocksize, state.quant_type, state.dtype, state.shape[1]) for state in states}
+        kinds = {(state.blocksize, state.quant_type, state.shape[1]) for state in states}
         if len(kinds) > 1 or (len(states) > 1 and any(state.shape.numel() % state.blocksize for state in states)):
             raise Unfit("layers with a common input are not quantised in blocks of one kind")
-        self.blocksize, self.quant_type, self.dense_dtype, width = kinds.pop()
+        self.blocksize, self.quant_type, width = kinds.pop()
         self.packed = stacked(modules)
         self.is_launched = self.packed.is_cuda and bitsandbytes.__version__.startswith(KNOWN_BITSANDBYTES)
         self.scales = torch.cat([expanded(state) for state in states])
         self.shape = torch.Size((sum(state.shape[0] for state in states), width))
 
-    def dense(self) -> torch.Tensor:
-        """The matrix in the compute dtype; to be used at once, not kept."""
-        if self.kept is not None:
-            return self.kept
+    def dense(self, dtype: torch.dtype) -> torch.Tensor:
+        """The matrix in this dtype; to be used at once, not kept."""
+        if self.kept is not None and (self.kept.dtype == dtype or not self.is_quantised):
+            return self.kept.to(dtype)
         if self.is_launched:
-            dense = self.packed.new_empty(self.shape, dtype=self.dense_dtype)
-            launch.launch(
-                DEQUANTISE, (), self.packed, self.scales, self.blocksize, self.quant_type, self.dense_dtype, dense
-            )
-        else:
-            dense = torch.ops.bitsandbytes.dequantize_4bit(
-                self.packed, self.scales, self.blocksize, self.quant_type, self.shape, self.dense_dtype
-            )
-        return dense if self.dense_dtype == self.dtype else dense.to(self.dtype)
+            dense = self.packed.new_empty(self.shape, dtype=dtype)
+            launch.launch(DEQUANTISE, (), self.packed, self.scales, self.blocksize, self.quant_type, dtype, dense)
+            return dense
+        return torch.ops.bitsandbytes.dequantize_4bit(
+            self.packed, self.scales, self.blocksize, self.quant_type, self.shape, dtype
+        )
 
-    def keep(self, *, dense: bool) -> None:
-        """Keep the dense matrix from now on, or no longer; the packed one stays where it is."""
+    def keep(self, dtype: torch.dtype | None) -> None:
+        """Keep the dense matrix in this dtype from now on, or none; the packed one stays where it is."""
         if self.is_quantised:
-            self.kept = self.dense() if dense else None
+            self.kept = self.dense(dtype) if dtype else None
 
 
 def stacked(modules: Sequence[Any]) -> torch.Tensor:

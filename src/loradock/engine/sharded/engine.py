@@ -22,6 +22,10 @@ class ShardedEngine:
 
     name = "sharded"
 
+    def prepare(self, job: Job) -> tuple[str, ...]:
+        """Nothing: what there is to look at are the parts, once `run` has cut the model up."""
+        return ()
+
     def run(self, job: Job, emit: Emit) -> Outcome:
         """Train to the end of the plan; see `engine.base.Engine`. The model's adapter is whole again afterwards.
 

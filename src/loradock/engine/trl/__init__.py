@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from loradock.engine import attempts
+from loradock.engine import attempts, isolation
 from loradock.engine.base import Emit, Job, Outcome
 from loradock.engine.trl.trainer import StepTrainer
 from loradock.engine.trl.zero import stage_of
 from loradock.engine.trl.zero_trainer import ZeroTrainer
+from loradock.memory.sharded import CUTS_WEIGHTS
 
 
 class TrlEngine:
     """Trains with `StepTrainer`, or under DeepSpeed's ZeRO where the plan says so."""
 
     name = "trl"
+
+    def prepare(self, job: Job) -> tuple[str, ...]:
+        """See that packed documents do not see one another; the trainer does where the weights are cut up."""
+        if not job.plan.value("packing") or job.plan.value("parallel") in CUTS_WEIGHTS:
+            return ()
+        change = isolation.of_job(job)
+        return (f"packing: documents do not see one another (logits move by {change:.1e} of the largest)",)
 
     def run(self, job: Job, emit: Emit) -> Outcome:
         """Train to the end of the plan; see `engine.base.Engine`."""

@@ -1,0 +1,124 @@
+"""What the fast engine is held against: the PeftModel itself, by autograd, in the run's dtype or in float32.
+
+A 7B model in float32 has 28 GB. So what is frozen stays as it lies in memory, and is made float32 for the time of a
+product, forward and backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from bitsandbytes.nn import Linear4bit
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
+
+from loradock.data.collate import Array
+
+NOT_LEARNED = -100
+ROWS_AT_ONCE = 16_384
+"""Of a whole matrix, as an output head is one: 256 MiB in float32 at a width of 4 096."""
+
+
+def loss_and_gradient(
+    model: Any, rows: Sequence[Array], parameters: Sequence[torch.nn.Parameter]
+) -> tuple[float, torch.Tensor]:
+    """The summed loss of the rows, each alone, in nats, and its flat float32 gradient; in evaluation mode.
+
+    What fills up the shorter ones stands behind them, where no token sees it, and is not learned.
+    """
+    device = parameters[0].device
+    tokens = pad_sequence([torch.from_numpy(row.astype("int64")) for row in rows], batch_first=True)
+    lengths = torch.tensor([len(row) for row in rows])
+    targets = tokens[:, 1:].masked_fill(torch.arange(1, tokens.shape[1]) >= lengths[:, None], NOT_LEARNED).to(device)
+    was_training = model.training
+    model.eval()
+    try:
+        logits = model(input_ids=tokens.to(device), use_cache=False).logits[:, :-1].float()
+        loss = functional.cross_entropy(
+            logits.flatten(0, 1), targets.flatten(), reduction="sum", ignore_index=NOT_LEARNED
+        )
+        loss.backward()
+    finally:
+        model.train(was_training)
+    parts = [each.grad if each.grad is not None else torch.zeros_like(each) for each in parameters]
+    for each in parameters:
+        each.grad = None
+    return loss.item(), torch.cat([part.float().flatten() for part in parts])
+
+
+@contextmanager
+def in_float32(model: Any) -> Iterator[None]:
+    """Inside, the PeftModel computes in float32, with the values that its weights have.
+
+    Products of NF4 layers by bitsandbytes' own compute dtype, those of whole layers in `Product`. FlashAttention has no
+    float32; eager attention stands in for it.
+    """
+    base = model.get_base_model()
+    undone: list[Callable[[], object]] = [
+        partial(setattr, base.config, "_attn_implementation", base.config._attn_implementation)
+    ]
+    if "flash" in base.config._attn_implementation:
+        base.config._attn_implementation = "eager"
+    for module in base.modules():
+        if isinstance(module, Linear4bit):
+            undone.append(quantised_in_float32(module))
+        elif isinstance(module, torch.nn.Embedding):
+            undone.append(module.register_forward_hook(embedded).remove)
+        elif isinstance(module, torch.nn.Linear) and module.weight.dtype != torch.float32:
+            module.forward = partial(product, module)  # pyright: ignore[reportAttributeAccessIssue]
+            undone.append(partial(delattr, module, "forward"))
+    allows_tf32 = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = allows_tf32
+        for undo in undone:
+            undo()
+
+
+def quantised_in_float32(module: Any) -> Callable[[], None]:
+    """Let a Linear4bit dequantise and multiply in float32; what puts it back. bitsandbytes casts a bias in place."""
+    state, bias = module.weight.quant_state, module.bias
+    before = module.compute_dtype, state.dtype, bias.data if bias is not None else None
+    module.compute_dtype = state.dtype = torch.float32
+
+    def undo() -> None:
+        module.compute_dtype, state.dtype, values = before
+        if bias is not None:
+            bias.data = values
+
+    return undo
+
+
+def embedded(module: Any, arguments: tuple[Any, ...], _: torch.Tensor) -> torch.Tensor:
+    """A hook of an embedding: its rows in float32. Gemma's has a scale, which it rounds to its own dtype."""
+    rows = functional.embedding(arguments[0], module.weight).float()
+    scale = getattr(module, "embed_scale", None)
+    return rows if scale is None else rows * scale.to(module.weight.dtype)
+
+
+def product(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    """In the place of a whole layer's forward."""
+    y: Any = Product.apply(x, module.weight)
+    return y if module.bias is None else y + module.bias
+
+
+class Product(torch.autograd.Function):
+    """x W^T for a frozen W of another dtype, a few rows of it at a time, of which none is kept for backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """x [..., in], weight [out, in] -> [..., out]."""
+        ctx.weight = weight
+        return torch.cat([x @ part.to(x.dtype).t() for part in weight.split(ROWS_AT_ONCE)], -1)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The gradient to x alone."""
+        parts = zip(dy.split(ROWS_AT_ONCE, -1), ctx.weight.split(ROWS_AT_ONCE), strict=True)
+        return sum(part @ weight.to(dy.dtype) for part, weight in parts), None  # pyright: ignore[reportReturnType]
