@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from checks.conftest import ROOT, rows
 
+from loradock.checks.remedies import from_hint
+
 CHECKS = ROOT / "src" / "loradock" / "checks"
 PROGRAMS = set(
     "apt-get chmod cp curl dmesg docker export fallocate grep hf ip kill kubectl ldconfig ldd loradock ls"
@@ -119,3 +121,16 @@ def test_what_can_be_typed_is_let_through() -> None:
         assert not list(faults(remedy))
         assert placeholders(remedy) == []
     assert placeholders("export A=DIR B=/OTHER/DISK; hf download OWNER/NAME") == ["DIR", "OTHER/DISK", "OWNER/NAME"]
+
+
+@pytest.mark.parametrize(
+    ("hint", "settings"),
+    [
+        ("--set a.b=1", "--set a.b=1"),
+        ("--set a.b=none --set lora.targets=[in_proj,q]", "--set a.b=none --set 'lora.targets=[in_proj,q]'"),
+        ("--set a.b=1, or --set c=2", "--set a.b=1"),
+    ],
+)
+def test_the_settings_side_by_side_of_a_hint_are_its_command(hint: str, settings: str) -> None:
+    assert from_hint(hint) == f"loradock train {settings} ..."
+    assert from_hint("do something else") is from_hint(None) is None

@@ -20,10 +20,10 @@ HEAD = """\
     loradock env-check --level bench --json     # speeds too, for programs
     loradock env-check --compare a.json b.json  # against what other nodes printed
 
-`train` makes the quick and compute levels and refuses on an error: what needs no computing first, then the model's files
-and the data, and what computes (the group `compute`, and `lock` beside it) once the plan is known, with the attention and
-the optimiser that were decided on. `--skip-env-check` is recorded. A finding is an error only where the run would use
-what is wrong. A check that breaks by itself is undecided: a warning that says what to report.
+`train` makes the quick and compute levels and refuses on an error: what needs no computing first, then the model's
+files and the data, and what computes (the group `compute`, and `lock` beside it) once the plan is known, with the
+attention and the optimiser that were decided on. `--skip-env-check` is recorded. A finding is an error only where the
+run would use what is wrong. A check that breaks by itself is undecided: a warning that says what to report.
 The exit code is that of the first error found, 0 where there is none. What each fault looks like, with its remedy and
 its exit code, is in [faults.md](faults.md). How to add a check is in [adding.md](adding.md).
 """

@@ -15,7 +15,7 @@ from loradock.packages.lock import IMAGE_PREFIX, find_lock, read_lock
 MOST_NAMED = 5
 ANOTHER_IMAGE = "loradock build"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-SETTING = re.compile(r"--set ([a-z][\w.]*=[^\s,]+)")
+SETTING = re.compile(r"--set ([a-z][\w.]*=(?:\[[^\]]*\]|[^\s,]+)) ?")
 
 
 def locked_versions(host: Host) -> dict[str, str]:
@@ -54,9 +54,11 @@ def train_with(*settings: str) -> str:
 
 
 def from_hint(hint: str | None) -> str | None:
-    """The command for an error's hint where it begins with a setting; else None."""
-    found = SETTING.match(hint or "")
-    return train_with(found[1]) if found else None
+    """The command with the settings, side by side, that an error's hint begins with; None where it begins otherwise."""
+    settings, end = [], 0
+    while found := SETTING.match(hint or "", end):
+        settings, end = [*settings, found[1]], found.end()
+    return train_with(*settings) if settings else None
 
 
 def showing(cards: Sequence[int], environ: Mapping[str, str]) -> str:
