@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,28 +17,43 @@ if TYPE_CHECKING:
 
     from loradock.config.schema import ModelConfig
 
-VOCABULARY, HIDDEN, INNER, LAYERS, RANK = 256, 64, 128, 2, 8
-# Scores before the softmax spread as in a trained model; with the usual 0.02 every token would weigh the same.
-SPREAD = 0.12
+VOCABULARY, INNER, LAYERS, RANK = 256, 128, 2, 8
+# Of every weight, times the root of the hidden size. Scores before the softmax spread as in a trained model, at any
+# width; with the usual 0.02 every token would weigh the same, and with more a step would multiply the roundings.
+SPREAD = 0.96
 MOST_GROUP = 8
 EXACT = "loradock_float64"
 
 
-def architecture(shape: AttentionShape) -> Any:
-    """The transformers config: Gemma 2 where scores are capped, Mistral where there is a window, else Llama."""
-    from transformers import Gemma2Config, LlamaConfig, MistralConfig
+def heads(shape: AttentionShape) -> tuple[int, int]:
+    """(query heads, key-value heads): grouped as the model's, few, and together as wide as whole NF4 blocks.
 
+    One key-value head stays one; where the width is no multiple of the block, there are more heads.
+    """
     group = max(1, min(MOST_GROUP, shape.heads // shape.key_value_heads))
     shared = min(2, shape.key_value_heads)
+    times = nf4.BLOCK // math.gcd(nf4.BLOCK, shared * group * shape.head_size)
+    return shared * group * times, shared if shared == 1 else shared * times
+
+
+def architecture(shape: AttentionShape) -> Any:
+    """The transformers config: Gemma 2 where scores are capped, Mistral where there is a window, else Llama.
+
+    The hidden size is a multiple of the heads, which transformers insists on, and of NF4's block.
+    """
+    from transformers import Gemma2Config, LlamaConfig, MistralConfig
+
+    query_heads, key_value_heads = heads(shape)
+    hidden = math.lcm(nf4.BLOCK, query_heads)
     settings: dict[str, Any] = {
         "vocab_size": VOCABULARY,
-        "hidden_size": HIDDEN,
+        "hidden_size": hidden,
         "intermediate_size": INNER,
         "num_hidden_layers": LAYERS,
-        "num_attention_heads": shared * group,
-        "num_key_value_heads": shared,
+        "num_attention_heads": query_heads,
+        "num_key_value_heads": key_value_heads,
         "head_dim": shape.head_size,
-        "initializer_range": SPREAD,
+        "initializer_range": SPREAD * hidden**-0.5,
         "max_position_embeddings": 2 * LENGTH,
         "tie_word_embeddings": False,
         "use_cache": False,
