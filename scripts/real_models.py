@@ -140,7 +140,7 @@ def smollm2(packages: Path, target: Path) -> None:
 def mistral_v3(packages: Path, target: Path) -> None:
     """A SentencePiece model alone, as older checkpoints have it: transformers converts it when it is opened."""
     shutil.copyfile(packages / SENTENCEPIECE, target / "tokenizer.model")
-    tokens = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    tokens = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "add_bos_token": True}
     (target / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer", **tokens}))
 
 
