@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 from real.conftest import Real
 
+pytestmark = pytest.mark.timeout(1800)  # three commands in one test, each with its environment check
+
 HERE = Path(__file__).parent
 ROWS, HELD_OUT = HERE / "rows.jsonl", HERE / "heldout.jsonl"
 STEPS = 6
@@ -50,6 +52,16 @@ def started(folder: Path, *command: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, *command], cwd=folder, env=environment, stdout=log, stderr=log)
 
 
+@contextmanager
+def ending(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """The process, which does not outlive the block."""
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
 @dataclass(frozen=True)
 class Run:
     """What a run left in `folder`."""
@@ -59,6 +71,11 @@ class Run:
     def begin(self, model: Path) -> subprocess.Popen[bytes]:
         """The command, for the first time or again."""
         return started(self.folder, "-m", "loradock", "train", "--model", str(model), "--data", str(ROWS), *RUN)
+
+    def finish(self, model: Path) -> None:
+        """The command to its end."""
+        with ending(self.begin(model)) as process:
+            assert process.wait(LIMIT_SECONDS) == 0, self.text()
 
     def text(self) -> str:
         return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
@@ -84,7 +101,7 @@ def model(real: Real) -> Path:
 def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that nobody disturbs."""
     run = Run(tmp_path_factory.mktemp("whole"))
-    assert run.begin(model).wait(LIMIT_SECONDS) == 0, run.text()
+    run.finish(model)
     return run
 
 
@@ -122,13 +139,14 @@ def test_a_run_that_is_stopped_half_way_goes_on_to_the_same_bits(whole: Run, mod
     run = Run(tmp_path)
     process = run.begin(model)
     until = time.monotonic() + LIMIT_SECONDS
-    while f"step 2/{STEPS}" not in run.text():
-        assert process.poll() is None, run.text()
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(LIMIT_SECONDS) == 75, run.text()
-    assert run.begin(model).wait(LIMIT_SECONDS) == 0, run.text()
+    with ending(process):
+        while f"step 2/{STEPS}" not in run.text():
+            assert process.poll() is None, run.text()
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT_SECONDS) == 75, run.text()
+    run.finish(model)
     assert run.record()["resumed_from"] is not None
     assert (run.losses("train"), run.losses("eval")) == (whole.losses("train"), whole.losses("eval"))
     weights = "adapter_model.safetensors"
