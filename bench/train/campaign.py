@@ -102,7 +102,7 @@ class Campaign:
 
     def made(self, key: Key) -> tuple[Path, Path]:
         """The directories of the model and of the rows, made where they are not there."""
-        options, values = self.options, models.settings(key.model)
+        options = self.options
         command = [sys.executable, "-m", "bench.train.models", key.model, str(options.work / "models")]
         target = options.work / "models" / f"{key.model}-{self.machine['kind']}"
         if not (target / "made.json").exists():
@@ -115,7 +115,6 @@ class Campaign:
             steps=options.steps,
             samples=options.samples,
             seed=options.seed,
-            vocabulary=values["vocab_size"],
         )
         return target, folder
 

@@ -1,15 +1,18 @@
-"""The models that are trained: real configs as data, random weights, made here without a download.
+"""The models that are trained: real configs as data with random weights, made here, and one with its real weights.
 
 To add one: its values, with where they come from. The values are those of the published config.json that shapes,
-speed or memory depend on.
+speed or memory depend on. A model of `REAL` is fetched by scripts/real-model instead of being made.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from bench.floor.machine import ROOT
 
 MODELS: dict[str, dict[str, Any]] = {
     "tiny": {
@@ -33,6 +36,19 @@ MODELS: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 4,
         "vocab_size": 32000,
         "max_position_embeddings": 2048,
+    },
+    "smollm2-135m": {
+        "source": "SmolLM2-135M-Instruct by scripts/real-model: real weights, passed through 4 bits (Q4_1)",
+        "model_type": "llama",
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 30,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+        "vocab_size": 49152,
+        "max_position_embeddings": 8192,
+        "rope_theta": 100000.0,
+        "tie_word_embeddings": True,
     },
     "tinyllama-1.1b": {
         "source": "TinyLlama/TinyLlama-1.1B-Chat-v1.0, config.json",
@@ -83,6 +99,8 @@ MODELS: dict[str, dict[str, Any]] = {
         "rope_theta": 500000.0,
     },
 }
+REAL = {"smollm2-135m": "smollm2"}
+"""Models with their real weights, and what scripts/real-model calls them."""
 SHARED = {"rms_norm_eps": 1e-5, "tie_word_embeddings": False, "hidden_act": "silu", "initializer_range": 0.02}
 UNKNOWN, BOS, EOS, PAD = SPECIAL = ("<unk>", "<s>", "</s>", "<pad>")
 SHARD = "2GB"
@@ -104,14 +122,35 @@ def word(number: int) -> str:
 def make(name: str, *, folder: Path, kind: str) -> Path:
     """The model's directory below `folder`, made where it is not there: random weights (seed 0), a tokenizer.
 
-    `kind` is the device (cpu or cuda) that draws the weights; bfloat16 for a card, float32 for a CPU.
+    `kind` is the device (cpu or cuda) that draws the weights; bfloat16 for a card, float32 for a CPU. A real model's
+    files are links to those of scripts/real-model.
     """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
     target = folder / f"{name}-{kind}"
     if (target / "made.json").exists():
         return target
+    if name in REAL:
+        link(REAL[name], target=target)
+    else:
+        draw(name, target=target, kind=kind)
+    (target / "made.json").write_text(json.dumps({"name": name, "source": MODELS[name]["source"]}) + "\n")
+    return target
+
+
+def link(name: str, *, target: Path) -> None:
+    """Links to the files of a real model."""
+    script = ROOT / "scripts" / "real_models.py"
+    told = subprocess.run([sys.executable, script, name], stdout=subprocess.PIPE, text=True, check=True).stdout
+    target.mkdir(parents=True, exist_ok=True)
+    for file in Path(told.strip()).iterdir():
+        (target / file.name).unlink(missing_ok=True)
+        (target / file.name).symlink_to(file)
+
+
+def draw(name: str, *, target: Path, kind: str) -> None:
+    """Random weights and a tokenizer of words."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     values = settings(name)
     config = AutoConfig.for_model(**values)
     torch.manual_seed(0)
@@ -120,8 +159,22 @@ def make(name: str, *, folder: Path, kind: str) -> Path:
         model = AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.save_pretrained(target, max_shard_size=SHARD)
     write_tokenizer(target, vocabulary=values["vocab_size"])
-    (target / "made.json").write_text(json.dumps({"name": name, "source": MODELS[name]["source"]}) + "\n")
-    return target
+
+
+def words(model: Path) -> list[str]:
+    """Words of that model's tokenizer that are one token each, in the order of their ids, with a space before or not.
+
+    Of a real tokenizer: those of at least two letters.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(model)
+    vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda pair: pair[1])
+    if UNKNOWN in dict(vocabulary):
+        return [text for text, _ in vocabulary if text not in SPECIAL]
+    known = dict(vocabulary)
+    spaced = (text.removeprefix("Ġ") for text, _ in vocabulary if text.startswith("Ġ"))
+    return [text for text in spaced if len(text) > 1 and text.isascii() and text.isalpha() and text in known]
 
 
 def write_tokenizer(folder: Path, *, vocabulary: int) -> None:

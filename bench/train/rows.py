@@ -1,6 +1,6 @@
 """The rows that every arm trains on: made as text, tokenised by our preparation, given to the peers in our order.
 
-A word is a token (`models.write_tokenizer`), so that lengths are exact. Row sets:
+A word is a token (`models.words`), so that lengths are exact. Row sets:
 `commonsense`: lengths of 5 000 real rows (commonsense_lengths.json), mean 155 tokens, 17 of them learned;
 `instructions`: lengths as bench/prepare draws them: mean about 166 tokens, two thirds learned;
 `fixed-N`: every row has N tokens, half of them learned.
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.train.models import SPECIAL, word
+from bench.train.models import words
 
 FIXED = "fixed-"
 SETS = ("commonsense", "instructions", "fixed-512", "fixed-1024", "fixed-2048")
@@ -83,15 +83,14 @@ def lengths(name: str, *, count: int, seed: int = 0) -> list[tuple[int, int]]:
     return drawn
 
 
-def write(path: Path, *, name: str, count: int, vocabulary: int, seed: int = 0) -> None:
+def write(path: Path, *, name: str, count: int, vocabulary: list[str], seed: int = 0) -> None:
     """Write the rows of a set as JSONL of `prompt` and `completion`; words are drawn with frequencies of 1 / rank."""
     rng = np.random.default_rng([seed, count])
-    first = len(SPECIAL)
     with path.open("w", encoding="utf-8") as file:
         for prompt, completion in lengths(name, count=count, seed=seed):
-            ranks = np.exp(rng.random(prompt + completion - 1) * np.log(vocabulary - first)).astype(np.int64)
-            words = [word(first - 1 + int(rank)) for rank in ranks]
-            row = {"prompt": " ".join(words[:prompt]) + " ", "completion": " ".join(words[prompt:])}
+            ranks = np.exp(rng.random(prompt + completion - 1) * np.log(len(vocabulary))).astype(np.int64)
+            drawn = [vocabulary[int(rank) - 1] for rank in ranks]
+            row = {"prompt": " ".join(drawn[:prompt]) + " ", "completion": " ".join(drawn[prompt:])}
             file.write(json.dumps(row) + "\n")
 
 
@@ -119,13 +118,13 @@ def prepared(path: Path, *, model: Path, cache: Path, steps: int, samples: int, 
     return rows, numbers
 
 
-def make(name: str, *, model: Path, folder: Path, steps: int, samples: int, seed: int, vocabulary: int) -> Path:
+def make(name: str, *, model: Path, folder: Path, steps: int, samples: int, seed: int) -> Path:
     """A directory with `rows.jsonl` (for us), `ordered.jsonl` and `rows.npz` (in our order, for the peers)."""
     target = folder / f"{name}-{model.name}-{steps}x{samples}-seed{seed}"
     if (target / "rows.npz").exists():
         return target
     target.mkdir(parents=True, exist_ok=True)
-    write(target / "rows.jsonl", name=name, count=steps * samples, vocabulary=vocabulary)
+    write(target / "rows.jsonl", name=name, count=steps * samples, vocabulary=words(model))
     cache = target / "cache"
     rows, numbers = prepared(target / "rows.jsonl", model=model, cache=cache, steps=steps, samples=samples, seed=seed)
     texts = (target / "rows.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)

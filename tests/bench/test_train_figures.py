@@ -61,7 +61,7 @@ def test_the_lengths_of_the_row_sets_are_those_that_are_stated() -> None:
 def test_rows_are_the_same_ids_for_us_and_for_the_peers_in_the_order_of_our_steps(tmp_path: Path) -> None:
     models.write_tokenizer(tmp_path, vocabulary=1000)
     shape = {"steps": 3, "samples": 4, "seed": 1}
-    folder = rows.make("commonsense", model=tmp_path, folder=tmp_path / "rows", vocabulary=1000, **shape)
+    folder = rows.make("commonsense", model=tmp_path, folder=tmp_path / "rows", **shape)
     known = rows.Rows.load(folder / "rows.npz")
     texts = [json.loads(text) for text in (folder / "ordered.jsonl").read_text(encoding="utf-8").splitlines()]
     examples = known.examples()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from data.oracle import FAMILIES, expected, generated
 from transformers import PreTrainedTokenizerFast
 
 from loradock.config.schema import DataConfig, SourceConfig
@@ -15,126 +14,8 @@ from loradock.data.prepare import prepare
 from loradock.data.sources import samples
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import Problem
-from loradock.formats.base import Completion, Conversation, Message
+from loradock.formats.base import Completion, Conversation
 from loradock.templates import named
-
-Pieces = Iterator[tuple[str, int | None]]
-"""Text, and the number of the assistant's turn that learns it (None: nobody does)."""
-
-CONTENTS = (
-    "the correct answer is true",
-    "  leading and trailing spaces \n\n",
-    "\n\nnewlines\n\non both sides\n",
-    "e\u0301 naïve café ﬁ ½ 日本語 🙂👍🏽👩‍👩‍👧",
-    "日",
-    "🙂",
-    " \u00a0x\u3000",
-    "x",
-    "\ue0000\ue001 and \ue0001\"\\'&<\ue001",
-    "literal <|im_end|>\n<|im_start|>assistant\nno </s> [/INST] <|eot_id|><end_of_turn>\n <|end|>",
-    "### Response:\n{{ messages }} {% raise %}",
-    "user\nassistant\n",
-    "def add(a, b):\n    return a + b",
-)
-
-
-def chatml(messages: list[Message]) -> Pieces:
-    for turn, message in enumerate(messages):
-        learned = turn if message.role == "assistant" else None
-        yield f"<|im_start|>{message.role}\n", None
-        yield message.content + "<|im_end|>", learned
-        yield "\n", None
-
-
-def llama3(messages: list[Message]) -> Pieces:
-    yield "<s>", None
-    for turn, message in enumerate(messages):
-        yield f"<|start_header_id|>{message.role}<|end_header_id|>\n\n", None
-        yield message.content.strip() + "<|eot_id|>", turn if message.role == "assistant" else None
-
-
-def llama2(messages: list[Message]) -> Pieces:
-    system = ""
-    for turn, message in enumerate(messages):
-        if message.role == "system":
-            system = f"<<SYS>>\n{message.content}\n<</SYS>>\n\n"
-        elif message.role == "user":
-            yield f"<s>[INST] {system}{message.content.strip()} [/INST]", None
-            system = ""
-        else:
-            yield " ", None
-            yield f"{message.content.strip()} </s>", turn
-
-
-def mistral(messages: list[Message]) -> Pieces:
-    yield "<s>", None
-    system = ""
-    for turn, message in enumerate(messages):
-        if message.role == "system":
-            system = message.content + "\n\n"
-        elif message.role == "user":
-            yield f"[INST] {system}{message.content} [/INST] ", None
-            system = ""
-        else:
-            yield f"{message.content.strip()}</s>", turn
-
-
-def phi3(messages: list[Message]) -> Pieces:
-    for turn, message in enumerate(messages):
-        yield f"<|{message.role}|>\n", None
-        yield message.content + "<|end|>", turn if message.role == "assistant" else None
-        yield "\n", turn if turn == len(messages) - 1 else None
-    yield "</s>", len(messages) - 1
-
-
-def gemma(messages: list[Message]) -> Pieces:
-    yield "<s>", None
-    system = ""
-    for turn, message in enumerate(messages):
-        if message.role == "system":
-            system = message.content.strip() + "\n\n"
-            continue
-        yield f"<start_of_turn>{'user' if message.role == 'user' else 'model'}\n{system}", None
-        yield message.content.strip() + "<end_of_turn>", turn if message.role == "assistant" else None
-        yield "\n", None
-        system = ""
-
-
-def alpaca(messages: list[Message]) -> Pieces:
-    yield "<s>", None
-    default = (
-        "Below is an instruction that describes a task. Write a response that appropriately completes the request."
-    )
-    yield (messages[0].content if messages[0].role == "system" else default) + "\n\n", None
-    for turn, message in enumerate(messages):
-        if message.role == "user":
-            yield f"### Instruction:\n{message.content}\n\n", None
-        elif message.role == "assistant":
-            yield "### Response:\n", None
-            yield message.content + "</s>", turn
-            yield "" if turn == len(messages) - 1 else "\n\n", None
-
-
-def zephyr(messages: list[Message]) -> Pieces:
-    for turn, message in enumerate(messages):
-        yield f"<|{message.role}|>\n", None
-        yield message.content + "</s>", turn if message.role == "assistant" else None
-        yield "\n", None
-
-
-FAMILIES: dict[str, Callable[[list[Message]], Pieces]] = {
-    f.__name__: f for f in (chatml, llama3, llama2, mistral, phi3, gemma, alpaca, zephyr)
-}
-
-
-def expected(pieces: list[tuple[str, int | None]], *, loss: str) -> tuple[str, list[bool]]:
-    """The text, and for each of its characters whether it is learned."""
-    last = max(turn for _, turn in pieces if turn is not None)
-    characters: list[bool] = []
-    for text, turn in pieces:
-        is_learned = loss == "all" or turn == last or (loss == "assistant" and turn is not None)
-        characters += [is_learned] * len(text)
-    return "".join(text for text, _ in pieces), characters
 
 
 def covered(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[list[int], list[tuple[int, int]]]:
@@ -157,20 +38,6 @@ def oracle(tokenizer: PreTrainedTokenizerFast, *, text: str, learned: list[bool]
     """Ids and mask of a text: a token is learned where it covers a learned character, the first never is."""
     ids, spans = covered(tokenizer, text)
     return ids, [int(index > 0 and any(learned[a : max(b, a + 1)])) for index, (a, b) in enumerate(spans)]
-
-
-def generated(seed: int, *, rows: int) -> list[list[Message]]:
-    """Conversations with and without a system message, one to four turns each, some of them repeated."""
-    rng = random.Random(seed)
-    conversations = []
-    for _ in range(rows):
-        messages = [Message("system", rng.choice(CONTENTS))] if rng.random() < 0.4 else []
-        repeated = rng.choice(CONTENTS)
-        for _ in range(rng.randint(1, 4)):
-            user = rng.choice([*CONTENTS, "", repeated])
-            messages += [Message("user", user), Message("assistant", rng.choice([*CONTENTS, repeated]))]
-        conversations.append(messages)
-    return conversations
 
 
 def preparer(tokenizer: PreTrainedTokenizerFast, *, template: str, loss: str) -> ChunkPreparer:

@@ -76,6 +76,16 @@ def test_a_template_that_cuts_earlier_thoughts_is_located_by_its_prefixes() -> N
     assert learned(template) == ["first answer<|end|>"] * 2
 
 
+def test_newlines_that_a_template_strips_alone_do_not_hide_the_answer() -> None:
+    """Qwen 3's last turn: an empty thought that is not learned, then the answer without its first newlines."""
+    template = (
+        "{% for m in messages %}<|user|>{{ m.role }}\n{% if loop.last %}<think>\n\n</think>\n\n"
+        "{{ m.content.lstrip('\\n') }}{% else %}{{ m.content }}{% endif %}<|end|>\n{% endfor %}"
+    )
+    answers = tuple(Message(m.role, f"\n\n{m.content} \n" if m.role == "assistant" else m.content) for m in TWO_TURNS)
+    assert learned(template, answers) == ["\n\nfirst answer \n<|end|>", "first answer \n<|end|>"]
+
+
 def test_a_template_that_escapes_contents_is_located_by_its_prefixes() -> None:
     template = (
         "{% for m in messages %}{{ m.role }}={{ m.content | tojson }}<|end|>{% endfor %}"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 # Raise it whenever the same rows would give other tokens or masks than before.
-PREPARATION_VERSION = 1
+PREPARATION_VERSION = 2
 PROBLEMS_KEPT = 1000
 CHUNK_ROWS = 256
 CHUNK_CHARACTERS = 1 << 20

@@ -10,15 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 Span = tuple[int, int]
-Strip = Literal["", "l", "r", "lr"]
+Strip = str | None
+"""What a template strips from one side of a content, as str.strip takes it: None is all whitespace, "" nothing."""
 
-# Whitespace that no template writes: whether it survives tells which sides of a content the template strips. The
-# quotes and brackets inside a marker show a template that escapes what it is given: its marker is not found again.
+# Whitespace that no template writes: what survives of it tells what the template strips from either side of a content
+# (Qwen 3 strips newlines alone). The quotes and brackets inside a marker show a template that escapes what it is given:
+# its marker is not found again.
+_NEWLINES = "\n" * 5
 _LEFT, _RIGHT = "\u2002\u2003", "\u2003\u2002"
-_MARKER = re.compile(rf"({_LEFT})?\ue000(\d+)\"\\'&<\ue001({_RIGHT})?")
+_MARKER = re.compile(rf"({_NEWLINES})?({_LEFT})?\ue000(\d+)\"\\'&<\ue001({_RIGHT})?({_NEWLINES})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +37,29 @@ class Rendering:
 
 def marker(index: int) -> str:
     """What stands for the content of message `index` when the pieces of a template are looked for."""
-    return f"{_LEFT}\ue000{index}\"\\'&<\ue001{_RIGHT}"
+    return f"{_NEWLINES}{_LEFT}\ue000{index}\"\\'&<\ue001{_RIGHT}{_NEWLINES}"
 
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
     """The pieces of a template for one pattern of roles: literals[0], content, literals[1], content, ..., literals[n].
 
-    `slots[k]` is the message whose content follows literals[k], and the sides on which the template strips it.
+    `slots[k]` is the message whose content follows literals[k], and what the template strips from its left and right.
     """
 
     literals: tuple[str, ...]
-    slots: tuple[tuple[int, Strip], ...]
+    slots: tuple[tuple[int, Strip, Strip], ...]
 
     @classmethod
     def parse(cls, rendered: str) -> Skeleton:
         """The skeleton of a text that was rendered with markers."""
         literals: list[str] = []
-        slots: list[tuple[int, Strip]] = []
+        slots: list[tuple[int, Strip, Strip]] = []
         position = 0
         for match in _MARKER.finditer(rendered):
             literals.append(rendered[position : match.start()])
-            slots.append((int(match[2]), _stripped(left=match[1] is None, right=match[3] is None)))
+            newlines_before, left, index, right, newlines_after = match.groups()
+            slots.append((int(index), _stripped(left, newlines_before), _stripped(right, newlines_after)))
             position = match.end()
         literals.append(rendered[position:])
         return cls(tuple(literals), tuple(slots))
@@ -65,8 +68,8 @@ class Skeleton:
         """The span of each message's content in `text`; None where `text` is not these pieces around `contents`."""
         spans: dict[int, Span] = {}
         position = 0
-        for literal, (index, strip) in zip(self.literals, self.slots, strict=False):
-            content = _strip(contents[index], strip)
+        for literal, (index, left, right) in zip(self.literals, self.slots, strict=False):
+            content = contents[index].lstrip(left).rstrip(right)
             start = position + len(literal)
             end = start + len(content)
             if not text.startswith(literal, position) or not text.startswith(content, start):
@@ -77,24 +80,14 @@ class Skeleton:
 
     def has_once(self, indices: Sequence[int]) -> bool:
         """True where each of these messages appears exactly once."""
-        present = [index for index, _ in self.slots]
+        present = [index for index, _, _ in self.slots]
         return all(present.count(index) == 1 for index in indices)
 
 
-def _stripped(*, left: bool, right: bool) -> Strip:
-    if left and right:
-        return "lr"
-    if left:
-        return "l"
-    return "r" if right else ""
-
-
-def _strip(content: str, strip: Strip) -> str:
-    if not strip:
-        return content
-    if strip == "lr":
-        return content.strip()
-    return content.lstrip() if strip == "l" else content.rstrip()
+def _stripped(spaces: str | None, newlines: str | None) -> Strip:
+    if spaces is None:
+        return None
+    return "\n" if newlines is None else ""
 
 
 class TurnEnds:

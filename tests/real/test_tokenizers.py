@@ -1,0 +1,181 @@
+"""Data preparation with the tokenizers and chat templates that people train: exact masks, one BOS, a learned end.
+
+The text of each template is written down by hand, and what a token covers is counted from the bytes that it spells.
+"""
+
+from __future__ import annotations
+
+import itertools
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from data.oracle import Pieces, alpaca, chatml, expected, generated, llama2, llama3, mistral
+from real.conftest import Real
+from real.spelling import learned_tokens
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from loradock.data.pool import ChunkPreparer, Task
+from loradock.data.render import Loss
+from loradock.data.tokenise import TokenizerSpec
+from loradock.formats.base import Completion, Conversation, Message
+from loradock.templates import ChatTemplate, resolve
+
+LOSSES: tuple[Loss, ...] = ("completion", "assistant")
+SMOLLM = Message("system", "You are a helpful AI assistant named SmolLM, trained by Hugging Face")
+ANSWERS = (
+    "Donaudampfschifffahrtsgesellschaftskapitän heißt das längste Wort.",
+    "日本語とนี่และהנה: 🙂👍🏽👩‍👩‍👧 naïve café, ½ of 10⁻⁹",
+    "def add(a, b):\n    return a + b  # 12345678.90\n\n\tdone",
+)
+
+
+def smollm2(messages: list[Message], bos: str, eos: str) -> Pieces:
+    pieces = chatml(messages if messages[0].role == "system" else [SMOLLM, *messages])
+    shift = 0 if messages[0].role == "system" else 1
+    yield from ((text, turn if turn is None else turn - shift) for text, turn in pieces)
+
+
+def qwen3(messages: list[Message], bos: str, eos: str) -> Pieces:
+    """The last turn begins with an empty thought, which is not learned."""
+    for turn, message in enumerate(messages):
+        is_assistant, is_last = message.role == "assistant", turn == len(messages) - 1
+        yield f"<|im_start|>{message.role}\n" + "<think>\n\n</think>\n\n" * is_last, None
+        yield (
+            (message.content.lstrip("\n") if is_last else message.content) + "<|im_end|>",
+            turn if is_assistant else None,
+        )
+        yield "\n", None
+
+
+def gemma3(messages: list[Message], bos: str, eos: str) -> Pieces:
+    yield bos, None
+    system = ""
+    for turn, message in enumerate(messages):
+        if message.role == "system":
+            system = message.content + "\n\n"
+            continue
+        yield f"<start_of_turn>{'user' if message.role == 'user' else 'model'}\n{system}", None
+        yield message.content.strip() + "<end_of_turn>", turn if message.role == "assistant" else None
+        yield "\n", None
+        system = ""
+
+
+def deepseek(messages: list[Message], bos: str, eos: str) -> Pieces:
+    yield bos, None
+    for turn, message in enumerate(messages):
+        if message.role == "assistant":
+            yield "<｜Assistant｜>", None
+            yield message.content + eos, turn
+        else:
+            yield ("<｜User｜>" if message.role == "user" else "") + message.content, None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A tokenizer, the template that it is prepared with (auto: its own), that template's text and what ends a turn."""
+
+    name: str
+    pieces: Callable[[list[Message], str, str], Pieces]
+    end: str
+    template: str = "auto"
+    adds_bos: bool = True
+
+    def __str__(self) -> str:
+        return self.name
+
+
+FAMILIES = (
+    Family(name="smollm2", pieces=smollm2, end="<|im_end|>", adds_bos=False),
+    Family(name="qwen3", pieces=qwen3, end="<|im_end|>", adds_bos=False),
+    Family(name="llama3.1", pieces=llama3, end="<|eot_id|>"),
+    Family(name="gemma3", pieces=gemma3, end="<end_of_turn>"),
+    Family(name="gpt-oss", pieces=alpaca, end="<|return|>", adds_bos=False),
+    Family(name="deepseek-v3", pieces=deepseek, end="<｜end▁of▁sentence｜>", adds_bos=False),
+    Family(name="mistral-v1", pieces=llama2, end="</s>", template="llama2"),
+    Family(name="mistral-v3", pieces=mistral, end="</s>", template="mistral"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A family's tokenizer and template."""
+
+    family: Family
+    tokenizer: PreTrainedTokenizerFast
+    template: ChatTemplate
+    preparers: dict[Loss, ChunkPreparer]
+
+    def prepared(self, sample: Conversation | Completion, *, loss: Loss = "completion") -> tuple[list[int], list[int]]:
+        """Ids and label mask of one row, by data preparation."""
+        chunk, refused = self.preparers[loss]([(1, sample)])
+        assert not refused, sample
+        return chunk.ids.tolist(), chunk.supervised.tolist()
+
+
+@pytest.fixture(scope="module", params=FAMILIES, ids=str)
+def opened(request: pytest.FixtureRequest, real: Real) -> Opened:
+    family: Family = request.param
+    folder: Path = real(family.name)
+    tokenizer = AutoTokenizer.from_pretrained(folder, clean_up_tokenization_spaces=False)
+    spec = TokenizerSpec.of(tokenizer)
+    template = resolve(family.template, own=spec.chat_template)
+    preparers: dict[Loss, ChunkPreparer] = {
+        loss: ChunkPreparer(Task(spec=spec, template=template, loss=loss)) for loss in LOSSES
+    }
+    return Opened(family=family, tokenizer=tokenizer, template=template, preparers=preparers)
+
+
+def normalised(tokenizer: PreTrainedTokenizerFast, text: str) -> str:
+    """As the tokenizer composes characters before it looks words up; spaces apart, which the oracle knows about."""
+    is_composing = "NFC" in str(tokenizer.backend_tokenizer.normalizer)
+    return unicodedata.normalize("NFC", text) if is_composing else text
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_masks_equal_the_oracle_over_generated_conversations(opened: Opened, loss: Loss) -> None:
+    tokenizer = opened.tokenizer
+    for messages in generated(seed=7, rows=40):
+        pieces = list(opened.family.pieces(messages, str(tokenizer.bos_token), str(tokenizer.eos_token)))
+        text, _ = expected(pieces, loss=loss)
+        chat = [{"role": message.role, "content": message.content} for message in messages]
+        assert text == tokenizer.apply_chat_template(chat, chat_template=opened.template.text, tokenize=False)
+        text, learned = expected([(normalised(tokenizer, piece), turn) for piece, turn in pieces], loss=loss)
+        found = opened.prepared(Conversation(tuple(messages)), loss=loss)
+        assert found == learned_tokens(tokenizer, text, learned), messages
+
+
+def test_what_is_learned_reads_as_the_answers_and_the_token_that_ends_each(opened: Opened) -> None:
+    asked = ["Say ½.", "続けて 🙂", "And in code?"]
+    messages = [Message("system", "Be brief.")]
+    for question, answer in zip(asked, ANSWERS, strict=True):
+        messages += [Message("user", question), Message("assistant", answer)]
+    ids, mask = opened.prepared(Conversation(tuple(messages)), loss="assistant")
+    marked = itertools.groupby(zip(ids, mask, strict=True), key=lambda pair: pair[1])
+    runs = [[token for token, _ in run] for is_learned, run in marked if is_learned]
+    texts = [str(opened.tokenizer.decode(run)).strip(" ") for run in runs]
+    end = opened.family.end
+    assert [text.removesuffix(end).rstrip(" ") for text in texts] == list(ANSWERS)
+    assert [run[-1] for run in runs] == [opened.tokenizer.convert_tokens_to_ids(end)] * 3
+
+
+def test_raw_text_has_the_tokenizers_bos_once_and_a_learned_eos(opened: Opened) -> None:
+    tokenizer = opened.tokenizer
+    for prompt, completion in (("Q: 日本?\nA:", " yes 🙂"), ("", "plain  text\n")):
+        ids, mask = opened.prepared(Completion(prompt, completion))
+        assert [token == tokenizer.bos_token_id for token in ids].count(True) == int(opened.family.adds_bos)
+        assert (ids[0] == tokenizer.bos_token_id) == opened.family.adds_bos
+        assert (ids[-1], mask[-1]) == (tokenizer.eos_token_id, 1)
+        learned = [token for token, is_learned in zip(ids, mask, strict=True) if is_learned]
+        read = str(tokenizer.decode(learned)).strip(" ")
+        assert (completion.strip(" ") + str(tokenizer.eos_token)).endswith(read), "the very first token is not learned"
+        assert len(read) > len(completion) / 2
+
+
+def test_a_conversation_has_the_bos_that_its_template_writes_and_no_second_one(opened: Opened) -> None:
+    ids, _ = opened.prepared(Conversation((Message("user", "Hello?"), Message("assistant", "Hello."))))
+    assert ids[0] != ids[1]
+    begins = ids[0] == opened.tokenizer.bos_token_id
+    assert begins == (opened.family.name != "qwen3"), "Qwen has none"
