@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,11 +66,6 @@ class Group:
 
     def finish(self) -> list[int]:
         return [each.wait(LIMIT_SECONDS) for each in self.processes]
-
-    def lose(self, ranks: Collection[int]) -> None:
-        """SIGKILL to these ranks."""
-        for rank in ranks:
-            self.processes[rank].kill()
 
     def reach(self, step: int) -> None:
         until = time.monotonic() + LIMIT_SECONDS

@@ -1,15 +1,18 @@
 """Under ZeRO-2 and ZeRO-3 a save changes nothing of what is trained, and a run that is killed loses nothing.
 
-As of the other modes in tests/faults/test_losing.py, with DeepSpeed itself in two processes (gloo on the CPU).
+As of the other modes in tests/faults/test_losing.py, with DeepSpeed itself in two forked processes (gloo on the CPU).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from engine.trl.conftest import DROPOUT, SLOW, Group, Start
+from engine.trl.conftest import ALL_CUT
+from faults.forking import Forking
 from faults.losing import (
     FIRST_SAVES,
     KILLS,
@@ -21,25 +24,44 @@ from faults.losing import (
     settings,
     write_contradicting_rows,
 )
+from faults.pairs import SLOW, Pair, arguments, begun
 
 pytestmark = pytest.mark.full
 
-Begin = Callable[..., Group]
+Begin = Callable[..., Pair]
+
+
+@pytest.fixture(scope="module")
+def forking_with_deepspeed(layer: str) -> Iterator[Forking]:
+    parent = Forking(*filter(None, [layer]))
+    yield parent
+    parent.end()
 
 
 @pytest.fixture(scope="module", params=[2, 3])
-def begin(request: pytest.FixtureRequest, start: Start, tmp_path_factory: pytest.TempPathFactory) -> Begin:
-    validation = write_contradicting_rows(tmp_path_factory.mktemp("validation") / "rows.jsonl")
+def begin(
+    request: pytest.FixtureRequest,
+    forking_with_deepspeed: Forking,
+    llama: Path,
+    rows: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Begin:
+    folder = tmp_path_factory.mktemp("settings")
+    validation, own = write_contradicting_rows(folder / "rows.jsonl"), folder / "zero.json"
+    own.write_text(json.dumps(ALL_CUT), encoding="utf-8")
+    compiled = os.environ.get("TORCH_EXTENSIONS_DIR") or str(tmp_path_factory.mktemp("operations"))
+    mode = (f"train.parallel=zero{request.param}", f"train.deepspeed={own}", "limits.peer_seconds=15")
 
-    def beginning(folder: Path, code: str = "", **shape: bool) -> Group:
-        return start(folder, DROPOUT, *settings(validation, **shape), stage=request.param, code=code)
+    def beginning(folder: Path, code: str = "", **shape: bool) -> Pair:
+        words = arguments(llama, rows, *mode, *settings(validation, **shape), engine="trl")
+        return begun(forking_with_deepspeed, folder, words, code=code, TORCH_EXTENSIONS_DIR=compiled)
 
     return beginning
 
 
-def finished(group: Group) -> Left:
-    assert group.finish() == [0, 0], group.text()
-    return left(group.folder)
+def finished(pair: Pair) -> Left:
+    assert pair.finish() == [0, 0], pair.text()
+    return left(pair.folder)
 
 
 def test_saves_and_kills_at_them_change_no_loss_and_no_weight(tmp_path: Path, begin: Begin) -> None:
