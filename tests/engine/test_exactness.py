@@ -20,7 +20,7 @@ from tiny import adapter_bytes, copy_tree, losses, train
 
 from loradock.engine.checkpoints import visible
 from loradock.engine.training_state import RandomState
-from loradock.model.export import adapter_state
+from loradock.model import adapters
 from loradock.stages import Result
 
 RUN = (
@@ -141,7 +141,7 @@ def begun_with(trainer: Any) -> dict[str, Any]:
     """Adapter, moments and random state of a trainer."""
     moments = trainer.optimizer.state_dict()["state"]
     return {
-        "adapter": {name: tensor.detach().clone() for name, tensor in adapter_state(trainer.job.model).items()},
+        "adapter": {name: tensor.detach().clone() for name, tensor in adapters.state(trainer.job.model).items()},
         "moments": {index: {name: each.clone() for name, each in state.items()} for index, state in moments.items()},
         "random": RandomState.now().torch,
     }

@@ -28,8 +28,9 @@ POLL_SECONDS = 0.02
 class Forking:
     """The parent, from here."""
 
-    def __init__(self) -> None:
-        paths = os.pathsep.join(str(ROOT / name) for name in ("src", "tests"))
+    def __init__(self, *more_paths: str) -> None:
+        """`more_paths` are imported from, too: what is no part of the environment that the tests run in."""
+        paths = os.pathsep.join((*(str(ROOT / name) for name in ("src", "tests")), *more_paths))
         environment = os.environ | ENVIRONMENT | {"PYTHONPATH": paths}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "faults.forking"],

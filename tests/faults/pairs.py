@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +68,11 @@ class Pair:
 
     def finish(self, *, seconds: float = RUN_SECONDS) -> list[int]:
         return [each.finish(seconds=seconds) for each in self.launcher]
+
+    def lose(self, ranks: Collection[int]) -> None:
+        """SIGKILL to these ranks."""
+        for rank in ranks:
+            self.ranks[rank].send(signal.SIGKILL)
 
     def kill(self) -> None:
         """What a test that failed has left."""

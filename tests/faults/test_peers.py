@@ -33,7 +33,7 @@ from faults.pairs import (
     two_hosts,
 )
 
-from loradock.errors import Diverged, EnvironmentUnfit, Hung, Interrupted
+from loradock.errors import Diverged, EnvironmentUnfit, Hung, Interrupted, Stopped
 
 PEER_SECONDS = 5.0
 LIMITED = f"limits.peer_seconds={PEER_SECONDS}"
@@ -193,6 +193,27 @@ def test_data_that_rank_0_refuses_end_all_with_65_and_gloo_talks_where_it_is_ask
     assert pair.finish(seconds=ENDS_SECONDS) == [65, 65], pair.text()
     assert re.search(r"rank 0 on \S+, while setting up: rows.jsonl:7: not a row", pair.ranks[1].text())
     assert pair.text().count("[Gloo] Rank ") == lines_of_gloo
+
+
+def test_a_process_whose_data_worker_a_signal_ended_too_saves_nothing_alone(
+    tmp_path: Path, start: Start, undisturbed: bytes
+) -> None:
+    """A scheduler that signals every process of a job; the other rank is in its step, and would not come to save."""
+    pair = start(tmp_path, "train.workers=1", code=SLOW)
+    assert pair.reached(SAVE_EVERY + 2), pair.text()
+    workers = pair.ranks[1].left()
+    assert workers
+    pair.ranks[1].send(signal.SIGTERM)
+    for worker in workers:
+        os.kill(worker, signal.SIGTERM)
+    codes = pair.finish(seconds=ENDS_SECONDS)
+    assert codes[1] == Stopped.exit_code, pair.text()
+    assert f"stopped by SIGTERM; step {SAVE_EVERY} is committed" in pair.ranks[1].text()
+    assert codes[0] != 0
+    again = start(tmp_path, "train.workers=1")
+    assert again.finish() == [0, 0], again.text()
+    assert f"continuing from checkpoint-{SAVE_EVERY}" in again.text()
+    assert adapter(tmp_path) == undisturbed
 
 
 def test_each_process_may_have_a_cache_of_its_own(tmp_path: Path, start: Start, undisturbed: bytes) -> None:

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import PeftModel
-from tiny import losses, train
+from jobs import job_of
+from peft import PeftModel, get_peft_model_state_dict
+from tiny import losses, make_llama, train
 from transformers import AutoModelForCausalLM
+
+from loradock.engine import training_state
+from loradock.errors import NoCheckpoint
+from loradock.model import adapters, export, source
 
 RUN = ("train.max_steps=8", "train.global_batch=8", "lora.rank=4", "train.learning_rate=1e-2")
 
@@ -82,3 +87,55 @@ def test_a_module_that_is_saved_whole_really_learns(tmp_path: Path, llama: Path,
     before = load_file(llama / "model.safetensors")["model.embed_tokens.weight"].float()
     assert heads
     assert all(not torch.equal(head.float(), before) for head in heads)
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        ("lora.dora=true",),
+        ("lora.rslora=true", "lora.targets=[q_proj,v_proj]"),
+        ("lora.modules_to_save=[lm_head]",),
+        ("lora.modules_to_save=[embed_tokens]",),
+        ("lora.modules_to_save=[lm_head,norm]", "model.quantization=none"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_saved_and_exported_is_what_peft_writes_and_is_taken_up_again(
+    settings: tuple[str, ...], tied: bool, tmp_path: Path, rows: Path
+) -> None:
+    """The same names and the same bytes, though no module is asked for its state."""
+    llama = make_llama(tmp_path / "llama", tie_word_embeddings=tied)
+    job = job_of(tmp_path, *settings, model=llama, data=rows)
+    model, base = job.model, source.find(job.config.model)
+    model.save_pretrained(tmp_path / "peft", save_embedding_layers=False)
+    wanted = (tmp_path / "peft" / export.WEIGHTS).read_bytes()
+    own = adapters.state(model)
+    named = get_peft_model_state_dict(model, save_embedding_layers=False)
+    assert list(own) == list(named)
+    assert all(torch.equal(tensor, named[name]) and not tensor.requires_grad for name, tensor in own.items())
+    assert training_state.as_files(model, {}, random_states=[])[export.WEIGHTS] == wanted
+    out = export.export(model, tmp_path / "out", tokenizer=job.tokenizer, template=None, base=base, initial=None)
+    assert (out / export.WEIGHTS).read_bytes() == wanted
+    with torch.no_grad():
+        for parameter in adapters.trainable(model):
+            parameter.zero_()
+    adapters.restore(model, wanted)
+    assert training_state.as_files(model, {}, random_states=[])[export.WEIGHTS] == wanted
+
+
+@pytest.mark.parametrize("other", ["lora.rank=8", "lora.targets=[q_proj]", "lora.dora=true"])
+def test_a_checkpoint_of_another_adapter_is_refused_by_the_tensor_that_differs(
+    other: str, tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    model = job_of(tmp_path, model=llama, data=rows).model
+    before = {name: tensor.clone() for name, tensor in adapters.state(model).items()}
+    wrong = training_state.as_files(job_of(tmp_path, other, model=llama, data=rows).model, {}, random_states=[])[
+        export.WEIGHTS
+    ]
+    with pytest.raises(
+        NoCheckpoint, match=r"adapter is another one: \d+ tensors differ in name or shape, first .*proj\.lora_"
+    ):
+        adapters.restore(model, bytes(wrong))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in adapters.state(model).items())

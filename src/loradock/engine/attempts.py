@@ -95,7 +95,9 @@ def attempt(job: Job, emit: Emit, saver: Saver, make_trainer: MakeTrainer) -> Ou
         if not isinstance(error, StopNow) and not signals.requested():
             raise  # else it is a data worker that the signal ended, too
         flow.stopped_by = signals.requested() or "another process of the run"
-        if trainer.step > saver.last_step:
+        # Processes save together, and only a StopNow comes to all of them.
+        is_agreed = isinstance(error, StopNow) or job.world_size == 1
+        if is_agreed and trainer.step > saver.last_step:
             trainer.commit()
     finally:
         trainer.close()

@@ -22,7 +22,7 @@ import torch
 
 from loradock.engine.checkpoints import Checkpoint
 from loradock.model import adapters
-from loradock.model.export import WEIGHTS, adapter_state
+from loradock.model.export import WEIGHTS
 
 CONFIG = "adapter_config.json"
 STATE = "training_state.pt"
@@ -62,7 +62,7 @@ def as_files(model: Any, parts: Stateful, *, random_states: Sequence[RandomState
     """The files of a checkpoint by name. `random_states` has one entry a process, in the order of their ranks."""
     from safetensors.torch import save
 
-    weights = unshared({name: tensor.detach().cpu().contiguous() for name, tensor in adapter_state(model).items()})
+    weights = unshared({name: tensor.detach().cpu().contiguous() for name, tensor in adapters.state(model).items()})
     settings = {
         name: sorted(value) if isinstance(value, set) else value
         for name, value in (model.peft_config["default"].to_dict() | {"inference_mode": True}).items()

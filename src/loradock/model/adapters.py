@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import RunConfig
-from loradock.errors import ModelError
+from loradock.errors import ModelError, NoCheckpoint
 from loradock.model.shape import linear_shapes
 
 if TYPE_CHECKING:
@@ -73,12 +73,39 @@ def trainable(model: Any) -> list[Any]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
+def tensors(model: Any) -> dict[str, Any]:
+    """Every parameter and buffer by its name, as `state_dict()` gives them but for the hooks of the modules.
+
+    FSDP's hooks put aside what a process has gathered. One that calls them alone, because it alone writes, gathers
+    again in its next forward pass while the others go on without it.
+    """
+    named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    return {name: tensor.detach() for name, tensor in named}
+
+
+def state(model: Any) -> dict[str, Any]:
+    """The adapter's tensors by the names they are saved under. They share their memory with the model's."""
+    from peft import get_peft_model_state_dict
+
+    return get_peft_model_state_dict(model, state_dict=tensors(model), save_embedding_layers=False)
+
+
 def restore(model: Any, weights: bytes) -> None:
-    """Put adapter weights (the bytes of a safetensors file) into the model, in place, dtypes unchanged."""
-    from peft import set_peft_model_state_dict
+    """Put adapter weights (the bytes of a safetensors file) into the model, in place, dtypes unchanged.
+
+    No hook of the model's is called, see `tensors`. Raises NoCheckpoint where they are another adapter's.
+    """
     from safetensors.torch import load
 
-    set_peft_model_state_dict(model, load(weights))
+    saved, own = load(weights), state(model)
+    shapes, wanted = ({name: each.shape for name, each in named.items()} for named in (saved, own))
+    if other := sorted(name for name in shapes.keys() | wanted.keys() if shapes.get(name) != wanted.get(name)):
+        raise NoCheckpoint(
+            f"the checkpoint's adapter is another one: {len(other)} tensors differ in name or shape, first {other[0]}",
+            hint="--fresh or another --output starts anew beside it",
+        )
+    for name, tensor in own.items():
+        tensor.copy_(saved[name])
 
 
 def fingerprint(model: Any) -> str:

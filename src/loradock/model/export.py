@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from loradock import durable
 from loradock.directory import open_to_the_group
 from loradock.errors import Diverged, StorageError
+from loradock.model import adapters
 from loradock.model.adapters import BASE_CHANGING
 
 if TYPE_CHECKING:
@@ -43,12 +44,16 @@ def export(
     """
     staged = directory.with_name(f".{directory.name}.staged")
     shutil.rmtree(staged, ignore_errors=True)
-    extra = {"path_initial_model_for_weight_conversion": str(initial)} if initial else {}
-    expected = None if initial else adapter_state(model)
+    expected = None if initial else adapters.state(model)
     with warnings.catch_warnings():
         # peft loads the initial adapter beside the trained one to subtract it, and warns of its own doing.
         warnings.filterwarnings("ignore", message=".*changes the base weights of the model", category=UserWarning)
-        model.save_pretrained(staged, save_embedding_layers=False, **extra)
+        model.save_pretrained(
+            staged,
+            save_embedding_layers=False,
+            state_dict=None if initial else adapters.tensors(model),  # with an initial one, peft looks for both itself
+            path_initial_model_for_weight_conversion=str(initial) if initial else None,
+        )
     if template is not None:
         tokenizer.chat_template = template
     tokenizer.save_pretrained(staged)
@@ -71,13 +76,6 @@ def put_in_place(staged: Path, directory: Path) -> None:
     staged.rename(directory)
     durable.sync_folder(directory.parent)
     shutil.rmtree(replaced, ignore_errors=True)
-
-
-def adapter_state(model: Any) -> dict[str, Any]:
-    """The adapter's tensors by the names they are saved under."""
-    from peft import get_peft_model_state_dict
-
-    return get_peft_model_state_dict(model, save_embedding_layers=False)
 
 
 def name_base(file: Path, base: BaseModel) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from jobs import job_of
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save, save_file
 from torch.distributed.tensor import DTensor
 
 from loradock.config.load import load
@@ -18,7 +18,7 @@ from loradock.engine.sharded.optimizer import ShardedAdamW
 from loradock.errors import EnvironmentUnfit, ModelError
 from loradock.model import load as loading
 from loradock.model import source, spread
-from loradock.model.adapters import attach, trainable
+from loradock.model.adapters import attach, restore, state, trainable
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -147,3 +147,27 @@ def test_an_update_of_the_parts_is_adamws_of_the_whole_and_its_state_is_read_by_
             torch.allclose(one, two, rtol=1e-5, atol=1e-7) for one, two in zip(whole, trainable(model), strict=True)
         )
     assert all(isinstance(each, DTensor) for each in trainable(model))
+
+
+def test_reading_the_adapter_leaves_gathered_what_is_gathered(llama: Path) -> None:
+    """One process alone reads it, and all gather the same in the pass that comes next."""
+    model = adapted(llama)
+    sharding.shard(model, cpu_offload=False)
+    with torch.no_grad():
+        model(input_ids=torch.zeros((1, 2), dtype=torch.long))
+    root = model._get_fsdp_state()._fsdp_param_group
+    assert root.is_unsharded, "a forward pass without a backward one leaves the root's parameters whole"
+    with adapters.as_one(model):
+        assert state(model)
+    assert root.is_unsharded
+
+
+def test_an_adapter_that_was_joined_takes_up_another(llama: Path) -> None:
+    """As the best checkpoint's, once the training is over."""
+    model = adapted(llama)
+    other = {name: torch.full_like(tensor, 0.25) for name, tensor in state(model).items()}
+    sharding.shard(model, cpu_offload=False)
+    adapters.join(model, everywhere=True)
+    restore(model, save(other))
+    assert all(torch.equal(tensor, other[name]) for name, tensor in state(model).items())
+    assert all(bool((each == 0.25).all()) for each in trainable(model))
