@@ -81,7 +81,7 @@ def write_contradicting_rows(file: Path) -> Path:
 def settings(validation: Path, *, saves: bool = True, is_long: bool = False) -> tuple[str, ...]:
     """Those of a run that is evaluated and stops early; without `saves` only its end is saved.
 
-    A long one has time for ten kills before it stops: it waits for a better evaluation for many steps.
+    A long one has time for ten kills: it waits for a better evaluation for many steps, if not to its last.
     """
     return (
         f"checkpoints.every={1 if saves else 10 * LONG_STEPS}",
