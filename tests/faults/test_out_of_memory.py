@@ -190,10 +190,10 @@ def test_a_card_that_is_full_of_dense_weights_goes_on_without_them_and_with_the_
     packed = runs("packed", *settings)
     keep = FrozenWeight.keep
 
-    def full(weight: FrozenWeight, *, dense: bool) -> None:
-        if dense:
+    def full(weight: FrozenWeight, dtype: torch.dtype | None) -> None:
+        if dtype:
             raise torch.OutOfMemoryError(SAID)
-        keep(weight, dense=dense)
+        keep(weight, dtype)
 
     monkeypatch.setattr(FrozenWeight, "keep", full)
     result = runs("dense", *settings, "model.cache_weights=2", view=card)
