@@ -255,6 +255,9 @@ def test_what_needs_no_computing_is_refused_before_the_machine_computes(
         run = forking.start(tmp_path, "train", *arguments, "--output", f"out-{code}")
         assert run.finish() == code, run.text()
         assert "env-check ..." not in run.text()
+        record = tmp_path / f"out-{code}" / "run.json"
+        if record.exists():  # a template that is not there is told before there is a run
+            assert json.loads(record.read_text(encoding="utf-8"))["env_check"]["level"] == "quick"
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
