@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from fakegpu import marker
 from proven import VERDICT
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: takes minutes; runs with --full only")
+    marker.register(config)
     share: Path | None = config.getoption("--share")
     if share:
         os.environ[VERDICT] = str(share.with_name("verdict"))

@@ -1,0 +1,86 @@
+"""The fast engine's Triton kernels, computed at once by their plain forms, from what was handed to the driver.
+
+Triton's own interpreter (FAKEGPU_TRITON=interpret) runs the kernels themselves, a hundred times slower.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gpu_on_cpu.memory import at
+
+
+def rms_norm(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
+    from loradock.engine.fast.kernels import plain
+
+    rows, width, stride = v["rows"], v["width"], v["x_stride"] or 1
+    assert grid[0] == -(-rows // v["together"])
+    x = at(v["x"].value, v["x"].dtype, (rows, width), (stride, 1))
+    y, rstd = plain.rms_norm(x, at(v["weight"].value, v["weight"].dtype, (width,)), v["eps"], offset=v["offset"])
+    at(v["y"].value, v["y"].dtype, (rows, width)).copy_(y)
+    at(v["rstd"].value, torch.float32, (rows,)).copy_(rstd)
+
+
+def rms_norm_backward(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
+    from loradock.engine.fast.kernels import plain
+
+    dy, x, dx = (matrix(v, name, v["rows"]) for name in ("dy", "x", "dx"))
+    rstd = at(v["rstd"].value, torch.float32, (v["rows"],))
+    weight = at(v["weight"].value, v["weight"].dtype, (v["width"],))
+    into = dx.clone() if v["add"] else None
+    dx.copy_(plain.rms_norm_backward(dy, x, rstd, weight, offset=v["offset"], into=into))
+
+
+def rope(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
+    from loradock.engine.fast.kernels import plain
+
+    tokens, heads, half = grid[0], v["heads"], v["half"]
+    x = at(v["x"].value, v["x"].dtype, (tokens, heads, 2 * half), (v["token_stride"], v["head_stride"], 1))
+    positions = at(v["positions"].value, v["positions"].dtype, (tokens,))
+    most = int(positions.max()) + 1
+    cos = at(v["cos"].value, v["cos"].dtype, (most, 2 * half), (v["cos_stride"], 1))
+    sin = at(v["sin"].value, v["sin"].dtype, (most, 2 * half), (v["sin_stride"], 1))
+    plain.rope_(x, cos, sin, positions, sign=v["sign"])
+
+
+def gate(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
+    from loradock.engine.fast.kernels import plain
+
+    g, u = (matrix(v, name, grid[0]) for name in ("g", "u"))
+    at(v["a"].value, v["a"].dtype, (grid[0], v["width"])).copy_(plain.gate(g, u, v["act"]))
+
+
+def gate_backward(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
+    from loradock.engine.fast.kernels import plain
+
+    da, g, u = (matrix(v, name, grid[0]) for name in ("da", "g", "u"))
+    plain.gate_backward_(da, g, u, v["act"])
+
+
+def cross_entropy(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
+    from loradock.engine.fast.kernels import plain
+
+    rows = grid[0]
+    logits = at(v["logits"].value, v["logits"].dtype, (rows, v["width"]), (v["stride"], 1))
+    targets = at(v["targets"].value, torch.int64, (rows,))
+    weights = at(v["weights"].value, torch.float32, (rows,))
+    softcap = v["cap"] if v["capped"] else None
+    losses = plain.cross_entropy_(logits, targets, weights, softcap=softcap, with_gradient=v["gradient"])
+    at(v["losses"].value, torch.float32, (rows,)).copy_(losses)
+
+
+def matrix(v: dict[str, Any], name: str, rows: int) -> torch.Tensor:
+    """The argument `name` with its own row stride, as wide as the kernel's `width`."""
+    return at(v[name].value, v[name].dtype, (rows, v["width"]), (v[f"{name}_stride"], 1))
+
+
+OWN_KERNELS = {
+    "rms_norm_kernel": rms_norm,
+    "rms_norm_backward_kernel": rms_norm_backward,
+    "rope_kernel": rope,
+    "gate_kernel": gate,
+    "gate_backward_kernel": gate_backward,
+    "cross_entropy_kernel": cross_entropy,
+}
