@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from fakegpu.environment import CannotBeBuilt, environment, has_real_gpu, is_here
 
 REPORTS = "FAKEGPU_REPORTS"

@@ -28,10 +28,10 @@ POLL_SECONDS = 0.02
 class Forking:
     """The parent, from here."""
 
-    def __init__(self, *more_paths: str) -> None:
-        """`more_paths` are imported from, too: what is no part of the environment that the tests run in."""
+    def __init__(self, *more_paths: str, **more: str) -> None:
+        """`more_paths` are imported from, too: what is not part of the tests' own environment, which `more` adds to."""
         paths = os.pathsep.join((*(str(ROOT / name) for name in ("src", "tests")), *more_paths))
-        environment = os.environ | ENVIRONMENT | {"PYTHONPATH": paths}
+        environment = os.environ | ENVIRONMENT | {"PYTHONPATH": paths} | more
         self.process = subprocess.Popen(
             [sys.executable, "-m", "faults.forking"],
             env=environment,

@@ -115,7 +115,11 @@ EXPORT cudaError_t cudaFuncSetAttribute(const void *f, enum cudaFuncAttribute a,
   device_attribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin);
   Function *fn = function(f);
   if (a == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-    if (v > most) return fail(cudaErrorInvalidValue);
+    if (v > most) {
+      counts.launch_faults++;
+      fprintf(stderr, "fakegpu: %s asks for %d bytes of shared memory, of %d\n", fn ? fn->name : "?", v, most);
+      return fail(cudaErrorInvalidValue);
+    }
     if (fn) fn->optin = v;
   }
   return 0;

@@ -1,0 +1,95 @@
+"""What a device punishes, in the loop of a training: each fault is planted once, and found.
+
+Counts are differences between a longer and a shorter run, so that what a run does once is not in them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakegpu.commands import OneGpu, training
+
+SETTINGS = ("train.micro_batch=1", "data.max_length=64", "logging.every=99", "checkpoints.every=99")
+"""A pass of 64 tokens, so that each optimiser step is several micro-steps."""
+FEW, MANY = 2, 6
+PLANTED = """
+import torch
+from loradock.engine.fast import trainer
+real = trainer.FastTrainer.loss_and_gradients
+HOST = torch.ones(64)
+def planted(self, *arguments, **more):
+    found = real(self, *arguments, **more)
+    {fault}
+    return found
+trainer.FastTrainer.loss_and_gradients = planted
+"""
+READS = "found.item()"
+COPIES = "HOST.to('cuda', non_blocking=True)"
+MIXES = "torch.empty(64, device='cuda') + HOST"
+UNWRITTEN = "found += torch.empty(4_000_000, device='cuda').mean() * 0"
+PLANTED_IN_CAPTURE = """
+from loradock.engine.fast import model
+real = model.FastModel.loss_and_gradients
+def planted(self, *arguments, **more):
+    found = real(self, *arguments, **more)
+    found.item()
+    return found
+model.FastModel.loss_and_gradients = planted
+"""
+
+
+def per_step(
+    gpu: OneGpu, place: Path, *, model: Path, data: Path, code: str = "", **device: object
+) -> dict[str, float]:
+    """Each count of an optimiser step."""
+    place.mkdir()
+    short, long = (
+        gpu.train(place / str(steps), *SETTINGS, f"train.max_steps={steps}", model=model, data=data, code=code).counts
+        for steps in (FEW, MANY)
+    )
+    return {name: (long[name] - short[name]) / (MANY - FEW) for name in long}
+
+
+def test_an_optimiser_step_waits_for_the_device_once_however_many_micro_steps_it_has(
+    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    """Loss and gradient norm are read back together, through one copy."""
+    found = per_step(gpu, tmp_path / "clean", model=llama, data=rows)
+    assert found["syncs"] == found["pageable_copies"] == 1
+    assert found["mallocs"] == found["launch_faults"] == 0
+    assert found["driver_launches"] > 100, "several micro-steps"
+
+
+@pytest.mark.parametrize(("fault", "count"), [(READS, "syncs"), (COPIES, "pageable_copies")])
+def test_what_makes_each_micro_step_wait_is_counted(
+    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path, fault: str, count: str
+) -> None:
+    found = per_step(gpu, tmp_path / "planted", model=llama, data=rows, code=PLANTED.format(fault=fault))
+    assert found[count] >= 5
+
+
+def test_a_launch_that_mixes_devices_is_refused(gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path) -> None:
+    ended = gpu.run(tmp_path / "run", *training(model=llama, data=rows), code=PLANTED.format(fault=MIXES))
+    assert ended.exit_code != 0
+    assert "Expected all tensors to be on the same device" in ended.text
+
+
+def test_memory_that_is_read_before_it_is_written_is_not_zero(
+    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    """The guard of the loop ends a training whose loss is no number."""
+    code = PLANTED.format(fault=UNWRITTEN)
+    ended = gpu.run(tmp_path / "run", *training(model=llama, data=rows), code=code, poison=True)
+    assert ended.exit_code != 0
+    assert "nan" in ended.text.lower()
+    assert gpu.run(tmp_path / "zeros", *training(model=llama, data=rows), code=code).exit_code == 0
+
+
+def test_a_capture_that_a_device_refuses_falls_back_to_launches(
+    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    code = PLANTED_IN_CAPTURE
+    ended = gpu.train(tmp_path / "run", "train.cuda_graphs=true", model=llama, data=rows, code=code)
+    assert ended.counts["capture_faults"] == 1
+    assert "graph" in ended.text

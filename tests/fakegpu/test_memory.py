@@ -1,0 +1,83 @@
+"""A stand-in GPU that is too small, or partly taken: at load, at the first pass, and in the middle of a training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from fakegpu.commands import Ended, OneGpu, training
+from tiny import make_llama, write_rows
+
+OUT_OF_MEMORY = 80
+MIB = 1 << 20
+SHAPE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4}
+WIDE = ("train.micro_batch=8", "data.max_length=384", "train.max_steps=2", "train.global_batch=16", "lora.rank=4")
+SHRINKS = """
+import os, torch
+from loradock.engine.fast import trainer
+real, calls = trainer.FastTrainer.{method}, []
+def shrunk(self, *arguments, **more):
+    calls.append(1)
+    if len(calls) == {call}:
+        torch.cuda.empty_cache()
+        os.environ["FAKEGPU_MEMORY"] = "{memory}"
+    return real(self, *arguments, **more)
+trainer.FastTrainer.{method} = shrunk
+"""
+"""From a call of a method on, the device has so many bytes: the real allocator then finds no more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wide:
+    """A model, its data, and what a training with them gave on a device with room."""
+
+    model: Path
+    data: Path
+    ended: Ended
+
+
+def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
+    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    ended = gpu.run(tmp_path / "run", *training(model=llama, data=rows), memory=600 * MIB)
+    assert ended.exit_code == OUT_OF_MEMORY, ended.text[-3000:]
+    assert "base model ..." not in ended.text
+
+
+def test_what_another_process_has_taken_is_not_planned_with(
+    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    ended = gpu.run(tmp_path / "run", *training(model=llama, data=rows), taken=79 * (1 << 30) - 600 * MIB)
+    assert ended.exit_code == OUT_OF_MEMORY, ended.text[-3000:]
+    assert "other processes" in ended.text
+
+
+def test_where_nvml_and_the_runtime_differ_the_smaller_memory_counts(
+    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    """A MIG slice, or a share of MPS: NVML tells of the whole device."""
+    device = {"memory": 10 << 30, "nvml_memory": 79 << 30}
+    ended = gpu.train(tmp_path / "run", model=llama, data=rows, **device)
+    assert ended.record["facts"]["gpus"][0]["memory_bytes"] == 10 << 30
+
+
+@pytest.fixture(scope="module")
+def wide(gpu: OneGpu, tmp_path_factory: pytest.TempPathFactory) -> Wide:
+    """A training whose passes are wide enough to be halved."""
+    folder = tmp_path_factory.mktemp("wide")
+    model = make_llama(folder / "model", **SHAPE)
+    data = write_rows(folder / "rows.jsonl", longest=100)
+    return Wide(model=model, data=data, ended=gpu.train(folder / "run", *WIDE, model=model, data=data))
+
+
+@pytest.mark.parametrize(("method", "call"), [("begin", 1), ("gradients", 3)], ids=["first pass", "later"])
+def test_a_device_that_is_full_halves_the_micro_batch_and_goes_on(
+    gpu: OneGpu, tmp_path: Path, wide: Wide, method: str, call: int
+) -> None:
+    memory = int(0.75 * max(wide.ended.peaks))
+    code = SHRINKS.format(method=method, call=call, memory=memory)
+    ended = gpu.train(tmp_path / "run", *WIDE, model=wide.model, data=wide.data, code=code)
+    assert "micro_batch 4 instead of 8" in ended.text
+    assert ended.losses == pytest.approx(wide.ended.losses, rel=1e-2)
+    assert ended.peaks[-1] <= memory < wide.ended.peaks[-1]

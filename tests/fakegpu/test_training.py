@@ -1,0 +1,77 @@
+"""Trainings on the stand-in GPU: every family, what the plan may choose, both engines, and devices of other kinds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakegpu.commands import OneGpu, run, training
+from families import FAMILIES, make_model
+
+
+@pytest.fixture(scope="module")
+def plain(gpu: OneGpu, tmp_path_factory: pytest.TempPathFactory, llama: Path, rows: Path):
+    """What a training without any option gives, that of others is held against."""
+    return gpu.train(tmp_path_factory.mktemp("plain") / "run", model=llama, data=rows)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_trains(gpu: OneGpu, tmp_path: Path, rows: Path, family: str) -> None:
+    """The engine's self-check against PEFT, on this device, is what lets it begin."""
+    ended = gpu.train(tmp_path / "run", model=make_model(tmp_path / "model", family), data=rows)
+    assert ended.decided("engine") == "fast"
+    assert ended.record["facts"]["gpus"][0]["name"] == "NVIDIA H100 80GB HBM3"
+    assert len(ended.losses) == 3
+    assert ended.counts["launch_faults"] == ended.counts["capture_faults"] == 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("train.checkpointing=true",),
+        ("train.checkpointing=1", "model.cache_weights=1"),
+        ("model.cache_weights=0",),
+        ("train.cuda_graphs=true",),
+    ],
+    ids=" ".join,
+)
+def test_what_saves_memory_or_time_changes_no_loss(
+    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path, plain, settings: tuple[str, ...]
+) -> None:
+    ended = gpu.train(tmp_path / "run", *settings, model=llama, data=rows)
+    assert ended.losses == plain.losses
+    assert ended.adapter == plain.adapter
+
+
+def test_fresh_memory_that_is_not_zero_changes_nothing(
+    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path, plain
+) -> None:
+    assert gpu.train(tmp_path / "run", model=llama, data=rows, poison=True).losses == plain.losses
+
+
+def test_dropout_and_evaluation_train(gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path) -> None:
+    settings = ("lora.dropout=0.1", "data.validation=0.25", "evaluation.every=1")
+    ended = gpu.train(tmp_path / "run", *settings, model=llama, data=rows)
+    assert '"kind": "eval"' in (ended.output / "metrics.jsonl").read_text()
+
+
+def test_the_trl_engine_gives_the_losses_of_the_fast_one(
+    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path, plain
+) -> None:
+    settings = ("engine=trl", *(f"train.{name}={plain.decided(name)}" for name in ("micro_batch",)))
+    ended = gpu.train(tmp_path / "run", *settings, model=llama, data=rows)
+    assert ended.losses == pytest.approx(plain.losses, rel=2e-2)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("optimizer", ["adamw_8bit", "paged_adamw_8bit"])
+def test_optimisers_of_8_bits_train(gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path, optimizer: str) -> None:
+    gpu.train(tmp_path / "run", "engine=trl", f"train.optimizer={optimizer}", model=llama, data=rows)
+
+
+def test_a_gpu_without_bfloat16_trains_in_float16_with_a_loss_scale(tmp_path: Path, llama: Path, rows: Path) -> None:
+    device = {"cc": 75, "name": "Tesla T4", "memory": 15 << 30}
+    ended = run(tmp_path / "run", *training(model=llama, data=rows), **device)
+    assert ended.exit_code == 0, ended.text[-5000:]
+    assert ended.decided("compute_dtype") == "float16"
+    assert len(ended.losses) == 3
