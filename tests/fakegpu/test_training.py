@@ -25,6 +25,18 @@ def test_every_family_trains(gpu: OneGpu, tmp_path: Path, rows: Path, family: st
     assert ended.counts["launch_faults"] == ended.counts["capture_faults"] == 0
 
 
+@pytest.mark.parametrize("family", ["gemma", *(pytest.param(f, marks=pytest.mark.full) for f in FAMILIES)])
+def test_every_family_gives_the_same_bits_recomputed(gpu: OneGpu, tmp_path: Path, rows: Path, family: str) -> None:
+    model = make_model(tmp_path / "model", family)
+    whole, *others = (
+        gpu.train(tmp_path / str(index), *settings, model=model, data=rows)
+        for index, settings in enumerate(((), ("train.checkpointing=true",), ("model.cache_weights=0",)))
+    )
+    for other in others:
+        assert other.losses == whole.losses
+        assert other.adapter == whole.adapter
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -1,0 +1,61 @@
+"""The stand-in itself, where it erred once: it is wrong before the product is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from loradock.engine.fast.kernels import kernels_for
+from loradock.engine.fast.kernels.base import Activation
+
+pytestmark = pytest.mark.fakegpu
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64])
+def test_equal_tensors_are_equal(dtype: torch.dtype) -> None:
+    """CUDA's own `equal` reads back what its kernels computed, and they compute nothing here."""
+    one, other = (torch.ones(7, device="cuda").to(dtype) * 2 for _ in range(2))
+    assert torch.equal(one, other)
+    assert not torch.equal(one, other + 1)
+
+
+@pytest.mark.parametrize("act", ["silu", "gelu_tanh"])
+def test_a_kernel_takes_the_row_stride_of_each_of_its_arguments(act: Activation) -> None:
+    """Halves of wider tensors, as the fast engine hands them over."""
+    generator = torch.Generator().manual_seed(0)
+    wide = [torch.randn(5, 128, generator=generator).to("cuda", torch.bfloat16) for _ in range(3)]
+    found = []
+    for name in ("triton", "torch"):
+        da, g, u = (each.clone()[:, :64] for each in wide)
+        activated = kernels_for(torch.device("cuda"), name).gate_backward_(da, g, u, act)
+        found.append((activated.contiguous(), g.contiguous(), u.contiguous()))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.fakegpu(memory=64 << 20)
+def test_memory_ends_where_the_device_does() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(80 << 20, dtype=torch.uint8, device="cuda")
+    assert torch.empty(8 << 20, dtype=torch.uint8, device="cuda").is_cuda
+
+
+@pytest.mark.fakegpu(poison=True)
+def test_fresh_memory_is_no_number() -> None:
+    assert torch.empty(1 << 20, device="cuda").isnan().all()
+
+
+def test_a_captured_stream_takes_no_pageable_copy() -> None:
+    graph, host, there = torch.cuda.CUDAGraph(), torch.ones(64), torch.zeros(64, device="cuda")
+    with pytest.raises(RuntimeError, match="captur"), torch.cuda.graph(graph):
+        there.copy_(host, non_blocking=True)
+
+
+def test_a_replay_computes_what_was_captured() -> None:
+    there = torch.ones(64, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        doubled = there * 2
+    there.fill_(3)
+    graph.replay()
+    assert torch.equal(doubled, torch.full((64,), 6.0, device="cuda"))
