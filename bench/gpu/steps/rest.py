@@ -1,0 +1,94 @@
+"""The rest: torch.compile, what samples and a value read back cost, and what several GPUs are asked."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from bench.gpu.steps.base import Failed, Session, Step
+from bench.gpu.steps.equality import SEVERAL, enough
+from bench.gpu.steps.trainings import train
+
+MODES = ("off", "default", "reduce-overhead", "max-autotune")
+READS, WORK = 200, 400
+
+
+def compiled(session: Session) -> dict[str, Any]:
+    """Each mode of train.compile on the TRL engine; a mode that fails keeps its reason."""
+    model = session.model(session.small)
+    batch, steps = (2, 3) if session.is_tiny else (16, 12)
+    rows = session.rows(model, name="fixed-512", count=batch * steps)
+    shape = ("--model", model, "--data", rows, "--batch-size", str(batch), "--max-steps", str(steps))
+    modes: dict[str, Any] = {}
+    for mode in MODES[:2] if session.is_tiny else MODES:
+        try:
+            run = train(session, mode, *shape, engine="trl", train__compile=mode, checkpoints__every=steps)
+            modes[mode] = run.figures(warmup_steps=steps // 2)
+        except Failed as error:
+            modes[mode] = {"failed": str(error)}
+        session.say(modes=modes, summary=", ".join(f"{name} {speed_of(each)}" for name, each in modes.items()))
+    return {}
+
+
+def speed_of(found: dict[str, Any]) -> str:
+    """A mode in some words."""
+    return "failed" if "failed" in found else f"{found['tokens_per_second']:,.0f} tokens/s"
+
+
+def monitoring(session: Session) -> dict[str, Any]:
+    """bench.monitoring: what samples cost a training."""
+    short = ("--rounds", "2", "--steps", "8") if session.is_tiny else ("--rounds", "4", "--steps", "200")
+    folder = session.folder("results")
+    session.python("-m", "bench.monitoring", *short, "--results", folder)
+    (file,) = folder.glob("*.json")
+    record = json.loads(file.read_text(encoding="utf-8"))
+    intervals = {name: each["ratio"] for name, each in record["intervals"].items()}
+    told = ", ".join(f"every {name} s: {ratio:.4f}" for name, ratio in intervals.items())
+    return {"summary": f"a sample {record['sample']['wall_ms']:.2f} ms; seconds of a step with / without, {told}", **record}
+
+
+def read_back(session: Session) -> dict[str, Any]:
+    """Seconds that one value read back adds to a queue of small launches: an upper bound of what the look costs a step."""
+    import torch
+
+    x = torch.ones(256, 256, device="cuda")
+    taken: dict[bool, float] = {}
+    rounds = 10 if session.is_tiny else READS
+    for reads in (False, True, False, True):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(rounds):
+            for _ in range(WORK):
+                x.mul_(1.0)
+            if reads:
+                x[0, 0].item()
+        torch.cuda.synchronize()
+        taken[reads] = (time.perf_counter() - began) / rounds
+    added = taken[True] - taken[False]
+    return {"summary": f"{added * 1e6:.1f} us a read", "seconds": {"without": taken[False], "with": taken[True]}}
+
+
+def net_check(session: Session) -> dict[str, Any]:
+    """The processes of one machine over NCCL."""
+    import torch
+
+    enough(2)
+    count = str(torch.cuda.device_count())
+    text = session.python("-m", "loradock", "launch", "--nproc", count, "net-check")
+    return {"summary": "ends with 0", "said": text[-4000:]}
+
+
+STEPS = (
+    Step(
+        name="compile",
+        about="train --set engine=trl --set train.compile=MODE at TinyLlama's shape",
+        questions=(22,),
+        work=compiled,
+        seconds=480,
+    ),
+    Step(name="monitoring", about="bench.monitoring", questions=(28,), work=monitoring, seconds=400),
+    Step(name="read-back", about="launches with and without a value read back", questions=(17,), work=read_back, seconds=90),
+    *SEVERAL,
+    Step(name="net-check", about="launch --nproc N net-check", questions=(32,), work=net_check, seconds=180),
+)
