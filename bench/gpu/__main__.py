@@ -5,8 +5,8 @@
     scripts/gpu --list                               the steps, their limits and the questions that they answer
 
 Each step runs in a process of its own and is killed at its limit; what it found is in DIR/results.json, results.md and
-log.txt after each. A step that has its answer is not run again on the same GPU, packages and code. Ends with 0 when every
-step has a result or a reason, with 3 while steps are left: give the same command again.
+log.txt after each. A step that has its answer is not run again on the same GPU, packages and code. Ends with 0 when
+every step has a result or a reason, with 3 while steps are left: give the same command again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,13 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--minutes", type=float, default=9.0, help="this call ends within them (9)")
     add("--out", type=Path, default=Path("gpu-results"), metavar="DIR", help="results; the same for each call")
-    add("--work", type=Path, default=Path("/tmp/loradock-gpu"), metavar="DIR", help="models and runs: 20 GB, may be lost")
+    add(
+        "--work",
+        type=Path,
+        default=Path("/tmp/loradock-gpu"),
+        metavar="DIR",
+        help="models and runs: 20 GB, may be lost",
+    )
     add("--only", type=names, default=STEPS, metavar="STEP,...", help="only these steps")
     add("--again", type=names, default=(), metavar="STEP,...", help="forget what these steps found, and run them again")
     add("--tiny", action="store_true", help="a rehearsal: tiny models, few steps")
@@ -69,9 +75,8 @@ def notes_of(stack: dict[str, Any], options: argparse.Namespace) -> list[str]:
     if stack["unpinned"]:
         others = ", ".join(f"{name} {versions}" for name, versions in stack["unpinned"].items())
         notes.append(f"not the locked packages, the host's own: {others}; loradock from src by PYTHONPATH")
-    for option in ("wheels", "unsloth_wheels"):
-        if getattr(options, option):
-            notes.append(f"--{option.replace('_', '-')}: {', '.join(wheels_in(getattr(options, option)))}")
+    given = {"--wheels": options.wheels, "--unsloth-wheels": options.unsloth_wheels}
+    notes += [f"{option}: {', '.join(wheels_in(folder))}" for option, folder in given.items() if folder]
     if options.tiny:
         notes.append("--tiny: a rehearsal, no figure counts")
     return notes

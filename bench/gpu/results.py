@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -100,10 +101,10 @@ class Results:
                 summary = entry.get("answer", {}).get("summary", "")
                 words = "; ".join(part for part in (told, summary) if part)
                 found.append(f"{step.name}: {entry['outcome'] + ': ' if entry['outcome'] != DONE else ''}{words}")
-        return cell(". ".join(found) or question.by_hand and "not by the script")
+        return cell(". ".join(found) or (question.by_hand and "not by the script"))
 
 
-def table(answer: Any = lambda question: "") -> list[str]:
+def table(answer: Callable[[Question], str]) -> list[str]:
     """A row for each question; `answer` gives its last cell."""
     return [*HEAD, *(f"{row(question)} {answer(question)} |" for question in QUESTIONS)]
 

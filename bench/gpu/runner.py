@@ -18,7 +18,7 @@ from bench.gpu.results import CUT, ENDED, FAILED, LEFT, RUNNING, Results
 from bench.gpu.steps.base import Session, Step
 
 MARK = "LORADOCK_GPU_RUN"
-"""In the environment of every process of a step: those that are left over are found by it, whatever session they made."""
+"""In the environment of every process of a step: what is left over is found by it, whatever session it made."""
 END_SECONDS = 10.0
 """At the end of a call, for the last results."""
 LOG_BYTES = 8 << 20
@@ -84,6 +84,7 @@ class Runner:
             is_tiny=self.is_tiny,
             ends=time.time() + seconds,
             identity=self.results.identity,
+            gpus=self.results.content["stacks"][self.results.identity]["gpus"],
             unsloth_packages=self.unsloth_packages,
         )
         session.answer_file.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What a result is of: the GPU, its driver, torch, the packages, the code. `python -m bench.gpu.stack` prints it as JSON.
+"""What a result is of: GPU, driver, torch, packages, code. `python -m bench.gpu.stack` prints it as JSON.
 
 In a process of its own, which leaves no memory of the GPU behind.
 """
@@ -15,7 +15,19 @@ from typing import Any
 
 from bench.floor.machine import ROOT, described
 
-NEEDED = ("torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "datasets", "pydantic", "click", "rich", "yaml")
+NEEDED = (
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "bitsandbytes",
+    "accelerate",
+    "datasets",
+    "pydantic",
+    "click",
+    "rich",
+    "yaml",
+)
 CODE = ("src", "bench", "tests/gpu")
 OWN = "bench/gpu"
 """The steps themselves: one that is mended is run again by --again, the others need not be."""

@@ -24,7 +24,15 @@ def profiled(size: str, *settings: str) -> Callable[[Session], dict[str, Any]]:
         sets = [word for setting in settings for word in ("--set", setting)]
         text = session.python(
             *("-m", "loradock", "profile", "--json", "--model", model, "--data", rows, "--output", folder),
-            *("--batch-size", str(batch), "--steps", str(steps), "--warmup-steps", "1" if session.is_tiny else "3", *sets),
+            *(
+                "--batch-size",
+                str(batch),
+                "--steps",
+                str(steps),
+                "--warmup-steps",
+                "1" if session.is_tiny else "3",
+                *sets,
+            ),
         )
         told = json.loads(text)
         roles = {each["name"]: round(each["share"], 4) for each in told["roles"] if each["share"]}
@@ -59,7 +67,14 @@ def diagnosed(session: Session, name: str, *arguments: str) -> dict[str, Any]:
     budget = max(20, int(session.seconds_left - 90))
     text = session.python(
         *("-m", "loradock", "diagnose", "--json", "--model", model, "--data", rows, *arguments),
-        *("--steps", str(steps[0]), "--warmup-steps", str(steps[1]), "--budget", f"{20 if session.is_tiny else budget}s"),
+        *(
+            "--steps",
+            str(steps[0]),
+            "--warmup-steps",
+            str(steps[1]),
+            "--budget",
+            f"{20 if session.is_tiny else budget}s",
+        ),
         *("--output", session.folder("diagnosis")),
     )
     told = json.loads(text)
@@ -74,7 +89,9 @@ def sentence(told: dict[str, Any]) -> str:
 
 STEPS = (
     Step(name="profile-1b", about="profile at TinyLlama's shape", questions=(27,), work=profiled("small"), seconds=240),
-    Step(name="profile-7b", about="profile at Mistral-7B's shape", questions=(27,), work=profiled("large"), seconds=420),
+    Step(
+        name="profile-7b", about="profile at Mistral-7B's shape", questions=(27,), work=profiled("large"), seconds=420
+    ),
     Step(
         name="profile-trl-1b",
         about="profile --set engine=trl at TinyLlama's shape",

@@ -1,4 +1,4 @@
-"""What a step of scripts/gpu is, and what it is given: a session with commands to run and a place to say what it found."""
+"""What a step of scripts/gpu is, and what it is given: a session that runs commands and keeps what was found."""
 
 from __future__ import annotations
 
@@ -71,6 +71,7 @@ class Session:
     is_tiny: bool
     ends: float
     identity: str
+    gpus: int = 1
     unsloth_packages: str = ""
     answer: dict[str, Any] = field(default_factory=dict[str, Any])
 
@@ -78,6 +79,11 @@ class Session:
     def seconds_left(self) -> float:
         """Until the step is killed."""
         return self.ends - time.time()
+
+    def need_gpus(self, count: int) -> None:
+        """CannotRun where there are fewer GPUs than that."""
+        if self.gpus < count:
+            raise CannotRun(f"needs {count} GPUs, this machine has {self.gpus}")
 
     @property
     def small(self) -> str:
@@ -127,14 +133,17 @@ class Session:
         link.symlink_to(Path(self.out, f"{name}-{self.identity}.{ending}"))
         return folder
 
-    def run(self, *command: str | Path, environment: Mapping[str, str] | None = None, ends_with: tuple[int, ...] = (0,)) -> str:
-        """Run a command in the repository's root; its stdout. Failed, with its last words, unless it ends as it should."""
+    def run(
+        self, *command: str | Path, environment: Mapping[str, str] | None = None, ends_with: tuple[int, ...] = (0,)
+    ) -> str:
+        """Run a command in the repository's root; its stdout. Raises Failed unless it ends as it should."""
         began = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             log.write(f"$ {' '.join(map(str, command))}\n".encode())
             log.flush()
             done = subprocess.run(
                 [str(word) for word in command],
+                check=False,
                 cwd=ROOT,
                 env={**os.environ, **(environment or {})},
                 stdin=subprocess.DEVNULL,

@@ -16,7 +16,9 @@ def ceilings(session: Session) -> dict[str, Any]:
     session.python("-m", "bench.floor", "--device", "cuda", *sizes, "--results", folder)
     (file,) = folder.glob("*.json")
     rates = json.loads(file.read_text(encoding="utf-8"))["rates"]
-    spans = f"copy {rates['copy_bytes']['median'] / 1e9:.4g} GB/s, NF4 {rates['dequantise_bytes']['median'] / 1e9:.4g} GB/s"
+    spans = (
+        f"copy {rates['copy_bytes']['median'] / 1e9:.4g} GB/s, NF4 {rates['dequantise_bytes']['median'] / 1e9:.4g} GB/s"
+    )
     return {"summary": f"{rates['ceiling_flops'] / 1e12:.4g} TFLOP/s, {spans}", "rates": rates}
 
 

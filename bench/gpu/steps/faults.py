@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.floor.machine import ROOT
 from bench.gpu.steps.base import Failed, Session, Step
 from bench.gpu.steps.trainings import Run, command, resume, train
-from bench.floor.machine import ROOT
 
 POLL_SECONDS = 0.2
 STOPPED = (75, 76)
@@ -48,12 +48,16 @@ def refused_at_first(session: Session, *arguments: str, **settings: Any) -> dict
     session.say(full=run.figures(warmup_steps=0))
     if not shrunk:
         return {"summary": "it fitted: nothing had to be recovered from"}
-    chosen = settings | {f"train__{each['decision']}": each["value"] for each in shrunk if each["decision"] == "micro_batch"}
+    chosen = settings | {
+        f"train__{each['decision']}": each["value"] for each in shrunk if each["decision"] == "micro_batch"
+    }
     with environment(tight):
         small = train(session, "small", *shared, train__packing="false", engine="fast", **chosen)
     pairs = list(zip(run.losses, small.losses, strict=True))
     farthest = max(abs(one - other) / other for one, other in pairs)
-    came = ", ".join(f"{each['decision']} {each['before']} -> {each['value']} at step {each['step']}" for each in shrunk)
+    came = ", ".join(
+        f"{each['decision']} {each['before']} -> {each['value']} at step {each['step']}" for each in shrunk
+    )
     return {"summary": f"{came}; loss within {farthest:.1e} of the smaller one's", "losses": pairs}
 
 
@@ -89,7 +93,7 @@ def environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 def continued(**settings: Any) -> Callable[[Session], dict[str, Any]]:
-    """Work that trains twice, the second time stopped by SIGTERM in the middle and continued, and compares the adapters."""
+    """Work that trains twice, the second time stopped by SIGTERM and continued, and compares the adapters."""
 
     def work(session: Session) -> dict[str, Any]:
         model = session.model(session.small)
@@ -105,13 +109,18 @@ def continued(**settings: Any) -> Callable[[Session], dict[str, Any]]:
         is_same = adapter_digest(whole) == adapter_digest(again)
         farthest = max(abs(one - other) for one, other in zip(whole.losses, again.losses, strict=True))
         told = "the same bits" if is_same else f"other bits; losses within {farthest:.1e}"
-        return {"summary": f"stopped at step {at}: {told}", "is_same": is_same, "farthest_loss": farthest, "stopped_at": at}
+        return {
+            "summary": f"stopped at step {at}: {told}",
+            "is_same": is_same,
+            "farthest_loss": farthest,
+            "stopped_at": at,
+        }
 
     return work
 
 
 def stopped(session: Session, *arguments: str | Path, **settings: Any) -> int | None:
-    """Start a run in `cut`, end it by SIGTERM after some steps; the step that it committed, None where it was too late."""
+    """Start a run in `cut`, end it by SIGTERM after some steps; the step that it committed, else None."""
     directory = session.folder() / "cut"
     shutil.rmtree(directory, ignore_errors=True)
     chosen = {key.replace("__", "."): value for key, value in settings.items()}

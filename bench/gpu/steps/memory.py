@@ -1,4 +1,4 @@
-"""Memory against the plan, at shapes of 1B and 7B: what was planned, reserved, measured as the largest pass, committed."""
+"""Memory against the plan, at shapes of 1B and 7B: planned, reserved, measured as the largest pass, committed."""
 
 from __future__ import annotations
 

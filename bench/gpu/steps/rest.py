@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from bench.gpu.steps.base import Failed, Session, Step
-from bench.gpu.steps.equality import SEVERAL, enough
+from bench.gpu.steps.equality import SEVERAL
 from bench.gpu.steps.trainings import train
 
 MODES = ("off", "default", "reduce-overhead", "max-autotune")
@@ -45,11 +45,14 @@ def monitoring(session: Session) -> dict[str, Any]:
     record = json.loads(file.read_text(encoding="utf-8"))
     intervals = {name: each["ratio"] for name, each in record["intervals"].items()}
     told = ", ".join(f"every {name} s: {ratio:.4f}" for name, ratio in intervals.items())
-    return {"summary": f"a sample {record['sample']['wall_ms']:.2f} ms; seconds of a step with / without, {told}", **record}
+    return {
+        "summary": f"a sample {record['sample']['wall_ms']:.2f} ms; seconds of a step with / without, {told}",
+        **record,
+    }
 
 
 def read_back(session: Session) -> dict[str, Any]:
-    """Seconds that one value read back adds to a queue of small launches: an upper bound of what the look costs a step."""
+    """Seconds that a value read back adds to a queue of small launches: what the look costs a step at most."""
     import torch
 
     x = torch.ones(256, 256, device="cuda")
@@ -71,11 +74,8 @@ def read_back(session: Session) -> dict[str, Any]:
 
 def net_check(session: Session) -> dict[str, Any]:
     """The processes of one machine over NCCL."""
-    import torch
-
-    enough(2)
-    count = str(torch.cuda.device_count())
-    text = session.python("-m", "loradock", "launch", "--nproc", count, "net-check")
+    session.need_gpus(2)
+    text = session.python("-m", "loradock", "launch", "--nproc", str(session.gpus), "net-check")
     return {"summary": "ends with 0", "said": text[-4000:]}
 
 
@@ -88,7 +88,13 @@ STEPS = (
         seconds=480,
     ),
     Step(name="monitoring", about="bench.monitoring", questions=(28,), work=monitoring, seconds=400),
-    Step(name="read-back", about="launches with and without a value read back", questions=(17,), work=read_back, seconds=90),
+    Step(
+        name="read-back",
+        about="launches with and without a value read back",
+        questions=(17,),
+        work=read_back,
+        seconds=90,
+    ),
     *SEVERAL,
     Step(name="net-check", about="launch --nproc N net-check", questions=(32,), work=net_check, seconds=180),
 )

@@ -29,7 +29,11 @@ def examined(session: Session, *options: str) -> dict[str, Any]:
     findings = [{name: each[name] for name in ("check", "severity", "what")} for each in told["findings"]]
     bad = sorted({each["check"] for each in findings if each["severity"] != "ok"})
     seconds = {name: told[name] for name in ("seconds", "facts") if name in told}
-    return {"summary": f"ends with {told['exit_code']}; not ok: {', '.join(bad) or 'nothing'}", **seconds, "findings": findings}
+    return {
+        "summary": f"ends with {told['exit_code']}; not ok: {', '.join(bad) or 'nothing'}",
+        **seconds,
+        "findings": findings,
+    }
 
 
 def demo(session: Session) -> dict[str, Any]:
@@ -47,10 +51,15 @@ def backends(session: Session) -> dict[str, Any]:
     model = session.model("tiny")
     rows = session.rows(model, count=4 * FEW)
     for engine in BACKENDS:
-        run = train(session, engine, "--model", model, "--data", rows, "--batch-size", "4", "--max-steps", "4", engine=engine)
+        run = train(
+            session, engine, "--model", model, "--data", rows, "--batch-size", "4", "--max-steps", "4", engine=engine
+        )
         session.say(**{engine: run.figures(warmup_steps=1)})
     first = [session.answer[engine]["losses"][0] for engine in BACKENDS]
-    return {"summary": ", ".join(f"{engine} {loss:.5f}" for engine, loss in zip(BACKENDS, first, strict=True)) + " at step 1"}
+    return {
+        "summary": ", ".join(f"{engine} {loss:.5f}" for engine, loss in zip(BACKENDS, first, strict=True))
+        + " at step 1"
+    }
 
 
 STEPS = (

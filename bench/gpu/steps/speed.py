@@ -26,11 +26,26 @@ MORE = (
     "trl-packing",
     "trl-liger",
 )
-TINY = ("--steps", "3", "--warmup-steps", "1", "--samples", "4", "--repeats", "1", "--budget-tokens", "512", "--floor-seconds", "0")
+TINY = (
+    "--steps",
+    "3",
+    "--warmup-steps",
+    "1",
+    "--samples",
+    "4",
+    "--repeats",
+    "1",
+    "--budget-tokens",
+    "512",
+    "--floor-seconds",
+    "0",
+)
 OFTEN = 12
 
 
-def compared(size: str, arms: tuple[str, ...], *, repeats: int, rows: str, budget_tokens: int) -> Callable[[Session], dict[str, Any]]:
+def compared(
+    size: str, arms: tuple[str, ...], *, repeats: int, rows: str, budget_tokens: int
+) -> Callable[[Session], dict[str, Any]]:
     """Work that measures these arms on a model: `small` or `large`."""
 
     def work(session: Session) -> dict[str, Any]:
@@ -51,7 +66,7 @@ def compared(size: str, arms: tuple[str, ...], *, repeats: int, rows: str, budge
         warmup = 1 if session.is_tiny else DEFAULTS["cuda"]["warmup_steps"]
         found = {arm: speeds(lines, model=model, rows=rows, arm=arm, warmup=warmup) for arm in chosen}
         missing = sorted(set(arms) - set(chosen))
-        session.say(arms=found, left_out={arm: "unsloth is not installed (--unsloth-wheels DIR)" for arm in missing})
+        session.say(arms=found, left_out=dict.fromkeys(missing, "unsloth is not installed (--unsloth-wheels DIR)"))
         session.say(summary=", ".join(f"{arm} {told(each)}" for arm, each in found.items()))
         if session.answer["exit_code"] == LEFT:
             raise Left("slices are left")

@@ -72,14 +72,18 @@ def command(*arguments: str | Path, settings: Mapping[str, Any]) -> list[str]:
     return [sys.executable, "-m", "loradock", "train", "--skip-env-check", *map(str, arguments), *sets]
 
 
-def train(session: Session, name: str, *arguments: str | Path, ends_with: tuple[int, ...] = (0,), **settings: Any) -> Run:
+def train(
+    session: Session, name: str, *arguments: str | Path, ends_with: tuple[int, ...] = (0,), **settings: Any
+) -> Run:
     """Train into a fresh directory of the step; keys of `settings` have `__` for a dot."""
     directory = session.folder() / name
     shutil.rmtree(directory, ignore_errors=True)
     return resume(session, name, *arguments, ends_with=ends_with, **settings)
 
 
-def resume(session: Session, name: str, *arguments: str | Path, ends_with: tuple[int, ...] = (0,), **settings: Any) -> Run:
+def resume(
+    session: Session, name: str, *arguments: str | Path, ends_with: tuple[int, ...] = (0,), **settings: Any
+) -> Run:
     """The same command over the directory that is there."""
     directory = session.folder() / name
     chosen = {key.replace("__", "."): value for key, value in settings.items()}
