@@ -24,8 +24,9 @@ from bench.gpu.results import Results
 from bench.gpu.runner import END_SECONDS, Runner, sweep
 from bench.gpu.steps import STEPS
 from bench.gpu.steps.base import Step
+from loradock import signals
 
-LEFT, USAGE, UNFIT = 3, 2, 71
+USAGE, LEFT, UNFIT, STOPPED = 2, 3, 71, 130
 NOTE = "training commands have --skip-env-check: the step env-check is the proof, once, and its findings are a result"
 
 
@@ -136,7 +137,12 @@ def main() -> int:
         deadline=began + seconds,
         unsloth_packages=str(Path(options.unsloth_wheels, "site").resolve()) if options.unsloth_wheels else "",
     )
-    runner.run()
+    signals.install()
+    try:
+        runner.run()
+    except KeyboardInterrupt:
+        print(f"stopped by {signals.requested()}; the same command goes on", file=sys.stderr)
+        return STOPPED
     left = [step.name for step in runner.left()]
     print(f"results: {out / 'results.md'}", file=sys.stderr)
     if left:

@@ -22,6 +22,7 @@ MARK = "LORADOCK_GPU_RUN"
 END_SECONDS = 10.0
 """At the end of a call, for the last results."""
 LOG_BYTES = 8 << 20
+SWEEP_SECONDS, PASS_SECONDS = 10.0, 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,16 +116,35 @@ class Runner:
         return said
 
 
-def sweep(out: Path) -> list[int]:
-    """Kill every process that a step of a call with this `out` has left; their numbers."""
-    killed: list[int] = []
+def sweep(out: Path) -> set[int]:
+    """Kill every process that a step of a call with this `out` has left, and wait for their end; their numbers.
+
+    Looked at least twice: a process in the middle of its start shows no environment yet.
+    """
+    killed: set[int] = set()
+    ends = time.monotonic() + SWEEP_SECONDS
+    is_first = True
+    while (found := marked(out)) or is_first:
+        for number in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        killed |= found
+        if time.monotonic() > ends:
+            break
+        is_first = False
+        time.sleep(PASS_SECONDS)
+    return killed
+
+
+def marked(out: Path) -> set[int]:
+    """Processes with the mark of `out` in their environment; none that has ended."""
     mark = f"{MARK}={out}".encode()
+    found: set[int] = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended, or is another user's
             if mark in (folder / "environ").read_bytes().split(b"\0"):
-                os.kill(int(folder.name), signal.SIGKILL)
-                killed.append(int(folder.name))
-    return killed
+                found.add(int(folder.name))
+    return found
 
 
 def shorten(log: Path) -> None:

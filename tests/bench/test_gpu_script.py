@@ -208,12 +208,13 @@ def test_what_a_step_leaves_behind_in_another_session_is_killed(tmp_path: Path) 
     left = subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: str(tmp_path)}, start_new_session=True)
     other = subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: str(tmp_path / "other")})
     try:
-        assert sweep(tmp_path) == [left.pid]
+        assert sweep(tmp_path) == {left.pid}
         assert left.wait() == -signal.SIGKILL
         assert other.poll() is None
     finally:
-        other.kill()
-        other.wait()
+        for process in (left, other):
+            process.kill()
+            process.wait()
 
 
 def test_an_answer_of_other_code_is_kept_until_the_step_is_run_again(tmp_path: Path) -> None:

@@ -21,27 +21,28 @@ POLL_SECONDS = 0.2
 STOPPED = (75, 76)
 LEFT_BYTES = 12 * 2**30
 """That the other process leaves of the GPU."""
-TIGHT = {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.02"}
+TIGHT = {"PYTORCH_CUDA_ALLOC_CONF": "per_process_memory_fraction:0.0015"}
 """A rehearsal's GPU, which a tiny model could not fill: the allocator itself refuses what goes beyond this share."""
 
 
 def too_much(session: Session) -> dict[str, Any]:
     """A micro-batch that no GPU holds: halved until it fits, and then the loss is that of the smaller one."""
-    return refused_at_first(session, "--batch-size", "256", train__micro_batch=256, train__checkpointing="false")
+    return refused_at_first(session, micro_batch=64 if session.is_tiny else 256)
 
 
 def beside(session: Session) -> dict[str, Any]:
     """A run that would fit, beside a process that takes most of the memory."""
     with held(LEFT_BYTES):
-        return refused_at_first(session, "--batch-size", "64", train__micro_batch=64, train__checkpointing="false")
+        return refused_at_first(session, micro_batch=64)
 
 
-def refused_at_first(session: Session, *arguments: str, **settings: Any) -> dict[str, Any]:
+def refused_at_first(session: Session, *, micro_batch: int) -> dict[str, Any]:
     """Train with too much, and again with what the first run came down to from the start."""
+    settings: dict[str, Any] = {"train__micro_batch": micro_batch, "train__checkpointing": "false"}
     model = session.model(session.small)
     rows = session.rows(model, name="fixed-512" if session.is_tiny else "fixed-2048", count=512)
     tight = TIGHT if session.is_tiny else {}
-    shared = ("--model", model, "--data", rows, "--max-steps", "2", *arguments)
+    shared = ("--model", model, "--data", rows, "--max-steps", "2", "--batch-size", str(micro_batch))
     with environment(tight):
         run = train(session, "full", *shared, train__packing="false", engine="fast", **settings)
     shrunk = run.record.get("shrunk", [])
@@ -97,7 +98,7 @@ def continued(**settings: Any) -> Callable[[Session], dict[str, Any]]:
 
     def work(session: Session) -> dict[str, Any]:
         model = session.model(session.small)
-        batch, steps = (2, 24) if session.is_tiny else (16, 30)
+        batch, steps = (2, 24) if session.is_tiny else (16, 60)
         rows = session.rows(model, count=batch * steps)
         shape = ("--model", model, "--data", rows, "--batch-size", str(batch), "--max-steps", str(steps))
         whole = train(session, "whole", *shape, checkpoints__every=steps, **settings)

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 from bench.gpu.steps.base import Failed, Session, Step
 from bench.gpu.steps.equality import SEVERAL
 from bench.gpu.steps.trainings import train
 
-MODES = ("off", "default", "reduce-overhead", "max-autotune")
 READS, WORK = 200, 400
 
 
-def compiled(session: Session) -> dict[str, Any]:
-    """Each mode of train.compile on the TRL engine; a mode that fails keeps its reason."""
-    model = session.model(session.small)
-    batch, steps = (2, 3) if session.is_tiny else (16, 12)
-    rows = session.rows(model, name="fixed-512", count=batch * steps)
-    shape = ("--model", model, "--data", rows, "--batch-size", str(batch), "--max-steps", str(steps))
-    modes: dict[str, Any] = {}
-    for mode in MODES[:2] if session.is_tiny else MODES:
-        try:
-            run = train(session, mode, *shape, engine="trl", train__compile=mode, checkpoints__every=steps)
-            modes[mode] = run.figures(warmup_steps=steps // 2)
-        except Failed as error:
-            modes[mode] = {"failed": str(error)}
-        session.say(modes=modes, summary=", ".join(f"{name} {speed_of(each)}" for name, each in modes.items()))
-    return {}
+def compiled(*modes: str) -> Callable[[Session], dict[str, Any]]:
+    """Work that trains with each of these modes of train.compile on the TRL engine; one that fails keeps its reason."""
+
+    def work(session: Session) -> dict[str, Any]:
+        model = session.model(session.small)
+        batch, steps = (2, 3) if session.is_tiny else (16, 12)
+        rows = session.rows(model, name="fixed-512", count=batch * steps)
+        shape = ("--model", model, "--data", rows, "--batch-size", str(batch), "--max-steps", str(steps))
+        found: dict[str, Any] = {}
+        for mode in modes:
+            try:
+                run = train(session, mode, *shape, engine="trl", train__compile=mode, checkpoints__every=steps)
+                found[mode] = run.figures(warmup_steps=steps // 2)
+            except Failed as error:
+                found[mode] = {"failed": str(error)}
+            session.say(modes=found, summary=", ".join(f"{name} {speed_of(each)}" for name, each in found.items()))
+        return {}
+
+    return work
 
 
 def speed_of(found: dict[str, Any]) -> str:
@@ -82,10 +86,27 @@ def net_check(session: Session) -> dict[str, Any]:
 STEPS = (
     Step(
         name="compile",
-        about="train --set engine=trl --set train.compile=MODE at TinyLlama's shape",
+        about="train --set engine=trl at TinyLlama's shape, with train.compile=off and default",
         questions=(22,),
-        work=compiled,
+        work=compiled("off", "default"),
+        seconds=300,
+        runs=2,
+    ),
+    Step(
+        name="compile-graphs",
+        about="the same with train.compile=reduce-overhead",
+        questions=(22,),
+        work=compiled("reduce-overhead"),
+        seconds=300,
+        runs=2,
+    ),
+    Step(
+        name="compile-autotune",
+        about="the same with train.compile=max-autotune",
+        questions=(22,),
+        work=compiled("max-autotune"),
         seconds=480,
+        runs=2,
     ),
     Step(name="monitoring", about="bench.monitoring", questions=(28,), work=monitoring, seconds=400),
     Step(

@@ -26,20 +26,7 @@ MORE = (
     "trl-packing",
     "trl-liger",
 )
-TINY = (
-    "--steps",
-    "3",
-    "--warmup-steps",
-    "1",
-    "--samples",
-    "4",
-    "--repeats",
-    "1",
-    "--budget-tokens",
-    "512",
-    "--floor-seconds",
-    "0",
-)
+TINY = ("--steps", "3", "--warmup-steps", "1", "--samples", "4", "--repeats", "1", "--budget-tokens", "512")
 OFTEN = 12
 
 
@@ -58,7 +45,19 @@ def compared(
         unsloth = ("--unsloth-python", sys.executable, "--unsloth-packages", session.unsloth_packages)
         places = ("--work", Path(session.work), "--results", results, "--name", NAME)
         session.python(
-            *("-m", "bench.train", "--device", "cuda", "--skip-env-check", "--models", model, "--rows", rows),
+            *(
+                "-m",
+                "bench.train",
+                "--device",
+                "cuda",
+                "--skip-env-check",
+                "--floor-seconds",
+                "0",
+                "--models",
+                model,
+                "--rows",
+                rows,
+            ),
             *("--arms", *chosen, *shape, *seconds, *places, *(unsloth if session.unsloth_packages else ())),
             ends_with=(0, LEFT),
         )
