@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable
 from typing import Any
 
-from bench.gpu.steps.base import Session, Step
+from bench.gpu.steps.base import Left, Session, Step
 
 TOP = 5
 
@@ -49,14 +49,13 @@ def profiled(size: str, *settings: str) -> Callable[[Session], dict[str, Any]]:
 
 def seed_table(session: Session) -> dict[str, Any]:
     """What brakes the seed's settings on a 7B model."""
-    short = ("--trials", "engine-fast,micro-batch-x2") if session.is_tiny else ()
+    short = ("--trials", "rank-8") if session.is_tiny else ()
     return diagnosed(session, session.large, "--preset", "seed-003", *short)
 
 
 def forked(session: Session) -> dict[str, Any]:
-    """Two trials in processes that are forked one after another on one GPU."""
-    short = ("--trials", "engine-trl")
-    return diagnosed(session, session.small, *(short if session.is_tiny else ("--trials", "micro-batch-x2,engine-trl")))
+    """Trials in processes that are forked one after another on one GPU."""
+    return diagnosed(session, session.small, "--trials", "lora-rank-x0.5,engine-trl")
 
 
 def diagnosed(session: Session, name: str, *arguments: str) -> dict[str, Any]:
@@ -64,27 +63,18 @@ def diagnosed(session: Session, name: str, *arguments: str) -> dict[str, Any]:
     model = session.model(name)
     steps = (2, 1) if session.is_tiny else (8, 2)
     rows = session.rows(model, count=64 if session.is_tiny else 2048)
-    budget = max(20, int(session.seconds_left - 90))
+    budget = 45 if session.is_tiny else max(20, int(session.seconds_left - 90))
     text = session.python(
         *("-m", "loradock", "diagnose", "--json", "--model", model, "--data", rows, *arguments),
-        *(
-            "--steps",
-            str(steps[0]),
-            "--warmup-steps",
-            str(steps[1]),
-            "--budget",
-            f"{20 if session.is_tiny else budget}s",
-        ),
+        *("--steps", str(steps[0]), "--warmup-steps", str(steps[1]), "--budget", f"{budget}s"),
         *("--output", session.folder("diagnosis")),
     )
     told = json.loads(text)
-    return {"summary": sentence(told), "diagnosis": told}
-
-
-def sentence(told: dict[str, Any]) -> str:
-    """The verdict in a line."""
-    verdict = told.get("verdict", {})
-    return verdict.get("sentence", "") if isinstance(verdict, dict) else str(verdict)
+    trials = {each["name"]: each.get("conclusion", "") for each in told["rows"]}
+    session.say(summary=told["summary"], trials=trials, diagnosis=told)
+    if not told["is_complete"] and not session.is_tiny:
+        raise Left("trials are left")
+    return {}
 
 
 STEPS = (
@@ -105,10 +95,11 @@ STEPS = (
         questions=(24,),
         work=seed_table,
         seconds=510,
+        least_seconds=300,
     ),
     Step(
         name="trials",
-        about="diagnose --trials micro-batch-x2,engine-trl at TinyLlama's shape",
+        about="diagnose --trials lora-rank-x0.5,engine-trl at TinyLlama's shape",
         questions=(26,),
         work=forked,
         seconds=300,
