@@ -12,7 +12,8 @@ from typing import Any
 
 from bench.gpu.steps.base import Session
 
-LINES = ("self-check:", "largest pass:", "attention over documents:", "dtypes:")
+FELL_BACK = "compile: off ("
+LINES = ("self-check:", "largest pass:", "attention over documents:", "dtypes:", FELL_BACK)
 
 
 @dataclass(frozen=True, kw_only=True)
