@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import fcntl
+import math
 import os
 import sys
 import time
@@ -107,7 +108,7 @@ def main() -> int:
     needed = longest.least(is_tiny=options.tiny) + 2 * END_SECONDS
     if needed > seconds:
         what = f"--minutes {options.minutes:g} is too short for the step {longest.name}"
-        return refuse(what, f"--minutes {needed / 60:.1f}, or --only with shorter steps", code=USAGE)
+        return refuse(what, f"--minutes {math.ceil(needed / 6) / 10}, or --only with shorter steps", code=USAGE)
     out: Path = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     options.work.mkdir(parents=True, exist_ok=True)

@@ -269,9 +269,9 @@ def test_a_wheel_that_was_slimmed_records_what_it_still_holds(tmp_path: Path) ->
 
 
 def test_a_call_that_is_too_short_for_a_step_says_how_long_it_must_be(tmp_path: Path) -> None:
-    options = ["--minutes", "2", "--only", "diagnose-7b", "--out", str(tmp_path / "out")]
+    options = ["--minutes", "2", "--only", "memory-7b", "--out", str(tmp_path / "out")]
     done = subprocess.run(
         [sys.executable, "-m", "bench.gpu", *options], cwd=ROOT, capture_output=True, text=True, env=environment()
     )
     assert done.returncode == 2
-    assert "error: --minutes 2 is too short for the step diagnose-7b\nhint: --minutes 8.8" in done.stderr
+    assert "error: --minutes 2 is too short for the step memory-7b\nhint: --minutes 7.4" in done.stderr
