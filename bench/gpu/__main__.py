@@ -73,10 +73,10 @@ def refuse(what: str, hint: str, *, code: int) -> int:
 
 def notes_of(stack: dict[str, Any], options: argparse.Namespace) -> list[str]:
     """What is out of the ordinary about this stack, for whoever reads the results."""
-    notes = [NOTE]
+    notes = [NOTE, f"loradock from src by PYTHONPATH, for {sys.executable}"]
     if stack["unpinned"]:
         others = ", ".join(f"{name} {versions}" for name, versions in stack["unpinned"].items())
-        notes.append(f"not the locked packages, the host's own: {others}; loradock from src by PYTHONPATH")
+        notes.append(f"not the locked packages, the host's own: {others}")
     given = {"--wheels": options.wheels, "--unsloth-wheels": options.unsloth_wheels}
     notes += [f"{option}: {', '.join(wheels_in(folder))}" for option, folder in given.items() if folder]
     if options.tiny:

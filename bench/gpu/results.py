@@ -97,10 +97,9 @@ class Results:
         for step in STEPS:
             entry = self.content["steps"].get(step.name)
             if entry and question.number in step.questions:
-                told = entry.get("reason") if entry["outcome"] != DONE else None
-                summary = entry.get("answer", {}).get("summary", "")
-                words = "; ".join(part for part in (told, summary) if part)
-                found.append(f"{step.name}: {entry['outcome'] + ': ' if entry['outcome'] != DONE else ''}{words}")
+                parts = ["" if entry["outcome"] == DONE else entry["outcome"], entry.get("reason", "")]
+                told = "; ".join(part for part in (*parts, entry.get("answer", {}).get("summary", "")) if part)
+                found.append(f"{step.name}: {told}")
         return cell(". ".join(found) or (question.by_hand and "not by the script"))
 
 

@@ -16,17 +16,8 @@ from typing import Any
 from bench.floor.machine import ROOT, described
 
 NEEDED = (
-    "torch",
-    "transformers",
-    "trl",
-    "peft",
-    "bitsandbytes",
-    "accelerate",
-    "datasets",
-    "pydantic",
-    "click",
-    "rich",
-    "yaml",
+    *("torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "datasets"),
+    *("pydantic", "click", "rich", "yaml", "httpx", "matplotlib", "pynvml"),
 )
 CODE = ("src", "bench", "tests/gpu")
 OWN = "bench/gpu"
