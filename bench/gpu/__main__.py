@@ -50,8 +50,8 @@ def parser() -> argparse.ArgumentParser:
     add("--again", type=names, default=(), metavar="STEP,...", help="forget what these steps found, and run them again")
     add("--tiny", action="store_true", help="a rehearsal: tiny models, few steps")
     add("--list", action="store_true", help="print the steps, run nothing")
-    add("--wheels", metavar="DIR", help="packages that the host lacks (scripts/gpu-wheels DIR); into DIR/site")
-    add("--unsloth-wheels", metavar="DIR", help="those of unsloth (scripts/gpu-wheels DIR unsloth); into DIR/site")
+    add("--wheels", metavar="DIR", help="packages that the host lacks (scripts/gpu-wheels DIR); into DIR/site-packages")
+    add("--unsloth-wheels", metavar="DIR", help="those of unsloth (scripts/gpu-wheels DIR unsloth); into DIR/site-packages")
     add("--python", metavar="PATH", help="in place of .venv's, else the host's python3")
     return made
 
@@ -136,7 +136,7 @@ def main() -> int:
         work=options.work.resolve(),
         is_tiny=options.tiny,
         deadline=began + seconds,
-        unsloth_packages=str(Path(options.unsloth_wheels, "site").resolve()) if options.unsloth_wheels else "",
+        unsloth_packages=str(Path(options.unsloth_wheels, "site-packages").resolve()) if options.unsloth_wheels else "",
     )
     signals.install()
     try:

@@ -252,7 +252,7 @@ def test_wheels_are_installed_beside_themselves_and_a_machine_without_a_gpu_is_r
     done = subprocess.run([ROOT / "scripts" / "gpu", *options], env=hidden, capture_output=True, text=True)
     assert done.returncode == 71
     assert "error: torch sees no GPU" in done.stderr
-    assert (folder / "site" / "proof.py").exists()
+    assert (folder / "site-packages" / "proof.py").exists()
     assert not (tmp_path / "out" / "results.json").exists()
 
 
