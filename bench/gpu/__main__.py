@@ -51,7 +51,11 @@ def parser() -> argparse.ArgumentParser:
     add("--tiny", action="store_true", help="a rehearsal: tiny models, few steps")
     add("--list", action="store_true", help="print the steps, run nothing")
     add("--wheels", metavar="DIR", help="packages that the host lacks (scripts/gpu-wheels DIR); into DIR/site-packages")
-    add("--unsloth-wheels", metavar="DIR", help="those of unsloth (scripts/gpu-wheels DIR unsloth); into DIR/site-packages")
+    add(
+        "--unsloth-wheels",
+        metavar="DIR",
+        help="those of unsloth (scripts/gpu-wheels DIR unsloth); into DIR/site-packages",
+    )
     add("--python", metavar="PATH", help="in place of .venv's, else the host's python3")
     return made
 
