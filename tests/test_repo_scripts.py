@@ -15,7 +15,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPTS = ("scripts/run", "scripts/test", "scripts/check", "scripts/lock", "scripts/real-model", ".ci/run")
+SCRIPTS = (
+    "scripts/run",
+    "scripts/test",
+    "scripts/check",
+    "scripts/lock",
+    "scripts/real-model",
+    "scripts/gpu",
+    "scripts/gpu-wheels",
+    ".ci/run",
+)
 
 
 def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -47,6 +47,11 @@ ARMS: dict[str, Arm] = {
         settings={"batch": "padding-free", "checkpointing": False},
     ),
     "ours": Arm(kind="loradock", about="the fast engine, nothing tuned", settings={"set": [FAST]}),
+    "ours-graphs": Arm(
+        kind="loradock",
+        about="the fast engine with micro-steps replayed from CUDA graphs",
+        settings={"set": [FAST, "train.cuda_graphs=true"]},
+    ),
     "ours-trl": Arm(kind="loradock", about="our reference engine, nothing tuned", settings={"set": ["engine=trl"]}),
     **{
         f"ours-without-{name}": Arm(
