@@ -50,8 +50,11 @@ CAPPED_SCORE_BYTES = 12
 operators, 14 in half precision and 16 in float32; a card's softmax needs 2 less in half precision."""
 CAPPED_MASK_BYTES = 1
 """Of one mask for all heads."""
-FRAGMENTATION = 0.08
-"""Of what comes and goes with a micro-batch. An assumption, to be measured on a card."""
+ALLOCATOR_FLOOR_BYTES = 160 << 20
+FRAGMENTATION = 0.02
+"""What torch's allocator reserves beyond its tensors' bytes, with expandable segments."""
+CPU_FRAGMENTATION = 0.08
+"""Of what comes and goes with a micro-batch, on a CPU. An assumption."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +101,8 @@ class FastMemory:
             "in flight": self.in_flight(shape),
             "batch": shape.tokens * BATCH_BYTES_A_TOKEN,
         }
-        parts = {**self.fixed, "dense weights": self.dense_layer * shape.cached, **moving}
-        parts["fragmentation"] = int(sum(moving.values()) * FRAGMENTATION)
+        held = {"dense weights": self.dense_layer * shape.cached, "dequantised layer": self.dense_room(shape)}
+        parts = {**self.fixed, **held, **moving, "fragmentation": self.fragmentation(sum(moving.values()))}
         return {**parts, "total": sum(parts.values())}
 
     def total(self, shape: Shape) -> int:
@@ -115,6 +118,17 @@ class FastMemory:
     def is_nf4(self) -> bool:
         """Whether matrices are made dense for each product."""
         return self.setting.quantization == "nf4"
+
+    def dense_room(self, shape: Shape) -> int:
+        """Bytes of the room on a GPU in which one matrix after the other is made dense; see `engine.fast.weights`."""
+        is_used = self.is_nf4 and self.setting.on_gpu and shape.cached < self.widths.layers
+        return self.widths.widest * self.bytes * is_used
+
+    def fragmentation(self, moving: int) -> int:
+        """What the allocator holds beyond its tensors, while so many bytes come and go with a micro-batch."""
+        if not self.setting.on_gpu:
+            return int(moving * CPU_FRAGMENTATION)
+        return ALLOCATOR_FLOOR_BYTES + int(moving * FRAGMENTATION)
 
     def kept_by_layer(self, tokens: int) -> int:
         """Bytes that a plain layer keeps from forward to backward."""
@@ -132,7 +146,8 @@ class FastMemory:
     def in_flight(self, shape: Shape) -> int:
         """Bytes of the widest moment beyond what is kept, in training or in evaluation."""
         tokens, layers = shape.tokens, self.widths.layers
-        layer, has_dense = self.kept_by_layer(tokens), self.is_nf4 and shape.cached < layers
+        layer = self.kept_by_layer(tokens)
+        has_dense = self.is_nf4 and not self.setting.on_gpu and shape.cached < layers
         moments = [self._in_layer(shape, has_dense=has_dense and not shape.cached)]
         if has_dense and shape.cached:  # below the cached layers, which have given back what they kept
             plain = min(shape.cached, layers - shape.checkpointed)
