@@ -50,9 +50,12 @@ CAPPED_SCORE_BYTES = 12
 operators, 14 in half precision and 16 in float32; a card's softmax needs 2 less in half precision."""
 CAPPED_MASK_BYTES = 1
 """Of one mask for all heads."""
+
 ALLOCATOR_FLOOR_BYTES = 160 << 20
-FRAGMENTATION = 0.02
-"""What torch's allocator reserves beyond its tensors' bytes, with expandable segments."""
+FRAGMENTATION = 0.015
+"""What torch's allocator reserves on a GPU beyond its tensors' bytes, and the share of what comes and goes with a
+micro-batch: cuBLAS' workspace (32 MiB), segments of 2 MiB for tensors below 1 MiB, pages of 20 MiB for the others, and
+what lies between them. Measured with expandable segments at 96 shapes of four models (bench.memory --allocator)."""
 CPU_FRAGMENTATION = 0.08
 """Of what comes and goes with a micro-batch, on a CPU. An assumption."""
 
@@ -62,7 +65,7 @@ class Setting:
     """What is decided before the shape of a pass: how weights are held, what computes, and how long documents are.
 
     `has_flash`: FlashAttention-2's kernels compute attention, else each document is computed by itself.
-    `longest_tokens` and `mean_tokens` are of a document.
+    `longest_tokens` and `mean_tokens` are of a document. `runtime_bytes`: what the process has beside its tensors.
     """
 
     quantization: str
@@ -73,6 +76,7 @@ class Setting:
     has_flash: bool
     longest_tokens: int
     mean_tokens: float
+    runtime_bytes: int = RUNTIME_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +173,7 @@ class FastMemory:
             "expanded scales": int(model.linear_parameters * SCALE_BYTES_A_WEIGHT) if is_expanded else 0,
             "adapters and gradients": adapters * (ADAPTER_BYTES + copies),
             "optimiser state": adapters * OPTIMIZER_BYTES,
-            "runtime": RUNTIME_BYTES,
+            "runtime": setting.runtime_bytes,
         }
 
     def _in_layer(self, shape: Shape, *, has_dense: bool) -> int:
