@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,12 +19,14 @@ from bench.memory.models import adapted, facts, flat_batch
 from bench.train.models import settings
 from loradock.commands.train import ALLOCATOR
 from loradock.engine.fast.attention.flash_torch import FlashTorch
+from loradock.engine.fast.batch import FlatBatch
 from loradock.engine.fast.kernels import fused
 from loradock.engine.fast.model import FastModel
 from loradock.engine.fast.optimizer import FlatAdamW
 from loradock.memory.fast import FastMemory, Setting, Shape
 
 DOCUMENT = 166
+POSITIONS = 1024
 RANK = 16
 VARIED = 4
 """Passes of 80 to 100 % of the budget after the largest one, as packs differ."""
@@ -86,6 +88,11 @@ def empty() -> None:
     torch.cuda.empty_cache()
 
 
+def documents(tokens: int) -> FlatBatch:
+    """Documents of `DOCUMENT` tokens on the device, every token supervised but the last of each."""
+    return flat_batch(tokens, document=DOCUMENT, device="cuda")
+
+
 class FastPasses:
     """One model on the device, whose passes by the fast engine are measured shape by shape."""
 
@@ -111,7 +118,7 @@ class FastPasses:
         """The fast engine's view of the model, as `loradock train` makes it."""
         engine = FastModel(
             self.model,
-            positions=DOCUMENT,
+            positions=POSITIONS,
             dtype=torch.bfloat16,
             attention=FlashTorch(),
             kernels=fused,
@@ -121,15 +128,10 @@ class FastPasses:
         engine.keep_dense(shape.cached)
         return engine
 
-    def step(self, engine: FastModel) -> Callable[[int], torch.Tensor]:
-        """A micro-step of so many tokens, every one supervised but the last of each document."""
-
-        @torch.no_grad()
-        def step(tokens: int) -> torch.Tensor:
-            batch = flat_batch(tokens, document=DOCUMENT, device="cuda")
-            return engine.loss_and_gradients(batch, scale=1 / tokens)
-
-        return step
+    @torch.no_grad()
+    def step(self, engine: FastModel, batch: FlatBatch) -> torch.Tensor:
+        """A micro-step."""
+        return engine.loss_and_gradients(batch, scale=1 / batch.tokens)
 
     def of(self, shape: Shape) -> Taken:
         """The largest pass, an update, passes that differ, and an evaluation."""
@@ -137,18 +139,17 @@ class FastPasses:
             engine = self.engine(shape)
             adapters, draw = engine.adapters, random.Random(0)
             optimizer = FlatAdamW(adapters, adapters.parameters, learning_rate=1e-4, weight_decay=0.0)
-            step = self.step(engine)
-            step(shape.tokens)
+            self.step(engine, documents(shape.tokens))
             with torch.no_grad():
                 optimizer.step()
-            step(shape.tokens)  # now beside the optimiser's state
+            self.step(engine, documents(shape.tokens))  # now beside the optimiser's state
             for _ in range(VARIED):
-                step(int(shape.tokens * draw.uniform(0.8, 1.0)))
+                self.step(engine, documents(int(shape.tokens * draw.uniform(0.8, 1.0))))
             with torch.no_grad():
-                engine.loss(flat_batch(shape.tokens, document=DOCUMENT, device="cuda"))
+                engine.loss(documents(shape.tokens))
             allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
             engine.keep_dense(0)
-            del engine, optimizer, adapters, step
+            del engine, optimizer, adapters
         parts = self.expected.parts(shape)
         return Taken(
             model=self.name,

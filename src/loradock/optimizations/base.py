@@ -256,6 +256,10 @@ class Question:
         """Tokens of an optimiser step that fall to one process, in the mean."""
         return self.samples_per_rank * self.data.mean_tokens
 
+    def passes(self, budget: int) -> int:
+        """Micro-steps of `budget` tokens at most that a full optimiser step takes."""
+        return max(1, math.ceil(self.step_tokens * self.fullest / budget))
+
     @property
     def rows(self) -> speed.Rows:
         """What the time of a pass hangs on, of the data."""
