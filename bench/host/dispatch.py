@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from bench.memory.allocator import FastPasses
+from bench.floor.machine import commit, stack
+from bench.host.measures import quiet_machine
+from bench.memory.allocator import FastPasses, as_a_run_does
 from bench.memory.models import flat_batch
 from bench.memory.trl import TrlPasses
 from loradock.memory.fast import Shape
@@ -51,11 +56,9 @@ def arms(name: str, *, layers: int | None, tokens: int) -> Iterator[tuple[str, C
     """Each arm's name, its micro-step of so many tokens, and the model's layers; one model at a time on the device."""
     passes = FastPasses(name, layers=layers)
     for arm, again, cached in (("fast", 0, 0), ("fast, recomputed", 1, 0), ("fast, cached", 0, 1)):
-        engine = passes.engine(
-            Shape(tokens=tokens, checkpointed=again * passes.layers, cached=cached * passes.layers)
-        )
+        engine = passes.engine(Shape(tokens=tokens, checkpointed=again * passes.layers, cached=cached * passes.layers))
         batch = flat_batch(tokens, document=min(DOCUMENT, tokens), device="cuda")
-        yield arm, lambda engine=engine, batch=batch: passes.step(engine, batch), passes.layers
+        yield arm, partial(passes.step, engine, batch), passes.layers
         engine.keep_dense(0)
         del engine
     del passes
@@ -98,9 +101,25 @@ def timed(step: Callable[[], Any]) -> float:
     return 1e3 * (time.thread_time() - begin)
 
 
+def write(models: Iterable[str], *, layers: int | None, tokens: int, rounds: int, folder: Path) -> None:
+    """Measure and write dispatch.json and dispatch.md."""
+    as_a_run_does()
+    with quiet_machine():
+        rows = [row for name in models for row in measured(name, layers=layers, tokens=tokens, rounds=rounds)]
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {"commit": commit(), "stack": stack(), "tokens": tokens, "rounds": rounds, "rows": rows}
+    (folder / "dispatch.json").write_text(json.dumps(content, indent=1) + "\n")
+    heading = f"One micro-step of {tokens} tokens in bfloat16, sm90; launches that do nothing, least of {rounds} turns."
+    (folder / "dispatch.md").write_text(f"{heading}\n\n{table(rows)}")
+    print(table(rows))
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """The figures as Markdown."""
-    lines = ["| model | layers | arm | launches | waits | host ms, least (median) |", "| --- | ---: | --- | ---: | ---: | ---: |"]
+    lines = [
+        "| model | layers | arm | launches | waits | host ms, least (median) |",
+        "| --- | ---: | --- | ---: | ---: | ---: |",
+    ]
     for row in rows:
         shown = (row["model"], row["layers"], row["arm"], row.get("launches", "-"), row.get("waits", "-"))
         lines.append(f"| {' | '.join(map(str, shown))} | {row['ms']:.1f} ({row['median_ms']:.1f}) |")

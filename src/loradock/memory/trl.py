@@ -12,8 +12,8 @@ have an adapter, the layer keeps
 
 which is 212 KiB for Llama-3-8B. That is a CPU's: on a GPU PEFT sees that autocast is on and leaves the input as it is,
 so adapters with a common input keep it once, and no copy of it where there is no dropout; with a mask, keys and values
-are kept for every query head: 192 KiB. A checkpointed layer keeps its input, h, only. SDPA with a mask (all but flash-attn)
-keeps one of its own a layer: tokens x tokens when packed.
+are kept for every query head: 192 KiB. A checkpointed layer keeps its input, h, only. SDPA with a mask (all but
+flash-attn) keeps one of its own a layer: tokens x tokens when packed.
 """
 
 from __future__ import annotations
