@@ -1,4 +1,4 @@
-"""What CUDA itself takes of a GPU: from the device where there is one, with other processes' share and MIG's told apart."""
+"""What CUDA itself takes of a GPU, by the device where there is one; other processes' share and MIG's told apart."""
 
 from __future__ import annotations
 
