@@ -44,7 +44,7 @@ def test_the_same_passes_are_replayed_on_a_fast_gpu_and_not_on_a_slow_one() -> N
 
 
 def test_without_a_kernel_for_all_documents_there_is_nothing_to_replay() -> None:
-    assert "document by document" in decided("v100", micro_batch=1).why
+    assert "document by document" in decided("t4", micro_batch=1).why
 
 
 def test_buffers_of_their_own_have_to_fit() -> None:
