@@ -24,11 +24,11 @@ KERNEL_SECONDS = 3e-6
 """Assumed: what a kernel costs besides its work, where launches keep ahead of the card."""
 FAST_KERNELS_A_LAYER = 65
 """Counted for Llama-3-8B (bench/host), forward and backward: 64.8; 86.8 with checkpointing."""
-FAST_HOST_SECONDS_A_LAYER = 0.0225 / 32
+FAST_HOST_SECONDS_A_LAYER = 0.0241 / 32
 """Of a micro-step, Mistral-7B's depth, through CUDA's own dispatch with launches that do nothing (bench/results/host/
 dispatch.md), so without the driver's part."""
-FAST_CHECKPOINTED_SECONDS = 0.0105 / 32
-FAST_CACHED_SECONDS = 0.0035 / 32
+FAST_CHECKPOINTED_SECONDS = (0.0327 - 0.0241) / 32
+FAST_CACHED_SECONDS = (0.0241 - 0.0180) / 32
 """What a layer that is computed again costs the host beyond a plain one, and one with dense weights less."""
 DRIVER_SECONDS_A_LAUNCH = 3e-6
 """Assumed: the driver's own call."""
