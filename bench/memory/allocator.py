@@ -59,7 +59,7 @@ class Taken:
 def as_a_run_does() -> None:
     """The allocator's segments as `loradock train` asks for them."""
     for settings_of_allocator in ALLOCATOR.values():
-        torch.cuda.memory._set_allocator_settings(settings_of_allocator)
+        torch._C._accelerator_setAllocatorSettings(settings_of_allocator)
 
 
 def shapes(layers: int, *, budgets: tuple[int, ...]) -> Iterator[Shape]:

@@ -35,9 +35,9 @@ class TrlPasses:
     def step(self, batch: Batch, *, is_recomputed: bool) -> Callable[[], torch.Tensor]:
         """A micro-step over rows of one length, padded by one token, whose every token is learned."""
         if is_recomputed:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+            self.model.activation_checkpointing_enable({"use_reentrant": False})
         else:
-            self.model.gradient_checkpointing_disable()
+            self.model.activation_checkpointing_disable()
         ids = torch.ones(batch.rows, batch.length, dtype=torch.int64, device="cuda")
         mask = torch.ones(batch.rows, batch.length, dtype=torch.int64)
         mask[:, -1] = 0  # rows differ in length, as a rule: then every layer keeps a mask

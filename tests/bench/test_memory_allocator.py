@@ -15,11 +15,7 @@ from bench.memory.trl import TrlPasses
 from loradock.memory.fast import Shape
 from loradock.memory.trl import Batch
 
-pytestmark = [
-    pytest.mark.fakegpu(compute=False),
-    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated:FutureWarning"),
-]
+pytestmark = pytest.mark.fakegpu(compute=False)
 SMALL = "tinyllama-1.1b"
 """Where a floor shows: a whole pass of it takes little more than its weights."""
 
