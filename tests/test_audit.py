@@ -159,8 +159,8 @@ def test_the_trl_engine_is_predicted_slower_with_padding_with_checkpointing_and_
 
 def test_the_host_is_waited_for_where_passes_are_short_and_graphs_take_that_away() -> None:
     tiny: dict[str, Any] = {"card": "h200", "of": "tinyllama-1.1b", "rows": data(mean=20, longest=128, limit=512)}
-    found = audited(**tiny, train={"micro_batch": 1, "global_batch": 64})
-    assert predicted(found.baseline).host > predicted(found.baseline).passes / 2
+    found = audited(**tiny, train={"micro_batch": 1, "global_batch": 64, "cuda_graphs": False})
+    assert predicted(found.baseline).host > predicted(found.baseline).passes / 3
     graphs = finding(found, "cuda-graphs-on")
     assert "bench/results/host" in graphs.gain.source
     assert graphs.gain.expected > 1.5

@@ -3,6 +3,9 @@
     .venv/bin/python -m bench.host                  five minutes; writes bench/results/host/host.{json,md}
     .venv/bin/python -m bench.host --models llama-3-8b --layers 2 --rounds 2 --results DIRECTORY
 
+    tests/fakegpu/bare .venv/bin/python -m bench.host --dispatch     the same by CUDA's own dispatch, at real widths;
+                                                    writes dispatch.{json,md} there, and needs the stand-in's device
+
 Kernels are counted over tensors without content on a card that need not be there (`card`, `launches`). Milliseconds are
 those of a CPU on layers as narrow as can be, whose kernels take next to no time, with CUDA launches that do nothing
 (`silent`). Nothing here needs a card, and no figure is one of a card.
@@ -37,7 +40,14 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=4096, help="of the micro-step whose kernels are counted")
     parser.add_argument("--rounds", type=int, default=15, help="interleaved repeats of each arm; the least time counts")
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--dispatch", action="store_true", help="needs a CUDA device: launches, waits, milliseconds")
     options = parser.parse_args()
+    if options.dispatch:
+        from bench.host import dispatch
+
+        shape: dict[str, Any] = {"layers": options.layers, "tokens": options.tokens, "rounds": options.rounds}
+        dispatch.write(options.models, **shape, folder=options.results)
+        return
     measured: dict[str, Any] = {}
     for name in options.models:
         values = settings(name)

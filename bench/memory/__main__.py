@@ -3,7 +3,10 @@
     .venv/bin/python -m bench.memory                 the four real configs without their content; some minutes
     .venv/bin/python -m bench.memory --models tinyllama-1.1b --results DIRECTORY
 
-Writes bench/results/memory/live-bytes.{json,md}. Needs no card and little memory.
+    tests/fakegpu/bare .venv/bin/python -m bench.memory --allocator    the same on a CUDA device, or its stand-in
+
+Writes bench/results/memory/live-bytes.{json,md}, or with --allocator allocator.{json,md}: what torch's CUDA allocator
+takes for passes of both engines, against the plan. Without it needs no GPU and little memory.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any
 import torch
 
 from bench.floor.machine import commit, stack
+from bench.memory import allocator_table as allocator
 from bench.memory.live import LiveBytes
 from bench.memory.measure import Found, Measurement, as_dict
 from bench.memory.models import adapted, no_launches
@@ -79,8 +83,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=REAL, choices=sorted(MODELS))
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--allocator", action="store_true", help="needs a CUDA device: what its allocator takes")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    if options.allocator:
+        allocator.write(options.models, folder=options.results)
+        return
     results = {name: measured(name) for name in options.models}
     options.results.mkdir(parents=True, exist_ok=True)
     content = {

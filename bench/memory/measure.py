@@ -19,7 +19,7 @@ from loradock.engine.fast.optimizer import FlatAdamW
 from loradock.memory.fast import FastMemory, Setting, Shape
 
 HELD = ("base weights", "expanded scales", "adapters and gradients", "dense weights")
-MOVING = ("activations", "in flight", "batch")
+MOVING = ("activations", "in flight", "batch", "dequantised layer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +69,9 @@ class Measurement:
                 kernels=self.kernels,
                 checkpointed=shape.checkpointed,
             )
+            if self.expected.setting.on_gpu:
+                for group in (each for layer in engine.layers for each in layer.groups()):
+                    group.weight.is_launched = True  # also without a GPU, where launches do nothing
             engine.keep_dense(shape.cached)
         held = self.live.now
         with self.live:

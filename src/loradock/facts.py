@@ -11,11 +11,17 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One card. `capability` is the compute capability, (8, 0) for an A100."""
+    """One GPU. `capability` is the compute capability, (8, 0) for an A100.
+
+    `taken_bytes`: what other processes held when this one began. `runtime_bytes`: what CUDA itself takes, where it was
+    measured (`engine.device_memory`).
+    """
 
     name: str
     memory_bytes: int
     capability: tuple[int, int]
+    taken_bytes: int = 0
+    runtime_bytes: int | None = None
 
     @property
     def architecture(self) -> str:

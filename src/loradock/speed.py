@@ -24,6 +24,14 @@ KERNEL_SECONDS = 3e-6
 """Assumed: what a kernel costs besides its work, where launches keep ahead of the card."""
 FAST_KERNELS_A_LAYER = 65
 """Counted for Llama-3-8B (bench/host), forward and backward: 64.8; 86.8 with checkpointing."""
+FAST_HOST_SECONDS_A_LAYER = 0.0241 / 32
+"""Of a micro-step, Mistral-7B's depth, through CUDA's own dispatch with launches that do nothing (bench/results/host/
+dispatch.md), so without the driver's part."""
+FAST_CHECKPOINTED_SECONDS = (0.0327 - 0.0241) / 32
+FAST_CACHED_SECONDS = (0.0241 - 0.0180) / 32
+"""What a layer that is computed again costs the host beyond a plain one, and one with dense weights less."""
+DRIVER_SECONDS_A_LAUNCH = 3e-6
+"""Assumed: the driver's own call."""
 PEFT_KERNELS_A_LAYER = 314
 """Counted for PEFT with checkpointing: 96 forward, 218 backward."""
 PEFT_HOST_SECONDS_A_LAYER = 0.339 / 32
@@ -104,6 +112,14 @@ def fast_seconds(
         "kernels": FAST_KERNELS_A_LAYER * widths.layers * (1 + again / 3) * rates.kernel_seconds,
         "documents": documents * widths.layers * (1 + again / 3) * DOCUMENT_SECONDS,
     }
+
+
+def fast_host_seconds(layers: int, shape: Shape) -> float:
+    """Seconds of the host for one micro-batch of this shape in the fast engine, whatever its tokens."""
+    again, cached = shape.checkpointed, shape.cached
+    launches = FAST_KERNELS_A_LAYER * (layers + again / 3)
+    python = layers * FAST_HOST_SECONDS_A_LAYER + again * FAST_CHECKPOINTED_SECONDS - cached * FAST_CACHED_SECONDS
+    return python + launches * DRIVER_SECONDS_A_LAUNCH
 
 
 def peft_seconds(widths: Widths, *, padded_tokens: float, rows: Rows, rates: Rates, dtype: str) -> dict[str, float]:

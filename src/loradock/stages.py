@@ -21,7 +21,7 @@ from loradock.config.load import Loaded
 from loradock.config.schema import RunConfig
 from loradock.data.corpus import Corpus, prepare_corpus
 from loradock.directory import CHECKPOINTS
-from loradock.engine import engine_named, fingerprint, ranks, space, training_state
+from loradock.engine import device_memory, engine_named, fingerprint, ranks, space, training_state
 from loradock.engine.base import Engine, Job, Outcome, Unsound
 from loradock.engine.checkpoints import Checkpoint, Checkpoints, found, newest_good, sweep
 from loradock.engine.manifest import DamagedCheckpoint, open_checkpoint
@@ -116,7 +116,8 @@ class Stages:
         exam: Exam | None,
     ) -> Result:
         """The stages from the plan on. Raises Unsound before anything is trained where another engine may serve."""
-        asked, facts, record, directory = self.loaded.config, self.facts, self.record, self.record.directory
+        asked, record, directory = self.loaded.config, self.record, self.record.directory
+        facts = device_memory.measured(self.facts, device=config.device)
         base, words, data, checkpoint = known.base, known.words, known.data, known.checkpoint
         plan = plans.make(config, facts=facts, model=known.model, data=data.facts, reasons=reasons)
         identity = {

@@ -144,7 +144,7 @@ def test_the_micro_batch_halves_until_it_fits() -> None:
         card: planned(facts=machine(card), model=models()["llama-3-8b"], data=LONG, config=TRL).value("micro_batch")
         for card in ("rtx-4090", "t4", "rtx-2080-ti")
     }
-    assert found == {"rtx-4090": 8, "t4": 4, "rtx-2080-ti": 1}
+    assert found == {"rtx-4090": 8, "t4": 4, "rtx-2080-ti": 2}
 
 
 def test_the_micro_batch_is_a_power_of_two_within_a_ranks_share_of_the_step() -> None:

@@ -12,22 +12,17 @@ from dataclasses import dataclass
 from loradock import plan as plans
 from loradock import speed
 from loradock.facts import DataFacts
+from loradock.memory.fast import Shape
 from loradock.memory.widths import widths
 from loradock.optimizations.base import ROW_SPREAD, Question
 from loradock.optimizations.cadence import FORWARD_SHARE
 from loradock.trials.base import Baseline
 
-HOST = "measured: bench/results/host/host.md"
+HOST = "measured: bench/results/host/dispatch.md"
 SAVING = "measured: bench/results/checkpoint.md"
-FAST_HOST_SECONDS_A_LAYER = 0.0303 / 32
-"""Of a micro-step of the fast engine, Mistral-7B's depth, without the driver's part."""
-FAST_CHECKPOINTED_SECONDS = (0.0424 - 0.0303) / 32
-FAST_CACHED_SECONDS = (0.0303 - 0.0241) / 32
 PEFT_CHECKPOINTED_SECONDS = (0.2571 - 0.1307) / 32
 """What a layer that is computed again costs the host beyond a plain one."""
 PEFT_FORWARD_KERNELS_SHARE = 96 / 314
-DRIVER_SECONDS_A_LAUNCH = 3e-6
-"""Assumed: the driver's own call."""
 SAVING_SECONDS, SAVING_SECONDS_A_BYTE = 0.034, (1.039 - 0.041) / 298_500_000
 """Of one checkpoint, on a shared CPU with a disk of its own."""
 CHECKPOINT_BYTES_A_WEIGHT = 12
@@ -109,11 +104,9 @@ def _fast(baseline: Baseline, question: Question) -> tuple[float, float]:
     if not question.on_gpu or decided["cuda_graphs"]:
         return device, 0.0
     budget = decided["micro_batch"] * question.row_tokens
-    passes = max(1, math.ceil(question.step_tokens * question.fullest / budget))
-    again, cached = decided["checkpointed_layers"], decided["cached_layers"]
-    launches = speed.FAST_KERNELS_A_LAYER * (layers + again / 3)
-    host = layers * FAST_HOST_SECONDS_A_LAYER + again * FAST_CHECKPOINTED_SECONDS - cached * FAST_CACHED_SECONDS
-    return device, passes * (host + launches * DRIVER_SECONDS_A_LAUNCH)
+    passes = question.passes(budget)
+    shape = Shape(tokens=budget, checkpointed=decided["checkpointed_layers"], cached=decided["cached_layers"])
+    return device, passes * speed.fast_host_seconds(layers, shape)
 
 
 def _peft(question: Question) -> tuple[float, float]:

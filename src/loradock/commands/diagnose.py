@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import sys
@@ -85,11 +84,10 @@ def diagnose(
     outside the noise or the budget is spent. Nothing that is trained is kept. With --output, results are kept in that
     directory, and the same command goes on from them. One process on one card.
     """
-    from loradock.commands.train import QUIET
+    from loradock.commands.train import QUIET, set_environment
     from loradock.diagnosis import children
 
-    for name, value in (QUIET | children.BEFORE_IMPORT).items():
-        os.environ.setdefault(name, value)
+    set_environment(QUIET | children.BEFORE_IMPORT)
     warnings.simplefilter("ignore")
     folder = Path(str(ask.shortcuts["--output"])) if "--output" in ask.shortcuts else None
     asked = replace(ask, shortcuts={key: value for key, value in ask.shortcuts.items() if key != "--output"})

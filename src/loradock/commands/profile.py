@@ -48,7 +48,7 @@ def profile(ask: Ask, *, steps: int, warmup_steps: int, as_json: bool) -> None:
     from loradock import durable
     from loradock.checks.examination import gathered
     from loradock.commands.page import page
-    from loradock.commands.train import DETERMINISTIC, QUIET
+    from loradock.commands.train import DETERMINISTIC, QUIET, set_environment
     from loradock.commands.train_run import run_name
     from loradock.commands.train_screen import Screen
     from loradock.errors import UsageError
@@ -57,8 +57,7 @@ def profile(ask: Ask, *, steps: int, warmup_steps: int, as_json: bool) -> None:
     from loradock.profiling.recorder import Window
     from loradock.report import profile as report
 
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
+    set_environment(QUIET)
     warnings.simplefilter("ignore")
     loaded = ask.load()
     look_for_inputs(loaded.config)

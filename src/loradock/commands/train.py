@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,10 @@ QUIET = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     "BITSANDBYTES_NOWELCOME": "1",
 }
+ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+"""So that torch reserves little more than its tensors on a GPU; see docs/memory.md."""
+ALLOCATOR_TODAY = "PYTORCH_ALLOC_CONF"
+"""What torch calls it since 2.9; where both are set, the older one counts."""
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
@@ -60,8 +64,7 @@ def train(
     from loradock.commands.train_screen import Screen
     from loradock.model.patches import avx512
 
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
+    set_environment(QUIET)
     warnings.simplefilter("ignore")
     avx512.quiet()
     loaded, exam = wanted(ask, demo=demo, resume=resume, fresh=fresh)
@@ -83,6 +86,12 @@ def train(
             raise Interrupted(f"stopped by {signals.requested() or 'a signal'} before the run began") from None
     if as_json:
         click.echo(json.dumps(content, indent=2, default=str))
+
+
+def set_environment(quiet: Mapping[str, str]) -> None:
+    """What libraries read before they are imported, where the environment does not say it itself."""
+    for name, value in (quiet if ALLOCATOR_TODAY in os.environ else {**quiet, **ALLOCATOR}).items():
+        os.environ.setdefault(name, value)
 
 
 def wanted(ask: Ask, *, demo: bool, resume: bool, fresh: bool) -> tuple[Loaded, Callable[..., Any] | None]:

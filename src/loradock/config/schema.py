@@ -165,7 +165,8 @@ class TrainConfig(Section):
         description="torch.compile each decoder layer (TRL engine); what cannot be compiled runs eagerly.",
     )
     cuda_graphs: bool | Auto = Field(
-        default="auto", description="Replay micro-steps of the fast engine from CUDA graphs; auto: off until measured."
+        default="auto",
+        description="Replay micro-steps of the fast engine from CUDA graphs; auto: where the host would be the slower.",
     )
     workers: Annotated[int, Field(ge=0)] | Auto = Field(default="auto", description="Data loader workers per GPU.")
     early_stopping: Positive | None = Field(

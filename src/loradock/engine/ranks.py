@@ -138,6 +138,14 @@ def from_first(facts: Facts, value: T) -> T:
     return share[0]
 
 
+def worst(facts: Facts, values: tuple[int, ...]) -> tuple[int, ...]:
+    """Place by place the least of what the processes have, on every process."""
+    if facts.world_size == 1:
+        return values
+    of_all = gathered(values)
+    return from_first(facts, tuple(min(each) for each in zip(*of_all, strict=True)) if of_all else values)
+
+
 def gathered(value: T) -> list[T] | None:
     """On rank 0 the value of every process, in the order of their ranks; None on the others."""
     import torch.distributed

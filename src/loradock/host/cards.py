@@ -152,7 +152,8 @@ def _whole(card: CardState, shared_bytes: int) -> Gpu | None:
     if card.is_mig or card.name is None or card.capability is None:
         return None
     memory = shared_bytes if card.memory_bytes is None else card.memory_bytes
-    return Gpu(name=card.name, memory_bytes=memory, capability=card.capability)
+    taken = 0 if card.memory_bytes is None else card.used_bytes or 0
+    return Gpu(name=card.name, memory_bytes=memory, capability=card.capability, taken_bytes=taken)
 
 
 @functools.lru_cache(maxsize=1)

@@ -10,7 +10,10 @@ NF4_BITS = 4.127
 al. 2023, section 3)."""
 NF4_SINGLE_QUANT_BITS = 4.5
 RUNTIME_BYTES = 700 << 20
-"""CUDA's context, its libraries and their workspace. An assumption: 400 to 700 MiB are seen by card and driver."""
+"""CUDA's context and libraries, where no GPU can be asked. An assumption: 400 to 700 MiB are seen by GPU and driver."""
+CPU_RUNTIME_BYTES = 750 << 20
+"""Of a process that computes on a CPU: 745 MiB are resident once the fast engine's libraries are imported, 847 with
+TRL's; 434 and 497 of them are its own, the rest are the libraries' files."""
 LOADER_MOST_WORKERS = 2
 LOADER_PREFETCH = 4
 """Batches that each worker of the data loader keeps ready."""

@@ -50,8 +50,14 @@ CAPPED_SCORE_BYTES = 12
 operators, 14 in half precision and 16 in float32; a card's softmax needs 2 less in half precision."""
 CAPPED_MASK_BYTES = 1
 """Of one mask for all heads."""
-FRAGMENTATION = 0.08
-"""Of what comes and goes with a micro-batch. An assumption, to be measured on a card."""
+
+ALLOCATOR_FLOOR_BYTES = 160 << 20
+FRAGMENTATION = 0.015
+"""What torch's allocator reserves on a GPU beyond its tensors' bytes, and the share of what comes and goes with a
+micro-batch: cuBLAS' workspace (32 MiB), segments of 2 MiB for tensors below 1 MiB, pages of 20 MiB for the others, and
+what lies between them. Measured with expandable segments at 96 shapes of four models (bench.memory --allocator)."""
+CPU_FRAGMENTATION = 0.08
+"""Of what comes and goes with a micro-batch, on a CPU. An assumption."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +65,7 @@ class Setting:
     """What is decided before the shape of a pass: how weights are held, what computes, and how long documents are.
 
     `has_flash`: FlashAttention-2's kernels compute attention, else each document is computed by itself.
-    `longest_tokens` and `mean_tokens` are of a document.
+    `longest_tokens` and `mean_tokens` are of a document. `runtime_bytes`: what the process has beside its tensors.
     """
 
     quantization: str
@@ -70,6 +76,7 @@ class Setting:
     has_flash: bool
     longest_tokens: int
     mean_tokens: float
+    runtime_bytes: int = RUNTIME_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +105,8 @@ class FastMemory:
             "in flight": self.in_flight(shape),
             "batch": shape.tokens * BATCH_BYTES_A_TOKEN,
         }
-        parts = {**self.fixed, "dense weights": self.dense_layer * shape.cached, **moving}
-        parts["fragmentation"] = int(sum(moving.values()) * FRAGMENTATION)
+        held = {"dense weights": self.dense_layer * shape.cached, "dequantised layer": self.dense_room(shape)}
+        parts = {**self.fixed, **held, **moving, "fragmentation": self.fragmentation(sum(moving.values()))}
         return {**parts, "total": sum(parts.values())}
 
     def total(self, shape: Shape) -> int:
@@ -115,6 +122,17 @@ class FastMemory:
     def is_nf4(self) -> bool:
         """Whether matrices are made dense for each product."""
         return self.setting.quantization == "nf4"
+
+    def dense_room(self, shape: Shape) -> int:
+        """Bytes of the room on a GPU in which one matrix after the other is made dense; see `engine.fast.weights`."""
+        is_used = self.is_nf4 and self.setting.on_gpu and shape.cached < self.widths.layers
+        return self.widths.widest * self.bytes * is_used
+
+    def fragmentation(self, moving: int) -> int:
+        """What the allocator holds beyond its tensors, while so many bytes come and go with a micro-batch."""
+        if not self.setting.on_gpu:
+            return int(moving * CPU_FRAGMENTATION)
+        return ALLOCATOR_FLOOR_BYTES + int(moving * FRAGMENTATION)
 
     def kept_by_layer(self, tokens: int) -> int:
         """Bytes that a plain layer keeps from forward to backward."""
@@ -132,7 +150,8 @@ class FastMemory:
     def in_flight(self, shape: Shape) -> int:
         """Bytes of the widest moment beyond what is kept, in training or in evaluation."""
         tokens, layers = shape.tokens, self.widths.layers
-        layer, has_dense = self.kept_by_layer(tokens), self.is_nf4 and shape.cached < layers
+        layer = self.kept_by_layer(tokens)
+        has_dense = self.is_nf4 and not self.setting.on_gpu and shape.cached < layers
         moments = [self._in_layer(shape, has_dense=has_dense and not shape.cached)]
         if has_dense and shape.cached:  # below the cached layers, which have given back what they kept
             plain = min(shape.cached, layers - shape.checkpointed)
@@ -154,7 +173,7 @@ class FastMemory:
             "expanded scales": int(model.linear_parameters * SCALE_BYTES_A_WEIGHT) if is_expanded else 0,
             "adapters and gradients": adapters * (ADAPTER_BYTES + copies),
             "optimiser state": adapters * OPTIMIZER_BYTES,
-            "runtime": RUNTIME_BYTES,
+            "runtime": setting.runtime_bytes,
         }
 
     def _in_layer(self, shape: Shape, *, has_dense: bool) -> int:

@@ -71,6 +71,7 @@ class Setting:
     checkpointed: int
     attention: str = "flash_attention_2"
     has_dropout: bool = False
+    runtime_bytes: int = RUNTIME_BYTES
 
     @property
     def weight_bits(self) -> float:
@@ -98,7 +99,7 @@ def parts(model: ModelFacts, batch: Batch, *, setting: Setting, sharing: Sharing
         "activations": activation_bytes(model, batch, setting=setting),
         "logits": logit_bytes(model, batch, dtype=setting.dtype),
         "dequantised layer": widest_matrix(model) * BYTES[setting.dtype] * (setting.quantization != "none"),
-        "runtime": RUNTIME_BYTES,
+        "runtime": setting.runtime_bytes,
     }
     total = sum(found.values())
     found["fragmentation"] = int(total * (FRAGMENTATION - 1))

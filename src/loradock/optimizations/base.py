@@ -69,8 +69,18 @@ class Question:
     @property
     def memory_bytes(self) -> int:
         """Memory of the device that the run may plan with."""
-        whole = self.facts.gpu.memory_bytes if self.on_gpu else self.facts.memory_bytes // self.facts.processes_here
-        return int(whole * MEMORY_SHARE)
+        if not self.on_gpu:
+            return int(self.facts.memory_bytes // self.facts.processes_here * MEMORY_SHARE)
+        gpu = self.facts.gpu
+        return int((gpu.memory_bytes - gpu.taken_bytes) * MEMORY_SHARE)
+
+    @property
+    def runtime_bytes(self) -> int:
+        """What the process has on its device beside tensors: measured on a GPU that is there, else assumed."""
+        if not self.on_gpu:
+            return memory.CPU_RUNTIME_BYTES
+        measured = self.facts.gpu.runtime_bytes
+        return memory.RUNTIME_BYTES if measured is None else measured
 
     @property
     def samples_per_rank(self) -> int:
@@ -118,6 +128,8 @@ class Question:
             checkpointing=bool(checkpointing),
             attention=self.decided["attention"],
             has_dropout=self.config.lora.dropout > 0,
+            runtime_bytes=self.runtime_bytes,
+            on_gpu=self.on_gpu,
         )
 
     @property
@@ -141,6 +153,7 @@ class Question:
             checkpointed=layers,
             attention=self.decided.get("attention", "sdpa"),
             has_dropout=self.config.lora.dropout > 0,
+            runtime_bytes=self.runtime_bytes,
         )
 
     def smallest_bytes(self, *, mode: str, cpu_offload: bool) -> dict[str, int]:
@@ -191,6 +204,7 @@ class Question:
             has_flash=self.has_flash,
             longest_tokens=self.data.longest_tokens,
             mean_tokens=self.data.mean_tokens,
+            runtime_bytes=self.runtime_bytes,
         )
         return FastMemory(self.model, setting)
 
@@ -241,6 +255,10 @@ class Question:
     def step_tokens(self) -> float:
         """Tokens of an optimiser step that fall to one process, in the mean."""
         return self.samples_per_rank * self.data.mean_tokens
+
+    def passes(self, budget: int) -> int:
+        """Micro-steps of `budget` tokens at most that a full optimiser step takes."""
+        return max(1, math.ceil(self.step_tokens * self.fullest / budget))
 
     @property
     def rows(self) -> speed.Rows:

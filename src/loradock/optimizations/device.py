@@ -3,6 +3,8 @@
 from loradock.errors import EnvironmentUnfit
 from loradock.optimizations.base import Decision, Question
 
+NOTICEABLE_BYTES = 256 << 20
+
 
 def decide(question: Question) -> Decision:
     """A card when one is visible; a request for cuda without a card is refused."""
@@ -18,4 +20,8 @@ def decide(question: Question) -> Decision:
         return Decision(name="device", value="cpu", why=why)
     card = facts.gpu
     why = f"{card.name}, {card.memory_bytes / 2**30:.0f} GiB, {card.architecture}"
+    if card.runtime_bytes is not None:
+        why += f"; CUDA itself takes {card.runtime_bytes / 2**20:,.0f} MiB of it"
+    if card.taken_bytes > NOTICEABLE_BYTES:
+        why += f"; other processes hold {card.taken_bytes / 2**30:.1f} GiB"
     return Decision(name="device", value="cuda", why=why)

@@ -49,3 +49,11 @@ def test_a_pass_with_dropout_leaves_the_weights_and_the_random_state(tmp_path: P
     assert torch.equal(model.adapters.values, before)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(model.adapters.gradient, torch.ones_like(before)), "its own share is scaled by nothing"
+
+
+def test_a_difference_is_a_share_only_where_it_is_more_than_the_noise_of_small_tensors() -> None:
+    tiny = {"base weights": 40 << 20, "activations": 13 << 20, "runtime": 700 << 20, "total": 753 << 20}
+    assert "%" not in rehearsal.compared(91 << 20, tiny).why, "71 % of the plan, and nothing to fear"
+    large = {"base weights": 4 << 30, "activations": 6 << 30, "fragmentation": 1 << 30, "total": 11 << 30}
+    assert "(+5%)" in rehearsal.compared(int(10.5 * 2**30), large).why
+    assert "(-5%)" in rehearsal.compared(int(9.5 * 2**30), large).why

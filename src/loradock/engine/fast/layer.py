@@ -18,6 +18,7 @@ from loradock.engine.fast.batch import FlatBatch
 from loradock.engine.fast.families.base import LayerParts, Norm
 from loradock.engine.fast.kernels import Kernels
 from loradock.engine.fast.linear import LinearGroup
+from loradock.engine.fast.weights import DenseRoom
 
 SEEDS_A_LAYER = 64
 """Numbers set aside for the dropout masks of one layer: 16 for each of its four groups."""
@@ -67,13 +68,16 @@ class Layer:
         parts: LayerParts,
         *,
         adapters: FlatAdapters,
+        room: DenseRoom,
         table: tuple[torch.Tensor, torch.Tensor],
         attention: Attention,
         kernels: Kernels,
         index: int,
     ) -> None:
         self.parts = parts
-        self.qkv, self.output, self.gate_up, self.down = (LinearGroup(modules, adapters) for modules in parts.groups())
+        self.qkv, self.output, self.gate_up, self.down = (
+            LinearGroup(modules, adapters, room) for modules in parts.groups()
+        )
         self.cos, self.sin = table
         self.attention = attention
         self.kernels = kernels

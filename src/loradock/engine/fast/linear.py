@@ -21,7 +21,7 @@ import torch
 from torch.nn.functional import linear
 
 from loradock.engine.fast.adapters import FlatAdapters
-from loradock.engine.fast.weights import FrozenWeight
+from loradock.engine.fast.weights import DenseRoom, FrozenWeight
 
 ADAPTER = "default"
 
@@ -61,9 +61,9 @@ class Adapter:
 class LinearGroup:
     """Layers with a common input. `a` and `fresh_a` are [sum of r, in]; None where no layer has an adapter."""
 
-    def __init__(self, modules: Sequence[Any], adapters: FlatAdapters) -> None:
+    def __init__(self, modules: Sequence[Any], adapters: FlatAdapters, room: DenseRoom) -> None:
         bases = [base_of(module) for module in modules]
-        self.weight = FrozenWeight(bases)
+        self.weight = FrozenWeight(bases, room)
         self.bias = joined_bias(bases)
         adapted = [module for module in modules if is_adapted(module)]
         self.dropout = max((drop_share(module) for module in adapted), default=0.0)

@@ -18,6 +18,7 @@ from loradock.engine.fast.head import Head
 from loradock.engine.fast.kernels import Kernels
 from loradock.engine.fast.layer import Layer, LayerKept
 from loradock.engine.fast.linear import adapter_parameters
+from loradock.engine.fast.weights import DenseRoom
 
 
 class FastModel:
@@ -42,10 +43,12 @@ class FastModel:
         self.embedding, self.embedding_scale = parts.embedding, parts.embedding_scale
         self.output_matrix = parts.head
         self.adapters = FlatAdapters(trained_by(parts), dtype=dtype)
+        self.room = DenseRoom()
         self.layers = [
             Layer(
                 each,
                 adapters=self.adapters,
+                room=self.room,
                 table=parts.tables[each.rotary],
                 attention=attention,
                 kernels=kernels,
@@ -76,6 +79,7 @@ class FastModel:
         self.adapters.compute_in(dtype)
         self.adapters.refresh()
         self.head.weight = self.output_matrix.to(dtype)
+        self.room.release()
         for layer, backend in zip(self.layers, attention, strict=True):
             layer.attention = backend
             for group in layer.groups():
@@ -83,6 +87,7 @@ class FastModel:
 
     def keep_dense(self, layers: int) -> None:
         """Keep the frozen matrices of the last so many layers dense, and those of no other."""
+        self.room.release()
         first = len(self.layers) - layers
         for index, layer in enumerate(self.layers):
             for group in layer.groups():

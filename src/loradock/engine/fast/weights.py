@@ -28,6 +28,29 @@ KNOWN_BITSANDBYTES = "0.50."
 """Whose kernel is launched directly; another version's operator is called."""
 
 
+class DenseRoom:
+    """Memory for one matrix that is made dense on a GPU, which all weights of a model share.
+
+    The stream orders the products that read it. A tensor for each product would leave holes in the allocator's
+    segments, which tensors that are kept then fill: 1 to 6 % more memory (docs/memory.md).
+    """
+
+    def __init__(self) -> None:
+        self.elements = 0
+        self.room: torch.Tensor | None = None
+
+    def matrix(self, shape: torch.Size, *, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """A matrix of this shape without content, on the device of `like`, until the next one is asked for."""
+        if self.room is None or self.room.dtype != dtype:
+            self.room = None  # before the next one is there
+            self.room = like.new_empty(self.elements, dtype=dtype)
+        return self.room[: shape.numel()].view(shape)
+
+    def release(self) -> None:
+        """Give the memory back; the next matrix takes it again."""
+        self.room = None
+
+
 class FrozenWeight:
     """The weights of frozen linear layers that read the same input, one below the other: [sum of out, in].
 
@@ -37,8 +60,9 @@ class FrozenWeight:
     where some of the layers are quantised, or quantised otherwise.
     """
 
-    def __init__(self, modules: Sequence[Any]) -> None:
+    def __init__(self, modules: Sequence[Any], room: DenseRoom) -> None:
         self.kept: torch.Tensor | None = None
+        self.room = room
         self.is_quantised = all(isinstance(module, Linear4bit) for module in modules)
         if not self.is_quantised:
             if any(isinstance(module, Linear4bit) for module in modules):
@@ -55,23 +79,35 @@ class FrozenWeight:
         self.is_launched = self.packed.is_cuda and bitsandbytes.__version__.startswith(KNOWN_BITSANDBYTES)
         self.scales = torch.cat([expanded(state) for state in states])
         self.shape = torch.Size((sum(state.shape[0] for state in states), width))
+        room.elements = max(room.elements, self.shape.numel())
 
     def dense(self, dtype: torch.dtype) -> torch.Tensor:
-        """The matrix in this dtype; to be used at once, not kept."""
+        """The matrix in this dtype; to be used before the next one of the model is asked for, not kept."""
         if self.kept is not None and (self.kept.dtype == dtype or not self.is_quantised):
             return self.kept.to(dtype)
         if self.is_launched:
-            dense = self.packed.new_empty(self.shape, dtype=dtype)
-            launch.launch(DEQUANTISE, (), self.packed, self.scales, self.blocksize, self.quant_type, dtype, dense)
-            return dense
-        return torch.ops.bitsandbytes.dequantize_4bit(
-            self.packed, self.scales, self.blocksize, self.quant_type, self.shape, dtype
-        )
+            return self._filled(self.room.matrix(self.shape, like=self.packed, dtype=dtype))
+        return self._made(dtype)
 
     def keep(self, dtype: torch.dtype | None) -> None:
         """Keep the dense matrix in this dtype from now on, or none; the packed one stays where it is."""
-        if self.is_quantised:
-            self.kept = self.dense(dtype) if dtype else None
+        if not self.is_quantised:
+            return
+        self.kept = None  # before the next one is there
+        if dtype and self.is_launched:
+            self.kept = self._filled(self.packed.new_empty(self.shape, dtype=dtype))
+        elif dtype:
+            self.kept = self._made(dtype)
+
+    def _filled(self, dense: torch.Tensor) -> torch.Tensor:
+        """The matrix, written to `dense`."""
+        arguments = (self.packed, self.scales, self.blocksize, self.quant_type, dense.dtype, dense)
+        launch.launch(DEQUANTISE, (), *arguments)
+        return dense
+
+    def _made(self, dtype: torch.dtype) -> torch.Tensor:
+        arguments = (self.packed, self.scales, self.blocksize, self.quant_type, self.shape, dtype)
+        return torch.ops.bitsandbytes.dequantize_4bit(*arguments)
 
 
 def stacked(modules: Sequence[Any]) -> torch.Tensor:

@@ -1,0 +1,164 @@
+"""What torch's CUDA allocator takes for a pass of a real model's size, against the plan: allocated, reserved, launches.
+
+Needs a CUDA device. Without one, a stand-in whose launches do nothing serves: the allocator and the dispatcher are the
+real ones, so bytes and the host's work are those of a GPU, and nothing is computed (`tests/fakegpu`).
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from bench.memory.models import adapted, facts, flat_batch
+from bench.train.models import settings
+from loradock.commands.train import ALLOCATOR
+from loradock.engine.fast.attention.flash_torch import FlashTorch
+from loradock.engine.fast.batch import FlatBatch
+from loradock.engine.fast.kernels import fused
+from loradock.engine.fast.model import FastModel
+from loradock.engine.fast.optimizer import FlatAdamW
+from loradock.memory.fast import FastMemory, Setting, Shape
+
+DOCUMENT = 166
+POSITIONS = 1024
+RANK = 16
+VARIED = 4
+"""Passes of 80 to 100 % of the budget after the largest one, as packs differ."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """Bytes of one shape: the allocator's two peaks, and the plan without what no allocator sees (runtime)."""
+
+    model: str
+    engine: str
+    tokens: int
+    layers: int
+    recomputed: int
+    cached: int
+    allocated: int
+    reserved: int
+    plan: int
+
+    @property
+    def ratio(self) -> float:
+        """The plan over what was reserved; below 1 it promises too little."""
+        return self.plan / self.reserved
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "ratio": round(self.ratio, 4)}
+
+
+def as_a_run_does() -> None:
+    """The allocator's segments as `loradock train` asks for them."""
+    for settings_of_allocator in ALLOCATOR.values():
+        torch._C._accelerator_setAllocatorSettings(settings_of_allocator)
+
+
+def shapes(layers: int, *, budgets: tuple[int, ...]) -> Iterator[Shape]:
+    """None, half and all layers recomputed, without dense weights and with those of half the layers."""
+    for tokens in budgets:
+        for recomputed in (0, layers // 2, layers):
+            for cached in (0, layers // 2):
+                yield Shape(tokens=tokens, checkpointed=recomputed, cached=cached)
+
+
+@contextmanager
+def afresh() -> Iterator[None]:
+    """Begin with what is held alone, and give everything back that was taken within."""
+    empty()
+    torch.cuda.reset_peak_memory_stats()
+    try:
+        yield
+    finally:
+        empty()
+
+
+def empty() -> None:
+    """Give back what the allocator and cuBLAS hold unused."""
+    torch._C._cuda_clearCublasWorkspaces()
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def documents(tokens: int) -> FlatBatch:
+    """Documents of `DOCUMENT` tokens on the device, every token supervised but the last of each."""
+    return flat_batch(tokens, document=DOCUMENT, device="cuda")
+
+
+class FastPasses:
+    """One model on the device, whose passes by the fast engine are measured shape by shape."""
+
+    def __init__(self, name: str, *, layers: int | None = None) -> None:
+        values = settings(name)
+        values["num_hidden_layers"] = layers or values["num_hidden_layers"]
+        self.name = name
+        self.model = adapted(values, dtype=torch.bfloat16, device="cuda", rank=RANK)
+        self.layers: int = values["num_hidden_layers"]
+        setting = Setting(
+            quantization="nf4",
+            double_quant=True,
+            dtype="bfloat16",
+            rank=RANK,
+            on_gpu=True,
+            has_flash=True,
+            longest_tokens=DOCUMENT,
+            mean_tokens=DOCUMENT,
+        )
+        self.expected = FastMemory(facts(self.model, name=name), setting)
+
+    def engine(self, shape: Shape) -> FastModel:
+        """The fast engine's view of the model, as `loradock train` makes it."""
+        engine = FastModel(
+            self.model,
+            positions=POSITIONS,
+            dtype=torch.bfloat16,
+            attention=FlashTorch(),
+            kernels=fused,
+            checkpointed=shape.checkpointed,
+        )
+        empty()
+        engine.keep_dense(shape.cached)
+        return engine
+
+    @torch.no_grad()
+    def step(self, engine: FastModel, batch: FlatBatch) -> torch.Tensor:
+        """A micro-step."""
+        return engine.loss_and_gradients(batch, scale=1 / batch.tokens)
+
+    def of(self, shape: Shape) -> Taken:
+        """The largest pass, an update, passes that differ, and an evaluation."""
+        with afresh():
+            engine = self.engine(shape)
+            adapters, draw = engine.adapters, random.Random(0)
+            optimizer = FlatAdamW(adapters, adapters.parameters, learning_rate=1e-4, weight_decay=0.0)
+            self.step(engine, documents(shape.tokens))
+            with torch.no_grad():
+                optimizer.step()
+            self.step(engine, documents(shape.tokens))  # now beside the optimiser's state
+            for _ in range(VARIED):
+                self.step(engine, documents(int(shape.tokens * draw.uniform(0.8, 1.0))))
+            with torch.no_grad():
+                engine.loss(documents(shape.tokens))
+            allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+            engine.keep_dense(0)
+            del engine, optimizer, adapters
+        parts = self.expected.parts(shape)
+        return Taken(
+            model=self.name,
+            engine="fast",
+            tokens=shape.tokens,
+            layers=self.layers,
+            recomputed=shape.checkpointed,
+            cached=shape.cached,
+            allocated=allocated,
+            reserved=reserved,
+            plan=parts["total"] - parts["runtime"],
+        )

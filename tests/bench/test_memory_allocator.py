@@ -1,0 +1,70 @@
+"""The plan's memory against torch's own CUDA allocator, at real shapes: never low, and little above what it reserves.
+
+On a stand-in device whose launches do nothing, so a 7B model's bytes are seen without a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from bench.memory.allocator import FastPasses, Taken, as_a_run_does, empty
+from bench.memory.trl import TrlPasses
+from loradock.memory.fast import Shape
+from loradock.memory.trl import Batch
+
+pytestmark = pytest.mark.fakegpu(compute=False)
+SMALL = "tinyllama-1.1b"
+"""Where a floor shows: a whole pass of it takes little more than its weights."""
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_run() -> Iterator[None]:
+    """The run's allocator, and a device that the next test finds empty."""
+    as_a_run_does()
+    yield
+    empty()
+
+
+def assert_planned(taken: Taken, *, within: float = 0.05) -> None:
+    """Not below what was reserved, nor above it by more than this share."""
+    assert 1 <= taken.ratio <= 1 + within, taken
+
+
+@pytest.mark.parametrize("tokens", [4096, 8192])
+def test_a_small_models_plan_holds_whatever_is_recomputed_and_kept_dense(tokens: int) -> None:
+    passes = FastPasses(SMALL)
+    for recomputed in (0, 11, 22):
+        for cached in (0, 11):
+            assert_planned(passes.of(Shape(tokens=tokens, checkpointed=recomputed, cached=cached)))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("mistral-7b", Shape(tokens=4096, checkpointed=0, cached=4)),
+        ("mistral-7b", Shape(tokens=2048, checkpointed=0, cached=4)),
+        ("llama-3-8b", Shape(tokens=2048, checkpointed=2)),
+        ("phi-3-mini", Shape(tokens=6144, checkpointed=0, cached=18)),
+    ],
+)
+def test_the_plan_of_a_real_model_holds_in_shapes_that_it_chooses_itself(name: str, shape: Shape) -> None:
+    assert_planned(FastPasses(name).of(shape))
+
+
+def test_the_trl_engines_plan_holds_too_with_and_without_recomputation() -> None:
+    passes = TrlPasses("mistral-7b", layers=8)
+    for is_recomputed in (False, True):
+        assert_planned(passes.of(Batch(rows=8, length=1024), is_recomputed=is_recomputed), within=0.06)
+
+
+def test_one_room_serves_every_product_so_a_pass_takes_no_memory_for_the_next_layers_matrix() -> None:
+    passes = FastPasses(SMALL, layers=4)
+    engine = passes.engine(Shape(tokens=512, checkpointed=0))
+    first, last = (layer.gate_up.weight.dense(torch.bfloat16) for layer in (engine.layers[0], engine.layers[-1]))
+    assert first.data_ptr() == last.data_ptr()
+    engine.keep_dense(1)
+    kept = engine.layers[-1].gate_up.weight.dense(torch.bfloat16)
+    assert kept.data_ptr() != engine.layers[0].gate_up.weight.dense(torch.bfloat16).data_ptr()
