@@ -28,7 +28,7 @@ from loradock.memory.trl import Batch
 
 WARM_UPS = 3
 DOCUMENT = 512
-COUNTERS = ("fakegpu_counts", "fakecard_counts")
+COUNTERS = ("fakegpu_counts",)
 """The stand-in's function that gives its counters."""
 
 

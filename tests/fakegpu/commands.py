@@ -68,7 +68,16 @@ class Ended:
 
     def decided(self, name: str) -> Any:
         """What the plan chose."""
-        return next(each["value"] for each in self.record["plan"]["decisions"] if each["name"] == name)
+        return self.decisions[name]["value"]
+
+    def why(self, name: str) -> str:
+        """The reason of what the plan chose."""
+        return self.decisions[name]["why"]
+
+    @property
+    def decisions(self) -> dict[str, dict[str, Any]]:
+        """Each decision of the plan."""
+        return {each["name"]: each for each in self.record["plan"]["decisions"]}
 
 
 class OneGpu:

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 from fakegpu.commands import OneGpu, training
 
-SETTINGS = ("train.micro_batch=1", "data.max_length=64", "logging.every=99", "checkpoints.every=99")
+SETTINGS = (
+    "train.cuda_graphs=false",
+    "train.micro_batch=1",
+    "data.max_length=64",
+    "logging.every=99",
+    "checkpoints.every=99",
+)
 """A pass of 64 tokens, so that each optimiser step is several micro-steps."""
 FEW, MANY = 2, 6
 PLANTED = """

@@ -10,9 +10,16 @@ from fakegpu.commands import Ended, OneGpu, training
 from tiny import make_llama, write_rows
 
 OUT_OF_MEMORY = 80
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
 SHAPE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4}
-WIDE = ("train.micro_batch=8", "data.max_length=384", "train.max_steps=2", "train.global_batch=16", "lora.rank=4")
+WIDE = (
+    "train.micro_batch=8",
+    "train.cuda_graphs=false",
+    "data.max_length=384",
+    "train.max_steps=2",
+    "train.global_batch=16",
+    "lora.rank=4",
+)
 SHRINKS = """
 import os, torch
 from loradock.engine.fast import trainer
@@ -40,7 +47,7 @@ class Wide:
 def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
     gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path
 ) -> None:
-    ended = gpu.run(tmp_path / "run", *training(model=llama, data=rows), memory=600 * MIB)
+    ended = gpu.run(tmp_path / "run", *training(model=llama, data=rows), memory=100 * MIB)
     assert ended.exit_code == OUT_OF_MEMORY, ended.text[-3000:]
     assert "base model ..." not in ended.text
 
@@ -48,18 +55,20 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
 def test_what_another_process_has_taken_is_not_planned_with(
     gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path
 ) -> None:
-    ended = gpu.run(tmp_path / "run", *training(model=llama, data=rows), taken=79 * (1 << 30) - 600 * MIB)
-    assert ended.exit_code == OUT_OF_MEMORY, ended.text[-3000:]
-    assert "other processes" in ended.text
+    full = gpu.run(tmp_path / "full", *training(model=llama, data=rows), taken=79 * GIB - 20 * MIB)
+    assert full.exit_code == OUT_OF_MEMORY, full.text[-3000:]
+    assert "base model ..." not in full.text
+    partly = gpu.train(tmp_path / "partly", model=llama, data=rows, taken=69 * GIB)
+    assert "other processes hold 69.0 GiB" in partly.why("device")
+    assert "of 9.0 GiB" in partly.why("micro_batch")
 
 
 def test_where_nvml_and_the_runtime_differ_the_smaller_memory_counts(
     gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path
 ) -> None:
     """A MIG slice, or a share of MPS: NVML tells of the whole device."""
-    device = {"memory": 10 << 30, "nvml_memory": 79 << 30}
-    ended = gpu.train(tmp_path / "run", model=llama, data=rows, **device)
-    assert ended.record["facts"]["gpus"][0]["memory_bytes"] == 10 << 30
+    ended = gpu.train(tmp_path / "run", model=llama, data=rows, memory=10 * GIB, nvml_memory=79 * GIB)
+    assert "10 GiB" in ended.why("device")
 
 
 @pytest.fixture(scope="module")

@@ -59,3 +59,13 @@ def test_a_replay_computes_what_was_captured() -> None:
     there.fill_(3)
     graph.replay()
     assert torch.equal(doubled, torch.full((64,), 6.0, device="cuda"))
+
+
+@pytest.mark.full
+def test_what_inductor_compiles_is_loaded_and_launched() -> None:
+    """Its numbers are not computed; its launches are counted like any other."""
+    from gpu_on_cpu import COUNTS
+
+    before = COUNTS.driver_launches
+    torch.compile(lambda x: x * 2 + 1)(torch.ones(64, device="cuda"))
+    assert COUNTS.driver_launches > before

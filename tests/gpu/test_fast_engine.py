@@ -28,7 +28,8 @@ from loradock.engine.fast.kernels import kernels_for
 pytestmark = pytest.mark.fakegpu(real=True)
 
 IS_REAL = has_real_gpu()
-SHAPES = [(4096, 4096), (1024, 4096), (14336, 4096), (4096, 14336), (2048, 2048), (256, 2048)] if IS_REAL else [(64, 128)]
+REAL_SHAPES = [(4096, 4096), (1024, 4096), (14336, 4096), (4096, 14336), (2048, 2048), (256, 2048)]
+SHAPES = REAL_SHAPES if IS_REAL else [(64, 128)]
 """Of matrices. The stand-in's products are a CPU's: its one small shape tries the code, a GPU's the bits."""
 TOKENS = [2048, 4096, 16384] if IS_REAL else [2048]
 HEADS, KEYS, SIZE, BUDGET = (32, 8, 128, 4096) if IS_REAL else (4, 2, 64, 2048)
@@ -36,7 +37,12 @@ HEADS, KEYS, SIZE, BUDGET = (32, 8, 128, 4096) if IS_REAL else (4, 2, 64, 2048)
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory, rows: Path) -> Job:
-    shape = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "num_hidden_layers": 4}
+    shape = {
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "num_attention_heads": 8,
+        "num_hidden_layers": 4 if IS_REAL else 1,
+    }
     folder = tmp_path_factory.mktemp("card")
     settings = ("engine=fast", "train.micro_batch=8", "train.global_batch=16")
     return job_of(folder / "run", *settings, model=make_model(folder / "model", "llama", **shape), data=rows)

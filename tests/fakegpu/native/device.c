@@ -242,7 +242,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d) {
 EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) { return 0; }
 EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice d, unsigned *f, int *a) {
   *f = 0;
-  *a = used_bytes()[d] > 0;
+  *a = fakegpu_used(d) > 0;
   return 0;
 }
 EXPORT CUresult cuCtxGetCurrent(CUcontext *c) {

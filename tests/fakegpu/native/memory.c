@@ -15,19 +15,17 @@ int is_left_alone(size_t n) { /* launches that do nothing: large memory that nob
   }
   return t && n > (1 << 20);
 }
-static size_t used[MOST_DEVICES];
-static int is_begun;
+static size_t used[MOST_DEVICES]; /* by this process, without its context */
 static size_t bytes_of(const char *name) {
   const char *v = getenv(name);
   return v ? strtoull(v, 0, 10) : 0;
 }
-/* Bytes in use on each device; what another process has taken, and this one's context, count from the start. */
-size_t *used_bytes(void) {
-  if (!is_begun) {
-    is_begun = 1;
-    for (int i = 0; i < MOST_DEVICES; i++) used[i] += bytes_of("FAKEGPU_TAKEN") + bytes_of("FAKEGPU_CONTEXT");
-  }
-  return used;
+/* Bytes in use on a device, by another process, too; asked anew each time, since a forked process may be told
+ * otherwise. */
+EXPORT size_t fakegpu_used(int d) { return used[d] + bytes_of("FAKEGPU_TAKEN") + bytes_of("FAKEGPU_CONTEXT"); }
+static size_t left(int d) {
+  size_t in_use = fakegpu_used(d), whole = capacity();
+  return in_use < whole ? whole - in_use : 0;
 }
 
 static Block *blocks;
@@ -51,15 +49,14 @@ EXPORT int fakegpu_kind(const void *p) {
   UNLOCK;
   return k;
 }
-EXPORT size_t fakegpu_used(int d) { return used_bytes()[d]; }
 
 static int take_bytes(size_t n) {
   LOCK;
-  if (used_bytes()[current_device] + n > capacity()) {
+  if (n > left(current_device)) {
     UNLOCK;
     return cudaErrorMemoryAllocation;
   }
-  used_bytes()[current_device] += n;
+  used[current_device] += n;
   UNLOCK;
   return 0;
 }
@@ -89,7 +86,7 @@ static cudaError_t release(void *p) {
   for (size_t i = 0; i < n_blocks; i++)
     if (blocks[i].p == p) {
       munmap(p, page(blocks[i].n));
-      if (blocks[i].kind == DEVICE || blocks[i].kind == MANAGED) used_bytes()[blocks[i].device] -= page(blocks[i].n);
+      if (blocks[i].kind == DEVICE || blocks[i].kind == MANAGED) used[blocks[i].device] -= page(blocks[i].n);
       blocks[i] = blocks[--n_blocks];
       UNLOCK;
       return 0;
@@ -143,7 +140,7 @@ EXPORT cudaError_t cudaMallocManaged(void **p, size_t n, unsigned f) {
 EXPORT cudaError_t cudaMemPrefetchAsync(const void *p, size_t n, int d, cudaStream_t s) { return 0; }
 EXPORT cudaError_t cudaMemGetInfo(size_t *free_, size_t *total) {
   *total = capacity();
-  *free_ = capacity() - used_bytes()[current_device];
+  *free_ = left(current_device);
   return 0;
 }
 EXPORT cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *p) {
@@ -276,7 +273,7 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *h, size_t n, const CUm
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle h) {
   Physical *x = (Physical *)h;
   LOCK;
-  used_bytes()[x->device] -= x->n;
+  used[x->device] -= x->n;
   UNLOCK;
   free(x);
   return 0;

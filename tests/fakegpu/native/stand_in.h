@@ -44,7 +44,7 @@ typedef struct {
 } Block;
 void take_lock(void);
 void give_lock(void);
-size_t *used_bytes(void);
+EXPORT size_t fakegpu_used(int d);
 int is_left_alone(size_t n);
 Block *block_of(const void *p);
 

@@ -22,8 +22,8 @@ class Masked:
     @classmethod
     def of(cls, query: Tensor, scale: float | None, causal: bool, left: int | None = None, right: int | None = None):
         """From an operator's arguments."""
-        scale = query.shape[-1] ** -0.5 if scale is None else scale
-        return cls(scale, causal, -1 if left is None else left, -1 if right is None else right)
+        found = float(query.shape[-1]) ** -0.5 if scale is None else scale
+        return cls(found, causal, -1 if left is None else left, -1 if right is None else right)
 
     def seen(self, rows: int, columns: int) -> Tensor:
         """[rows, columns], True where a query sees a key."""
@@ -125,24 +125,27 @@ def flash_backward(
 
 def tokens_first(*tensors: Tensor) -> list[Tensor]:
     """[batch, heads, tokens, size] as [batch, tokens, heads, size], or back."""
-    return [tensor.transpose(1, 2) for tensor in tensors]
+    return list(map(heads_second, tensors))
 
 
 def sdpa_flash(query, key, value, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None):
-    lengths = query.shape[2], key.shape[2]
+    rows, columns = query.shape[2], key.shape[2]
+    q, k, v = tokens_first(query, key, value)
     out, sums, state, offset, debug = flash_forward(
-        *tokens_first(query, key, value), None, None, *lengths, dropout_p, is_causal, False, scale=scale
+        q, k, v, None, None, rows, columns, dropout_p, is_causal, False, scale=scale
     )
-    return out.transpose(1, 2), sums, None, None, *lengths, state, offset, debug
+    return out.transpose(1, 2), sums, None, None, rows, columns, state, offset, debug
 
 
 def sdpa_flash_backward(
     grad_out, query, key, value, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, philox_seed,
     philox_offset, *, scale=None,
 ):  # fmt: skip
-    tensors = tokens_first(grad_out, query, key, value, out)
-    more = (logsumexp, None, None, max_q, max_k, dropout_p, is_causal, None, None)
-    return tuple(tokens_first(*flash_backward(*tensors, *more, scale=scale)))
+    do, q, k, v, o = tokens_first(grad_out, query, key, value, out)
+    found = flash_backward(
+        do, q, k, v, o, logsumexp, None, None, max_q, max_k, dropout_p, is_causal, None, None, scale=scale
+    )
+    return tuple(tokens_first(*found))
 
 
 def bias_of(bias: Tensor | None, row: int) -> Tensor | None:
@@ -154,8 +157,8 @@ def sdpa_efficient(
     query, key, value, attn_bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, *, scale=None
 ):  # fmt: skip
     masked = Masked.of(query, scale, is_causal)
-    rows = enumerate(zip(query, key, value, strict=True))
-    found = [attend(*tokens_of(q, k, v), masked, bias_of(attn_bias, i)) for i, (q, k, v) in rows]
+    rows = enumerate(zip(*map(heads_second, (query, key, value)), strict=True))
+    found = [attend(q, k, v, masked, bias_of(attn_bias, i)) for i, (q, k, v) in rows]
     outs, sums = (torch.stack(each) for each in zip(*found, strict=True))
     filled = torch.nn.functional.pad(sums, (0, -sums.shape[-1] % 32), value=float("inf"))
     state = torch.zeros((), dtype=torch.int64)
@@ -163,9 +166,9 @@ def sdpa_efficient(
     return outs.to(query.dtype).transpose(1, 2), kept, state, state.clone()
 
 
-def tokens_of(*tensors: Tensor) -> list[Tensor]:
-    """[heads, tokens, size] as [tokens, heads, size]."""
-    return [tensor.transpose(0, 1) for tensor in tensors]
+def heads_second(tensor: Tensor) -> Tensor:
+    """[batch, heads, tokens, size] as [batch, tokens, heads, size]."""
+    return tensor.transpose(1, 2)
 
 
 def sdpa_efficient_backward(
@@ -173,8 +176,8 @@ def sdpa_efficient_backward(
     is_causal=False, *, scale=None,
 ):  # fmt: skip
     masked = Masked.of(query, scale, is_causal)
-    rows = enumerate(zip(grad_out_, query, key, value, strict=True))
-    found = [attend_backward(*tokens_of(*row), masked, bias_of(attn_bias, i)) for i, row in rows]
+    rows = enumerate(zip(*map(heads_second, (grad_out_, query, key, value)), strict=True))
+    found = [attend_backward(do, q, k, v, masked, bias_of(attn_bias, i)) for i, (do, q, k, v) in rows]
     dq, dk, dv = (torch.stack([parts[i] for parts, _ in found]).to(query.dtype).transpose(1, 2) for i in range(3))
     db = torch.stack([ds for _, ds in found]).to(query.dtype) if grad_input_mask[3] else None
     return dq, dk, dv, db
