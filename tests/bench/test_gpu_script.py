@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakegpu.environment import CannotBeBuilt, built
 
 from bench.gpu.questions import QUESTIONS
 from bench.gpu.results import CANNOT, CUT, DONE, ENDED, Results, row
@@ -33,6 +34,10 @@ FILES = 8
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tracked files, and those that git does not ignore, as they lie here: a fresh clone with today's changes."""
+    try:
+        built()
+    except CannotBeBuilt as error:
+        pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("checkout") / "loradock"
     subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, folder], check=True)
     listed = ["git", "ls-files", "-z", "--modified", "--others", "--exclude-standard"]

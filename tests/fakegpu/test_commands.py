@@ -62,6 +62,13 @@ def test_diagnose_measures_trials_on_the_device(tmp_path: Path, llama: Path, row
     assert "engine-trl" in ended.text
 
 
+def test_monitoring_samples_the_gpu_through_nvml(gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path) -> None:
+    ended = gpu.train(tmp_path / "run", "logging.monitor_seconds=0.1", model=llama, data=rows)
+    samples = list(map(json.loads, (ended.output / "monitor.jsonl").read_text().splitlines()))
+    assert {(each["utilization"], each["power_watts"], each["sm_mhz"]) for each in samples} == {(0.93, 350.0, 1980)}
+    assert max(each["card_used_bytes"] for each in samples) > 32 << 20
+
+
 def test_net_check_sums_over_two_gpus(tmp_path: Path) -> None:
     """The node stage would multiply real sizes, which takes a CPU minutes."""
     ended = run(tmp_path / "run", "net-check", "--nproc", "2", "--only", "all-reduce", devices=2)
