@@ -66,7 +66,9 @@ EXPORT int ncclCommInitRankConfig(Comm **out, int size, Id id, int rank, void *c
   c->head = (Head *)m;
   c->slots = m + sizeof(Head);
   *out = c;
-  return wait_all(c);
+  int error = wait_all(c);
+  unlink(c->path); /* every rank has it by now, and what is killed leaves no file */
+  return error;
 }
 EXPORT int ncclCommInitRank(Comm **out, int size, Id id, int rank) {
   return ncclCommInitRankConfig(out, size, id, rank, 0);
@@ -75,13 +77,9 @@ EXPORT int ncclCommInitRankScalable(Comm **out, int size, int rank, int n, Id *i
   return ncclCommInitRankConfig(out, size, ids[0], rank, config);
 }
 EXPORT int ncclCommFinalize(Comm *c) { return 0; }
-EXPORT int ncclCommDestroy(Comm *c) {
-  unlink(c->path);
-  return 0;
-}
+EXPORT int ncclCommDestroy(Comm *c) { return 0; }
 EXPORT int ncclCommAbort(Comm *c) {
   c->is_aborted = 1;
-  unlink(c->path);
   return 0;
 }
 EXPORT int ncclCommGetAsyncError(Comm *c, int *e) {
