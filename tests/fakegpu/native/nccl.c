@@ -23,7 +23,6 @@ typedef struct {
   Head *head;
   char *slots;
   uint64_t turn;
-  char path[64];
   int is_aborted;
 } Comm;
 typedef struct {
@@ -56,10 +55,9 @@ EXPORT int ncclCommInitRankConfig(Comm **out, int size, Id id, int rank, void *c
   Comm *c = calloc(1, sizeof *c);
   c->rank = rank;
   c->size = size;
-  strcpy(c->path, id.internal);
   size_t n = sizeof(Head) + (size_t)SLOT * size;
   int fd = -1;
-  for (int i = 0; i < 10 && fd < 0; i++) fd = open(c->path, O_RDWR | O_CREAT, 0600);
+  for (int i = 0; i < 10 && fd < 0; i++) fd = open(id.internal, O_RDWR | O_CREAT, 0600);
   if (fd < 0 || ftruncate(fd, n)) return 2;
   char *m = mmap(0, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   close(fd);
@@ -67,7 +65,7 @@ EXPORT int ncclCommInitRankConfig(Comm **out, int size, Id id, int rank, void *c
   c->slots = m + sizeof(Head);
   *out = c;
   int error = wait_all(c);
-  unlink(c->path); /* every rank has it by now, and what is killed leaves no file */
+  unlink(id.internal); /* every rank has it by now, and what is killed leaves no file */
   return error;
 }
 EXPORT int ncclCommInitRank(Comm **out, int size, Id id, int rank) {
