@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ALLOWED_SKIPS = Path(__file__).with_name("skips.txt")
 # Its tests share one built image and look at all that the engine holds: one process runs them, and starts with them.
 ONE_SHARE = "image"
+LONG_ONES = (ONE_SHARE, "published", "real")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,13 +48,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--share"):
-        items.sort(key=lambda item: share_of(item) != ONE_SHARE)
+        items.sort(key=turn)
     if config.getoption("--full"):
         return
     left_out = [item for item in items if item.get_closest_marker("full")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("full")]
+
+
+def turn(item: pytest.Item) -> int:
+    """The long ones begin first, so that no process ends long after the other."""
+    folder = share_of(item).partition("+")[0]
+    return LONG_ONES.index(folder) if folder in LONG_ONES else len(LONG_ONES)
 
 
 def share_of(item: pytest.Item) -> str:

@@ -174,6 +174,13 @@ def test_a_lock_that_no_longer_fits_is_noticed(checkout: Path, changed: str, old
     assert "hint: scripts/lock" in done.stderr
 
 
+def copy_conftest(folder: Path, *more: str) -> None:
+    """tests/conftest.py, what it imports, and `more`."""
+    (folder / "fakegpu").mkdir()
+    for name in ("conftest.py", "proven.py", "skips.txt", "fakegpu/environment.py", "fakegpu/marker.py", *more):
+        shutil.copy(ROOT / "tests" / name, folder / name)
+
+
 @pytest.mark.parametrize(
     ("ci", "reason", "code"),
     [
@@ -183,8 +190,7 @@ def test_a_lock_that_no_longer_fits_is_noticed(checkout: Path, changed: str, old
     ],
 )
 def test_under_ci_only_listed_reasons_may_skip(tmp_path: Path, ci: str, reason: str, code: int) -> None:
-    for name in ("conftest.py", "proven.py", "skips.txt"):
-        shutil.copy(ROOT / "tests" / name, tmp_path)
+    copy_conftest(tmp_path)
     (tmp_path / "test_some.py").write_text(
         f"import pytest\n\ndef test_good():\n    pass\n\ndef test_skipped():\n    pytest.skip({reason!r})\n",
         encoding="utf-8",
@@ -195,8 +201,7 @@ def test_under_ci_only_listed_reasons_may_skip(tmp_path: Path, ci: str, reason: 
 
 
 def test_tests_marked_full_run_only_when_asked(tmp_path: Path) -> None:
-    for name in ("conftest.py", "proven.py", "skips.txt"):
-        shutil.copy(ROOT / "tests" / name, tmp_path)
+    copy_conftest(tmp_path)
     (tmp_path / "test_some.py").write_text(
         "import pytest\n\ndef test_quick():\n    pass\n\n@pytest.mark.full\ndef test_long():\n    pass\n",
         encoding="utf-8",
@@ -210,8 +215,7 @@ def test_a_campaign_with_a_ledger_goes_on_where_it_stopped_until_the_code_change
     tests, source, ledger = tmp_path / "tests", tmp_path / "src", tmp_path / "ledger"
     for folder in (tests, source):
         folder.mkdir()
-    for name in ("conftest.py", "ledger.py", "proven.py", "skips.txt"):
-        shutil.copy(ROOT / "tests" / name, tests)
+    copy_conftest(tests, "ledger.py")
     (source / "good.py").write_text("1", encoding="utf-8")
     (tests / "test_some.py").write_text(
         "import os\n\ndef test_good():\n    pass\n\ndef test_wants():\n    assert 'IT' in os.environ\n",
@@ -249,8 +253,7 @@ def test_it(number):
 
 
 def test_two_processes_run_each_test_once_a_file_by_one_of_them_and_the_image_first(tmp_path: Path) -> None:
-    for name in ("conftest.py", "proven.py", "skips.txt"):
-        shutil.copy(ROOT / "tests" / name, tmp_path)
+    copy_conftest(tmp_path)
     files = ["image/test_a.py", "image/test_z.py", *(f"{room}/test_{n}.py" for room in ("data", "model") for n in "ab")]
     for file in files:
         (tmp_path / file).parent.mkdir(exist_ok=True)
@@ -278,9 +281,8 @@ def test_two_processes_run_each_test_once_a_file_by_one_of_them_and_the_image_fi
 
 def test_the_test_script_runs_all_tests_of_this_checkout_and_with_arguments_just_those(checkout: Path) -> None:
     program(made_venv(checkout, kind="dev") / "bin" / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    for name in ("conftest.py", "proven.py", "skips.txt"):
-        (checkout / "tests").mkdir(exist_ok=True)
-        shutil.copy(ROOT / "tests" / name, checkout / "tests")
+    (checkout / "tests").mkdir()
+    copy_conftest(checkout / "tests")
     for name in "ab":
         text = f"def test_one():\n    print({name!r})\n\ndef test_other():\n    pass\n"
         (checkout / "tests" / f"test_{name}.py").write_text(text, encoding="utf-8")

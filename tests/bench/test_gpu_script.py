@@ -64,7 +64,13 @@ def command(checkout: Path, out: Path, *options: str) -> list[str]:
 def environment() -> dict[str, str]:
     """A host without a venv of its own, two threads and no way out."""
     nowhere = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
-    return {**os.environ, **nowhere, "LORADOCK_VENV": "/nonexistent/venv", "OMP_NUM_THREADS": "1"}
+    return {
+        **os.environ,
+        **nowhere,
+        "LORADOCK_VENV": "/nonexistent/venv",
+        "OMP_NUM_THREADS": "1",
+        "FAKEGPU_PYTHON": sys.executable,
+    }
 
 
 def results(out: Path) -> dict[str, Any]:

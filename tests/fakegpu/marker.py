@@ -36,7 +36,7 @@ class FakeGpu:
         self.begun: set[tuple[str, str]] = set()
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Run a marked test there, with the others of its file and device, and report it here."""
         marker = item.get_closest_marker("fakegpu")
         if marker is None or is_here() or (marker.kwargs.get("real") and has_real_gpu()):
@@ -51,6 +51,7 @@ class FakeGpu:
             report = item.config.hook.pytest_report_from_serializable(config=item.config, data=data)
             hook.pytest_runtest_logreport(report=report)
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        item.session._setupstate.teardown_exact(nextitem)  # what the item before it left for this one
         return True
 
     def run(self, item: pytest.Item, group: tuple[str, str]) -> None:

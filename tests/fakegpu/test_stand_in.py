@@ -64,7 +64,7 @@ def test_a_replay_computes_what_was_captured() -> None:
 @pytest.mark.full
 def test_what_inductor_compiles_is_loaded_and_launched() -> None:
     """Its numbers are not computed; its launches are counted like any other."""
-    from gpu_on_cpu import COUNTS
+    from gpu_on_cpu import COUNTS  # pyright: ignore[reportMissingImports]  preloaded
 
     before = COUNTS.driver_launches
     torch.compile(lambda x: x * 2 + 1)(torch.ones(64, device="cuda"))
