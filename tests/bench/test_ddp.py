@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.full
 def test_each_way_is_measured_and_the_ratios_are_written(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.ddp", "--steps", "10", "--results", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

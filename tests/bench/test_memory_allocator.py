@@ -33,7 +33,7 @@ def assert_planned(taken: Taken, *, within: float = 0.05) -> None:
     assert 1 <= taken.ratio <= 1 + within, taken
 
 
-@pytest.mark.parametrize("tokens", [4096, 8192])
+@pytest.mark.parametrize("tokens", [4096, pytest.param(8192, marks=pytest.mark.full)])
 def test_a_small_models_plan_holds_whatever_is_recomputed_and_kept_dense(tokens: int) -> None:
     passes = FastPasses(SMALL)
     for recomputed in (0, 11, 22):

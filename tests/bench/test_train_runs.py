@@ -50,6 +50,7 @@ def slices(folder: Path) -> dict[str, dict[str, Any]]:
     return {line["arm"]: line for line in read(folder / "here.jsonl")}
 
 
+@pytest.mark.full
 def test_an_arm_is_run_once_and_the_same_command_then_has_nothing_left_to_do(tmp_path: Path) -> None:
     done = bench(tmp_path, "--arms", "unsloth", "trl-best")
     assert done.returncode == 0, done.stderr

@@ -29,7 +29,7 @@ SHORT = ("train", "--demo", "--output", "/out", "--set", "train.max_steps=4")
 pytestmark = pytest.mark.timeout(1800)
 
 
-@pytest.mark.parametrize("user", UIDS)
+@pytest.mark.parametrize("user", [UIDS[0], *(pytest.param(user, marks=pytest.mark.full) for user in UIDS[1:])])
 def test_any_uid_trains_and_saves_with_nothing_writable_but_a_tmpfs(
     engine: DockerClient, image: str, started: list[Container], tmp_path: Path, user: str, trial: Trial
 ) -> None:
