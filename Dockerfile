@@ -133,7 +133,7 @@ LABEL org.opencontainers.image.title="loradock" \
       loradock.image="true" \
       loradock.variant="${VARIANT}" \
       loradock.lock="${LOCK_SHA256}" \
-      loradock.packages="${PACKAGES_SHA256}" \
+      loradock.image.lockfile="${PACKAGES_SHA256}" \
       loradock.base.verified="${BASE_VERIFIED}"
 WORKDIR /workspace
 USER 65532:0

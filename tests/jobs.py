@@ -7,16 +7,15 @@ from typing import Any
 
 import torch
 
-from loradock import plan as plans
-from loradock import probe
 from loradock.config.load import Loaded, load
 from loradock.data.corpus import prepare_corpus
-from loradock.engine.base import Job
-from loradock.engine.checkpoints import Checkpoints
-from loradock.engine.watchdog import Limits, Watchdog
-from loradock.host import Host
+from loradock.distributed.watchdog import Limits, Watchdog
+from loradock.machine import Host, probe
 from loradock.model import adapters, shape, source, tokenizer
 from loradock.model import load as loading
+from loradock.plan import plan as plans
+from loradock.training.checkpoint.store import Checkpoints
+from loradock.training.job import Job
 
 NO_LIMITS = Limits(setup_seconds=0, step_seconds=0, save_seconds=0)
 

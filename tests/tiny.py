@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from loradock import demo, probe
+from loradock import demo
 from loradock.config.load import load
 from loradock.data.collate import MicroBatch
-from loradock.engine.base import Event
-from loradock.host import Host
-from loradock.plan import Plan
-from loradock.run import execute
-from loradock.stages import Exam, Result
+from loradock.machine import Host, probe
+from loradock.plan.plan import Plan
+from loradock.training.job import Event
+from loradock.training.run import execute
+from loradock.training.stages import Exam, Result
 
 BASE = Path(demo.__file__).parent / "base"
 WORDS = "river apple stone cloud lamp table horse green seven window paper salt winter bridge".split()

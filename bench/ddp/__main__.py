@@ -38,8 +38,8 @@ RATIOS = {"both at once / alone": ("apart", "alone"), "summed up / both at once"
 
 def measured(subject: Subject) -> dict[str, list[float]]:
     """Seconds of every step by way; of both processes the longer ones."""
-    from loradock.launching import processes
-    from loradock.launching.place import place_of
+    from loradock.distributed import processes
+    from loradock.distributed.place import place_of
 
     settings = {
         "train.max_steps": subject.steps,
@@ -79,7 +79,7 @@ def measured(subject: Subject) -> dict[str, list[float]]:
 
 def ratios(found: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
     """Each of RATIOS, of the medians of blocks of steps."""
-    from loradock.diagnosis.statistics import ratio
+    from loradock.env_check.paired_ratio import ratio
 
     size = min(map(len, found.values())) // BLOCKS
     blocks = [

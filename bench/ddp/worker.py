@@ -17,8 +17,8 @@ from typing import Any
 import torch.distributed
 
 from loradock import cli
-from loradock.engine import ranks
-from loradock.engine.fast.trainer import FastTrainer
+from loradock.distributed import collectives
+from loradock.training.backends.fast.trainer import FastTrainer
 
 WAYS = ("alone", "apart", "pair")
 
@@ -50,7 +50,7 @@ def patched(timing: Timing) -> None:
         began = time.perf_counter()
         real_step(self, inputs)
         if timing.is_summing:
-            ranks.any_of(False)  # whether a signal came: the other sum of every step
+            collectives.any_of(False)  # whether a signal came: the other sum of every step
         if not is_first:
             timing.seconds[way].append(time.perf_counter() - began)
         timing.is_summing = True

@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.gpu.questions import QUESTIONS, Question
 from bench.gpu.steps import STEPS
-from loradock import durable
+from loradock import atomic_io
 
 FORMAT = 1
 RUNNING, DONE, FAILED, OUT_OF_MEMORY, CUT, LEFT, CANNOT = (
@@ -67,8 +67,8 @@ class Results:
 
     def write(self) -> None:
         """Both files; each is whole at every moment."""
-        durable.replace(self.folder / "results.json", json.dumps(self.content, indent=1) + "\n")
-        durable.replace(self.folder / "results.md", self.markdown())
+        atomic_io.replace(self.folder / "results.json", json.dumps(self.content, indent=1) + "\n")
+        atomic_io.replace(self.folder / "results.md", self.markdown())
 
     def markdown(self) -> str:
         """The table of docs/gpu.md with the answers, the steps in their order, the stacks."""

@@ -14,9 +14,9 @@ import torch
 
 from bench.host.models import adapted
 from bench.memory.models import flat_batch
-from loradock.engine.fast.attention.base import Attention
-from loradock.engine.fast.kernels import Kernels
-from loradock.engine.fast.model import FastModel
+from loradock.training.backends.fast.attention.base import Attention
+from loradock.training.backends.fast.kernels import Kernels
+from loradock.training.backends.fast.model import FastModel
 
 MicroStep = Callable[[], torch.Tensor]
 METRICS = ("log_probs", "entropy", "is_top1")

@@ -27,7 +27,7 @@ def fake_card() -> Iterator[None]:
             "torch.cuda.is_bf16_supported": lambda *_: True,
             "torch.cuda.amp.common.amp_definitely_not_available": lambda: False,
             "torch.Tensor.backward": backward,
-            "loradock.engine.fast.kernels.launch.launch": lambda *_, **__: None,
+            "loradock.training.backends.fast.kernels.launch.launch": lambda *_, **__: None,
             "torch.nn.functional.scaled_dot_product_attention": flash,
             "transformers.masking_utils.find_packed_sequence_indices": lambda _: None,
         }.items():

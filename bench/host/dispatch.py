@@ -23,8 +23,8 @@ from bench.host.measures import quiet_machine
 from bench.memory.allocator import FastPasses, as_a_run_does
 from bench.memory.models import flat_batch
 from bench.memory.trl import TrlPasses
-from loradock.memory.fast import Shape
-from loradock.memory.trl import Batch
+from loradock.plan.memory.fast import Shape
+from loradock.plan.memory.trl import Batch
 
 WARM_UPS = 3
 DOCUMENT = 512

@@ -22,7 +22,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import JITFunction
 
-from loradock.engine.fast.kernels import launch
+from loradock.training.backends.fast.kernels import launch
 
 FREE = frozenset(
     {

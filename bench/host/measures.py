@@ -20,8 +20,8 @@ from bench.host.launches import Launches
 from bench.host.models import narrowed
 from bench.host.silent import silent_launches
 from bench.host.steps import around_fast, around_trl
-from loradock.engine.fast.attention.flash_torch import FlashTorch
-from loradock.engine.fast.kernels import fused
+from loradock.training.backends.fast.attention.flash_torch import FlashTorch
+from loradock.training.backends.fast.kernels import fused
 
 DOCUMENT_TOKENS = 512
 NARROW_TOKENS = 8

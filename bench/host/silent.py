@@ -19,7 +19,7 @@ from bitsandbytes.backends.cuda import ops as on_cuda
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from loradock.engine.fast.attention import flash_torch
+from loradock.training.backends.fast.attention import flash_torch
 
 CPU_FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 CPU_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default

@@ -18,13 +18,13 @@ from bench.host.arms import Setting
 from bench.host.launches import Launches
 from bench.host.models import adapted
 from bench.memory.models import flat_batch
-from loradock.engine.fast.attention.flash_cpu import FlashCpu
-from loradock.engine.fast.kernels import plain
-from loradock.engine.fast.model import FastModel
-from loradock.engine.fast.optimizer import FlatAdamW
-from loradock.engine.fast.trainer import FastTrainer
-from loradock.engine.meter import Meter
-from loradock.engine.pace import Pace
+from loradock.distributed.stragglers import Pace
+from loradock.training.backends.fast.attention.flash_cpu import FlashCpu
+from loradock.training.backends.fast.kernels import plain
+from loradock.training.backends.fast.model import FastModel
+from loradock.training.backends.fast.optimizer import FlatAdamW
+from loradock.training.backends.fast.trainer import FastTrainer
+from loradock.training.meter import Meter
 
 WARM_UPS = 3
 

@@ -25,9 +25,9 @@ from bench.memory.live import LiveBytes
 from bench.memory.measure import Found, Measurement, as_dict
 from bench.memory.models import adapted, no_launches
 from bench.train.models import MODELS, settings
-from loradock.engine.fast.attention.flash_torch import FlashTorch
-from loradock.engine.fast.kernels import fused
-from loradock.memory.fast import Shape
+from loradock.plan.memory.fast import Shape
+from loradock.training.backends.fast.attention.flash_torch import FlashTorch
+from loradock.training.backends.fast.kernels import fused
 
 RESULTS = Path(__file__).parents[1] / "results" / "memory"
 REAL = ("tinyllama-1.1b", "phi-3-mini", "mistral-7b", "llama-3-8b")

@@ -18,12 +18,12 @@ import torch
 from bench.memory.models import adapted, facts, flat_batch
 from bench.train.models import settings
 from loradock.commands.train import ALLOCATOR
-from loradock.engine.fast.attention.flash_torch import FlashTorch
-from loradock.engine.fast.batch import FlatBatch
-from loradock.engine.fast.kernels import fused
-from loradock.engine.fast.model import FastModel
-from loradock.engine.fast.optimizer import FlatAdamW
-from loradock.memory.fast import FastMemory, Setting, Shape
+from loradock.plan.memory.fast import FastMemory, Setting, Shape
+from loradock.training.backends.fast.attention.flash_torch import FlashTorch
+from loradock.training.backends.fast.batch import FlatBatch
+from loradock.training.backends.fast.kernels import fused
+from loradock.training.backends.fast.model import FastModel
+from loradock.training.backends.fast.optimizer import FlatAdamW
 
 DOCUMENT = 166
 POSITIONS = 1024

@@ -12,11 +12,11 @@ import torch
 
 from bench.memory.live import LiveBytes
 from bench.memory.models import facts, flat_batch
-from loradock.engine.fast.attention.base import Attention
-from loradock.engine.fast.kernels import Kernels
-from loradock.engine.fast.model import FastModel
-from loradock.engine.fast.optimizer import FlatAdamW
-from loradock.memory.fast import FastMemory, Setting, Shape
+from loradock.plan.memory.fast import FastMemory, Setting, Shape
+from loradock.training.backends.fast.attention.base import Attention
+from loradock.training.backends.fast.kernels import Kernels
+from loradock.training.backends.fast.model import FastModel
+from loradock.training.backends.fast.optimizer import FlatAdamW
 
 HELD = ("base weights", "expanded scales", "adapters and gradients", "dense weights")
 MOVING = ("activations", "in flight", "batch", "dequantised layer")

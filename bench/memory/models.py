@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from loradock.engine.fast.attention.base import Documents
-from loradock.engine.fast.batch import FlatBatch
-from loradock.engine.fast.kernels import launch
 from loradock.facts import LinearShape, ModelFacts
 from loradock.model.shape import capped_heads
+from loradock.training.backends.fast.attention.base import Documents
+from loradock.training.backends.fast.batch import FlatBatch
+from loradock.training.backends.fast.kernels import launch
 
 CODES = 256
 """Entries of the table that quantises the scales of blocks."""

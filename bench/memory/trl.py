@@ -10,8 +10,8 @@ import torch
 from bench.memory.allocator import RANK, Taken, afresh, empty
 from bench.memory.models import adapted, facts
 from bench.train.models import settings
-from loradock.memory import trl
-from loradock.memory.trl import Batch
+from loradock.plan.memory import trl
+from loradock.plan.memory.trl import Batch
 
 METRICS = ("log_probs", "entropy", "is_top1")
 """What TRL's head gives for its loss and its metrics."""

@@ -35,8 +35,8 @@ SAMPLES = 300
 
 def sample_cost(device: str) -> dict[str, float]:
     """Median milliseconds of one sample, on the clock and of this thread's CPU, of the sources that a run has."""
-    from loradock.host import Host
-    from loradock.monitoring.monitor import sources_of
+    from loradock.machine import Host
+    from loradock.training.observers.monitoring.monitor import sources_of
 
     sources, close = sources_of(Host(), card=0 if device == "cuda" else None, cpus=os.cpu_count() or 1)
     wall, cpu = [], []
@@ -64,7 +64,7 @@ def rounds_of(subject: Subject, *, rounds: int, intervals: list[float]) -> list[
 
 def summary(found: list[dict[float, float]], interval: float) -> dict[str, Any]:
     """The ratio to the runs without samples, its interval, and what that means at the default interval, in percent."""
-    from loradock.diagnosis.statistics import ratio
+    from loradock.env_check.paired_ratio import ratio
 
     over = ratio([math.log(each[interval] / each[OFF]) for each in found])
     share = interval / DEFAULT_SECONDS

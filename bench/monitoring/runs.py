@@ -49,10 +49,9 @@ def made(folder: Path, *, steps: int) -> Subject:
 
 def step_seconds(subject: Subject, *, every_seconds: float) -> float:
     """Mean seconds of a step after the first ones, of a whole run with samples so often (0: none)."""
-    from loradock import probe
     from loradock.config.load import load
-    from loradock.host import Host
-    from loradock.run import execute
+    from loradock.machine import Host, probe
+    from loradock.training.run import execute
 
     folder = subject.folder
     settings = [

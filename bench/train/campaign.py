@@ -46,7 +46,7 @@ class Campaign:
     @property
     def peak_flops(self) -> float | None:
         """The published peak of the card, in FLOP/s; None for a CPU and for a card that is not in our table."""
-        from loradock.checks.known import peak
+        from loradock.env_check.known import peak
 
         known = peak(self.machine["device"]) if self.machine["kind"] == "cuda" else None
         return known.tflops * 1e12 if known else None

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from loradock import __version__, signals, termination
+from loradock import __version__, signals, termination_log
 from loradock.errors import Interrupted, LoradockError
 
 COMMANDS = {
@@ -70,7 +70,7 @@ def main() -> None:
         _end(Interrupted(f"stopped by {signals.requested() or 'a signal'}"))
     except click.ClickException as usage:
         usage.show()
-        termination.write(usage.exit_code, usage.format_message())
+        termination_log.write(usage.exit_code, usage.format_message())
         sys.exit(usage.exit_code)
     except LoradockError as error:
         if error.exit_code == LoradockError.exit_code:
@@ -78,13 +78,13 @@ def main() -> None:
         _end(error)
     except Exception as error:  # noqa: BLE001  the last resort: nothing is swallowed, the traceback is shown
         traceback.print_exc()
-        termination.write(LoradockError.exit_code, f"{type(error).__name__}: {error}")
+        termination_log.write(LoradockError.exit_code, f"{type(error).__name__}: {error}")
         sys.exit(LoradockError.exit_code)
 
 
 def _end(error: LoradockError) -> NoReturn:
     click.echo(str(error), err=True)
-    termination.write(error.exit_code, error)
+    termination_log.write(error.exit_code, error)
     # A KeyboardInterrupt that went through an exec of text (as imports make them) ends `python -m` with SIGINT whatever
     # came of it, until another such exec goes well.
     exec("")

@@ -31,8 +31,10 @@ error carries all of them, each with its file and line.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 SHOWN_PROBLEMS = 20
 
@@ -179,3 +181,14 @@ class Locked(LoradockError):
     """Another run holds the output directory."""
 
     exit_code = 84
+
+
+def storage_error(error: OSError, path: Path) -> StorageError | DiskFull | NotWritable:
+    """The loradock error for an OSError while writing."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"no space left for {path}", hint="free space, or --output a directory on another disk")
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return NotWritable(
+            f"cannot write {path}: {error.strerror}", hint="--output a directory that this user may write"
+        )
+    return StorageError(f"writing {path} failed: {error.strerror}", hint="check the disk (dmesg) and try again")

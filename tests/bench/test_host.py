@@ -16,7 +16,7 @@ from bench.host.measures import ARMS, count, narrow, quiet_machine
 from bench.host.silent import silent_launches
 from bench.host.tables import rows
 from bench.train.models import settings
-from loradock.engine.fast.kernels import fused, launch
+from loradock.training.backends.fast.kernels import fused, launch
 
 LAYERS = 2
 

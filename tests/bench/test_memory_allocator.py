@@ -12,8 +12,8 @@ import torch
 
 from bench.memory.allocator import FastPasses, Taken, as_a_run_does, empty
 from bench.memory.trl import TrlPasses
-from loradock.memory.fast import Shape
-from loradock.memory.trl import Batch
+from loradock.plan.memory.fast import Shape
+from loradock.plan.memory.trl import Batch
 
 pytestmark = pytest.mark.fakegpu(compute=False)
 SMALL = "tinyllama-1.1b"

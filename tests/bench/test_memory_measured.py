@@ -12,11 +12,11 @@ from bench.memory.live import LiveBytes
 from bench.memory.measure import Found, Measurement
 from bench.memory.models import adapted, no_launches
 from bench.train.models import settings
-from loradock.engine.fast.attention.flash_cpu import FlashCpu
-from loradock.engine.fast.attention.flash_torch import FlashTorch
-from loradock.engine.fast.attention.per_document import PerDocument
-from loradock.engine.fast.kernels import fused, plain
-from loradock.memory.fast import FastMemory, Shape
+from loradock.plan.memory.fast import FastMemory, Shape
+from loradock.training.backends.fast.attention.flash_cpu import FlashCpu
+from loradock.training.backends.fast.attention.flash_torch import FlashTorch
+from loradock.training.backends.fast.attention.per_document import PerDocument
+from loradock.training.backends.fast.kernels import fused, plain
 
 REAL = ("tinyllama-1.1b", "phi-3-mini", "mistral-7b", "llama-3-8b")
 LAYERS = 4

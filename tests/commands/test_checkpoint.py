@@ -17,9 +17,9 @@ from tiny import copy_tree
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from loradock.config.load import load
-from loradock.engine.checkpoints import Checkpoints
-from loradock.engine.training_state import RandomState, as_files
-from loradock.templates import named
+from loradock.data.templates import named
+from loradock.training.checkpoint.state import RandomState, as_files
+from loradock.training.checkpoint.store import Checkpoints
 
 RUN_ID = "0123456789abcdef"
 ADAPTER = "adapter_model.safetensors"

@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner
 from tiny import make_llama, write_rows
 
+from loradock.analysis.diagnose import seeds
 from loradock.cli import cli
 from loradock.commands.diagnose import command_of
 from loradock.commands.run_options import Ask
 from loradock.config.load import load
-from loradock.diagnosis import seeds
-from loradock.trials.changed import changed_config
+from loradock.plan.trials.changed import changed_config
 
 if TYPE_CHECKING:
     from faults.forking import Command, Forking

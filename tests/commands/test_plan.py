@@ -13,9 +13,9 @@ from terminal import lines_at
 from tiny import BASE, write_rows
 
 from bench.train.models import MODELS
-from loradock import cards
 from loradock.cli import cli
 from loradock.errors import OutOfMemory
+from loradock.plan import gpu_table
 
 MISTRAL = {
     **{name: value for name, value in MODELS["mistral-7b"].items() if name != "source"},
@@ -150,7 +150,7 @@ def test_what_cannot_be_planned_ends_with_what_to_type(arguments: tuple[str, ...
 
 def test_the_help_lists_the_cards() -> None:
     words = plan("--help").stdout.replace(",", " ").split()
-    assert {card.key for card in cards.table()} <= set(words)
+    assert {card.key for card in gpu_table.table()} <= set(words)
     assert "nothing is written there" in " ".join(words)
 
 

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from report.made_runs import made_run
+from analysis.report.made_runs import made_run
 
 COMMAND = (sys.executable, "-m", "loradock", "report")
 

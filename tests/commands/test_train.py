@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from tiny import train
 
 from loradock.commands.train_run import process_seconds, spent_so_far
-from loradock.host import Host
+from loradock.machine import Host
 
 ROOT = Path(__file__).parents[2]
 RUN = ("--batch-size", "8", "--set", "lora.rank=4", "--set", "logging.every=1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 
-from loradock.formats.base import Message
+from loradock.data.formats.base import Message
 
 Pieces = Iterator[tuple[str, int | None]]
 """Text, and the number of the assistant's turn that learns it (None: nobody does)."""

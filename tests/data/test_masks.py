@@ -9,13 +9,13 @@ from data.oracle import FAMILIES, expected, generated
 from transformers import PreTrainedTokenizerFast
 
 from loradock.config.schema import DataConfig, SourceConfig
+from loradock.data.formats.base import Completion, Conversation
 from loradock.data.pool import ChunkPreparer, Task
 from loradock.data.prepare import prepare
 from loradock.data.sources import samples
+from loradock.data.templates import named
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import Problem
-from loradock.formats.base import Completion, Conversation
-from loradock.templates import named
 
 
 def covered(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[list[int], list[tuple[int, int]]]:

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from loradock.config.schema import SourceConfig
+from loradock.data.formats import Conversation, Sample
 from loradock.data.read import digest, files, read
 from loradock.data.sources import samples
 from loradock.errors import InputMissing, Problem
-from loradock.formats import Conversation, Sample
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 ROWS = [

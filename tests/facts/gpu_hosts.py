@@ -8,8 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from loradock.host import Host
-from loradock.host.answers import CardProcess, CardState, DriverState, MigInstance
+from loradock.machine import Host
+from loradock.machine.answers import (
+    CardProcess,
+    CardState,
+    DriverState,
+    MigInstance,
+)
 
 FILE = Path(__file__).with_name("gpu_hosts.json")
 VIRTUAL = "flags\t\t: fpu vme hypervisor avx2\n"

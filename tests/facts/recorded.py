@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from loradock import cards as named
-from loradock import plan
 from loradock.config.schema import RunConfig
 from loradock.facts import DataFacts, Facts, Gpu, LinearShape, ModelFacts
-from loradock.optimizations.base import Decision
-from loradock.plan import Plan
+from loradock.plan import gpu_table as named
+from loradock.plan import plan
+from loradock.plan.context import Decision
+from loradock.plan.plan import Plan
 
 HERE = Path(__file__).parent
 STACK = {"torch": "2.10.0", "transformers": "5.23.0", "trl": "1.16.0", "peft": "0.21.2", "bitsandbytes": "0.50.2"}

@@ -21,7 +21,7 @@ SETTINGS = (
 FEW, MANY = 2, 6
 PLANTED = """
 import torch
-from loradock.engine.fast import trainer
+from loradock.training.backends.fast import trainer
 real = trainer.FastTrainer.loss_and_gradients
 HOST = torch.ones(64)
 def planted(self, *arguments, **more):
@@ -35,7 +35,7 @@ COPIES = "HOST.to('cuda', non_blocking=True)"
 MIXES = "torch.empty(64, device='cuda') + HOST"
 UNWRITTEN = "found += torch.empty(4_000_000, device='cuda').mean() * 0"
 PLANTED_IN_CAPTURE = """
-from loradock.engine.fast import model
+from loradock.training.backends.fast import model
 real = model.FastModel.loss_and_gradients
 def planted(self, *arguments, **more):
     found = real(self, *arguments, **more)

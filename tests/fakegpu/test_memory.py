@@ -22,7 +22,7 @@ WIDE = (
 )
 SHRINKS = """
 import os, torch
-from loradock.engine.fast import trainer
+from loradock.training.backends.fast import trainer
 real, calls = trainer.FastTrainer.{method}, []
 def shrunk(self, *arguments, **more):
     calls.append(1)

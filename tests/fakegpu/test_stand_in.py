@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loradock.engine.fast.kernels import kernels_for
-from loradock.engine.fast.kernels.base import Activation
+from loradock.training.backends.fast.kernels import kernels_for
+from loradock.training.backends.fast.kernels.base import Activation
 
 pytestmark = pytest.mark.fakegpu
 

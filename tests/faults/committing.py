@@ -10,8 +10,8 @@ import argparse
 import os
 from pathlib import Path
 
-from loradock.engine import checkpoints
-from loradock.engine.checkpoints import Checkpoints
+from loradock.training.checkpoint import store
+from loradock.training.checkpoint.store import Checkpoints
 
 BEGIN, END = "/loradock-begin", "/loradock-end"
 RUN_ID = "run-of-the-test"
@@ -49,7 +49,7 @@ def main() -> None:
     if options.variant == "in-place":
         commits = InPlace(options.folder, run_id=RUN_ID, fingerprint={}, keep=options.keep)
     if options.variant == "without-fsync":
-        checkpoints.durable.os.fsync = lambda _descriptor: None
+        store.durable.os.fsync = lambda _descriptor: None
     os.path.exists(BEGIN)
     for step in options.steps:
         commits.commit(step, files=content(step), progress={"step": step})

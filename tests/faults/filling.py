@@ -10,8 +10,8 @@ from typing import Any
 
 from faults.committing import RUN_ID, committer
 
-from loradock.engine.checkpoints import newest_good
 from loradock.errors import LoradockError
+from loradock.training.checkpoint.store import newest_good
 
 OLD = {"adapter_model.safetensors": bytes(20_000), "training_state.pt": bytes(40_000)}
 NEW = {"adapter_model.safetensors": bytes(60_000), "training_state.pt": bytes(150_000)}

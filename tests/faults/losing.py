@@ -26,7 +26,7 @@ KILLS = 10
 LONG_STEPS, LONG_PATIENCE = 60, 18
 KILLED = """
 import os, signal
-from loradock.engine.saving import Saver
+from loradock.training.saving import Saver
 real = Saver.save
 def save(self, progress, *rest, **more):
     seconds = real(self, progress, *rest, **more)

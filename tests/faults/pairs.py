@@ -36,7 +36,7 @@ RUN = (
 # Slow enough for a signal to come in between; the order of all that is computed stays what it is.
 SLOW = """
 import time
-from loradock.engine.flow import Flow
+from loradock.training.cadence import Flow
 real = Flow.after
 def after(self, step):
     time.sleep(0.2)

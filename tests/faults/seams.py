@@ -14,14 +14,14 @@ from typing import Any, Protocol
 import torch
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from loradock.engine import loop
-from loradock.engine.fast.batch import FlatBatch
-from loradock.engine.fast.head import Head
-from loradock.engine.fast.layer import Layer
-from loradock.engine.fast.trainer import FastTrainer
-from loradock.engine.trl import trainer as trl
-from loradock.engine.trl.trainer import StepTrainer
 from loradock.model.adapters import trainable
+from loradock.training import loop
+from loradock.training.backends.fast.batch import FlatBatch
+from loradock.training.backends.fast.head import Head
+from loradock.training.backends.fast.layer import Layer
+from loradock.training.backends.fast.trainer import FastTrainer
+from loradock.training.backends.trl import trainer as trl
+from loradock.training.backends.trl.trainer import StepTrainer
 
 Patch = Callable[[Any, str, Any], None]
 Make = Callable[[], Any]

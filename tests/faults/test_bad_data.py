@@ -17,12 +17,11 @@ from faults.conftest import Trial
 from proven import unchecked
 from tiny import BASE, make_llama, write_rows
 
-from loradock import probe
 from loradock.config.schema import RunConfig
 from loradock.data.corpus import prepare_corpus
 from loradock.errors import DataError, InputMissing, LoradockError
 from loradock.facts import Facts
-from loradock.host import Host
+from loradock.machine import Host, probe
 
 CASES = Path(__file__).parents[1] / "cases" / "data"
 EXPECTED: dict[str, list[tuple[int | None, str]]] = json.loads((CASES / "expected.json").read_text("utf-8"))

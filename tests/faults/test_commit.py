@@ -10,7 +10,7 @@ from faults.committing import RUN_ID, committer, content
 from faults.conftest import Trial
 from faults.tracing import Call, kill_at, traced
 
-from loradock.engine.checkpoints import found, newest_good, sweep
+from loradock.training.checkpoint.store import found, newest_good, sweep
 
 SCENARIOS = {"next-step": (10, 20), "name-taken": (10, 10)}
 TELLING = ("mkdir", "openat", "write", "fsync", "unlinkat", "rmdir")

@@ -12,9 +12,9 @@ import pytest
 from faults.committing import RUN_ID, committer, content
 from faults.conftest import Trial
 
-from loradock.engine.checkpoints import Checkpoints, found, newest_good
-from loradock.engine.manifest import DamagedCheckpoint, open_checkpoint
 from loradock.errors import NoCheckpoint
+from loradock.training.checkpoint.manifest import DamagedCheckpoint, open_checkpoint
+from loradock.training.checkpoint.store import Checkpoints, found, newest_good
 
 FILES = ("adapter_model.safetensors", "training_state.pt", "manifest.json")
 

@@ -14,15 +14,14 @@ from faults.conftest import Trial
 from tiny import make_llama, write_rows
 from transformers import LlamaForCausalLM
 
-from loradock import probe
 from loradock.config.fields import keys
 from loradock.config.schema import RunConfig
 from loradock.data.corpus import Corpus, prepare_corpus
-from loradock.engine import fingerprint
 from loradock.errors import NoCheckpoint, UsageError
 from loradock.facts import Facts
-from loradock.host import Host
+from loradock.machine import Host, probe
 from loradock.model import adapters, content, source, tokenizer
+from loradock.training.run_dir import fingerprint
 
 MOVED = "a path: its content is a field"
 JUDGED = "a field where evaluations decide something"
@@ -41,7 +40,7 @@ FREE = {
     "limits.step_seconds": "how long a hang may last",
     "limits.save_seconds": "how long a hang may last",
     "limits.peer_seconds": "how long another process may be silent",
-    "model.cache_weights": "the same bits: tests/engine/fast/test_equality.py",
+    "model.cache_weights": "the same bits: tests/training/backends/fast/test_equality.py",
     "evaluation.every": JUDGED,
     "checkpoints.every": JUDGED,
     "model.name": MOVED,

@@ -18,12 +18,12 @@ from faults.seams import SEAMS
 from jobs import job_of
 from safetensors.torch import load_file
 
-from loradock.engine import attempts
-from loradock.engine.base import Event, Job, StepResult
-from loradock.engine.checkpoints import visible
-from loradock.engine.fast.engine import build, trainer_of
-from loradock.engine.manifest import open_checkpoint
 from loradock.errors import Diverged
+from loradock.training import recovery
+from loradock.training.backends.fast.engine import build, trainer_of
+from loradock.training.checkpoint.manifest import open_checkpoint
+from loradock.training.checkpoint.store import visible
+from loradock.training.job import Event, Job, StepResult
 
 RUN = ("engine=fast", "train.max_steps=5", "train.micro_batch=2", "checkpoints.every=1", "lora.dropout=0.1")
 
@@ -42,7 +42,7 @@ def trained(job: Job) -> list[float]:
     """The losses of a run of the job."""
     events: list[Event] = []
     model, _ = build(job)
-    attempts.run(job, events.append, partial(trainer_of, model=model))
+    recovery.run(job, events.append, partial(trainer_of, model=model))
     return [event.loss for event in events if isinstance(event, StepResult)]
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from checks.conftest import namespace
+from env_check.conftest import namespace
 from faults.conftest import Trial
 
 PROGRAM = Path(__file__).with_name("filling.py")

@@ -23,11 +23,11 @@ from faults.seams import CHOSEN, SEAMS
 from safetensors.torch import load_file
 from tiny import adapter_bytes, train
 
-from loradock.engine import guards
-from loradock.engine.checkpoints import visible
-from loradock.engine.flow import Flow
 from loradock.errors import Diverged
 from loradock.model.adapters import trainable
+from loradock.training import guards
+from loradock.training.cadence import Flow
+from loradock.training.checkpoint.store import visible
 
 RUN = (
     "train.max_steps=6",

@@ -29,9 +29,9 @@ from faults.seams import SEAMS
 from jobs import NO_LIMITS, job_of
 from proven import unchecked
 
-from loradock.engine import engine_named
-from loradock.engine.watchdog import Phase, Watchdog
+from loradock.distributed.watchdog import Phase, Watchdog
 from loradock.errors import Hung
+from loradock.training.backends import engine_named
 
 LIMIT_SECONDS, SLACK_SECONDS = 2.0, 6.0
 SLOW_SECONDS = 0.7
@@ -42,17 +42,17 @@ RUN = ("--set", "train.max_steps=6", "--set", "train.global_batch=8", "--set", "
 HANG = """
 import time
 from pathlib import Path
-from loradock import durable
+from loradock import atomic_io
 from faults.seams import SEAMS
 from jobs import NO_LIMITS, job_of
-from loradock.engine import feed
+from loradock.training import batches
 def hang():
     Path("hangs").write_text(str(time.time()))
     while True: time.sleep(60)
 """
 WORKER = f"""{HANG}
-real = feed.StepItems.__getitem__
-feed.StepItems.__getitem__ = lambda self, index: hang() if index == 3 else real(self, index)
+real = batches.StepItems.__getitem__
+batches.StepItems.__getitem__ = lambda self, index: hang() if index == 3 else real(self, index)
 """
 STEP = f"""{HANG}
 SEAMS["ENGINE"].loss(lambda loss, step, is_training: hang() if is_training and step == 4 else loss)
@@ -61,11 +61,11 @@ EVALUATION = f"""{HANG}
 SEAMS["ENGINE"].loss(lambda loss, step, is_training: loss if is_training else hang())
 """
 SAVE = f"""{HANG}
-real = durable.write
+real = atomic_io.write
 def write(file, content):
     if file.parent.name.startswith(".stage-") and (file.parents[1] / "checkpoint-2").exists(): hang()
     return real(file, content)
-durable.write = write
+atomic_io.write = write
 """
 EXPORT = f"""{HANG}
 from loradock.model import export
@@ -278,7 +278,7 @@ import sys
 from transformers import AutoConfig, AutoTokenizer, LlamaConfig
 import huggingface_hub.utils.tqdm
 from loradock.config.schema import ModelConfig
-from loradock.engine.watchdog import Limits, Watchdog
+from loradock.distributed.watchdog import Limits, Watchdog
 from loradock.model import source
 with Watchdog(Limits(setup_seconds=2.0, step_seconds=0, save_seconds=0), heartbeat=None, on_hang=print) as watchdog:
     on_bytes = watchdog.beat if sys.argv[2] == "told" else lambda: None

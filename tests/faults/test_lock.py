@@ -14,18 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from checks.conftest import namespace
+from env_check.conftest import namespace
 from faults.conftest import Trial
 from faults.tracing import strace
 
-from loradock.engine.lock import LOCK, OutputLock
 from loradock.errors import Locked, LoradockError, NotWritable, StorageError
+from loradock.training.run_dir.output_lock import LOCK, OutputLock
 
 # Takes the lock when it reads a line, says what came of it, and then does what each further line asks.
 OWNER = """
 import os, sys
 from pathlib import Path
-from loradock.engine.lock import OutputLock
+from loradock.training.run_dir.output_lock import OutputLock
 from loradock.errors import LoradockError
 def tell(text): print(text, flush=True)
 tell("ready")
@@ -292,7 +292,7 @@ def test_a_directory_that_cannot_be_written_is_no_locked_one(tmp_path: Path) -> 
         OutputLock.take(tmp_path / "file")
     assert raised.value.exit_code in (NotWritable.exit_code, StorageError.exit_code)
     read_only = f"mount -t tmpfs none '{tmp_path}'; mkdir '{tmp_path}/run'; mount -o remount,ro '{tmp_path}'"
-    program = "import sys; from pathlib import Path; from loradock.engine.lock import OutputLock\n"
+    program = "import sys; from pathlib import Path; from loradock.training.run_dir.output_lock import OutputLock\n"
     program += "from loradock.errors import NotWritable\ntry:\n    OutputLock.take(Path(sys.argv[1]))\n"
     program += "except NotWritable as error:\n    print(error.exit_code)\n"
     command = [*namespace(read_only), sys.executable, "-c", program, str(tmp_path / "run")]

@@ -21,10 +21,10 @@ from faults.seams import SEAMS
 from safetensors.torch import load_file
 from tiny import Silent, adapter_bytes, losses, train
 
-from loradock.engine import attempts
-from loradock.engine.base import Event, Shrunk, StepDone
-from loradock.engine.fast.weights import FrozenWeight
 from loradock.errors import OutOfMemory
+from loradock.training import recovery
+from loradock.training.backends.fast.weights import FrozenWeight
+from loradock.training.job import Event, Shrunk, StepDone
 
 RUN = (
     "train.max_steps=10",
@@ -85,7 +85,7 @@ class Card(Silent):
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Card:
-    card, real = Card(), attempts.attempt
+    card, real = Card(), recovery.attempt
 
     def attempt(*arguments: Any) -> Any:
         card.is_watched = True
@@ -94,7 +94,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
         finally:
             card.is_watched = False
 
-    monkeypatch.setattr(attempts, "attempt", attempt)
+    monkeypatch.setattr(recovery, "attempt", attempt)
     for seams in SEAMS.values():
         seams.passes(card.hold, patch=monkeypatch.setattr)
     return card

@@ -1,7 +1,7 @@
 """Processes of one run watch one another: the one that is gone, silent or late is named by the others, which end.
 
 Two forked processes (gloo on the CPU); those on two hosts live in two network namespaces with a cable between them.
-The judgement itself, a pure function, is looked at in tests/engine/test_peer_reports.py.
+The judgement itself, a pure function, is looked at in tests/training/test_peer_reports.py.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LIMITED = f"limits.peer_seconds={PEER_SECONDS}"
 
 LATE = """
 import os, time
-from loradock.engine.fast.trainer import FastTrainer
+from loradock.training.backends.fast.trainer import FastTrainer
 real = FastTrainer.gradients
 def gradients(self, inputs):
     while os.environ["RANK"] == "1" and self.step == 5: time.sleep(60)
@@ -49,8 +49,8 @@ FastTrainer.gradients = gradients
 """
 DIVERGES = """
 import os, time
-from loradock.engine import guards
-from loradock.engine.fast.trainer import FastTrainer
+from loradock.training import guards
+from loradock.training.backends.fast.trainer import FastTrainer
 real = FastTrainer.gradients
 def gradients(self, inputs):
     if os.environ["RANK"] == "1" and self.step == 5: raise guards.diverged(6, "the loss is nan")
@@ -59,7 +59,7 @@ FastTrainer.gradients = gradients
 """
 SLOWER = f"""
 import os, time
-from loradock.engine.fast.trainer import FastTrainer
+from loradock.training.backends.fast.trainer import FastTrainer
 from loradock.model import export
 real = FastTrainer.gradients
 def gradients(self, inputs):
@@ -74,7 +74,7 @@ export.export = slowly
 """
 SLOWER_TRL = """
 import os, time
-from loradock.engine.trl.trainer import StepTrainer
+from loradock.training.backends.trl.trainer import StepTrainer
 real = StepTrainer.loss_sum
 def loss_sum(self, *rest, **more):
     time.sleep(0.3 if os.environ["RANK"] == "1" else 0)
@@ -83,7 +83,7 @@ StepTrainer.loss_sum = loss_sum
 """
 FAILS_FIRST = """
 import os
-from loradock import stages
+from loradock.training import stages
 from loradock.errors import DataError
 def refuse(*rest, **more): raise DataError("rows.jsonl:7: not a row")
 if os.environ["RANK"] == "0": stages.prepare_corpus = refuse

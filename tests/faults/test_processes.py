@@ -20,10 +20,10 @@ from faults.pairs import SAVE_EVERY, SLOW, STEPS, Pair, Start, adapter, argument
 from jobs import job_of
 from safetensors.torch import load
 
-from loradock.engine.checkpoints import visible
-from loradock.engine.fast import self_check
-from loradock.engine.fast.engine import build
 from loradock.errors import EnvironmentUnfit
+from loradock.training.backends.fast import self_check
+from loradock.training.backends.fast.engine import build
+from loradock.training.checkpoint.store import visible
 
 # As an initialisation may come out otherwise on another card.
 UNLIKE = """

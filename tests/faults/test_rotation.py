@@ -11,8 +11,8 @@ import pytest
 from faults.committing import RUN_ID, committer, content
 from faults.conftest import Trial
 
-from loradock.engine.checkpoints import Checkpoints, newest_good, sweep
 from loradock.errors import Locked
+from loradock.training.checkpoint.store import Checkpoints, newest_good, sweep
 
 HOUR_SECONDS, YEAR_SECONDS = 3600, 365 * 86400
 SKEWS_SECONDS = (-YEAR_SECONDS, -HOUR_SECONDS, 0, HOUR_SECONDS, YEAR_SECONDS)

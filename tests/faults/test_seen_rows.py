@@ -19,27 +19,27 @@ from faults.forking import Command, Forking
 from proven import unchecked
 from tiny import write_rows
 
-from loradock.engine.checkpoints import Checkpoints
-from loradock.engine.manifest import open_checkpoint
-from loradock.engine.saving import Progress
+from loradock.training.checkpoint.manifest import open_checkpoint
+from loradock.training.checkpoint.store import Checkpoints
+from loradock.training.saving import Progress
 
 STEPS, SAVE_EVERY, LATE = 18, 4, 100_000
 SLACK_SECONDS = 10.0
 NOTED = """
 import json, os
 from faults.seams import SEAMS
-from loradock.engine import feed
+from loradock.training import batches
 def note(file, *values):
     with open(file, "a") as stream: stream.write(json.dumps(values) + "\\n")
 def made(trainer, ids, make):
     note("seen", trainer.step + 1, ids)
     return make()
-real_item = feed.StepItems.__getitem__
+real_item = batches.StepItems.__getitem__
 def item(self, index):
     note("items", index, os.getpid())
     return real_item(self, index)
 SEAMS["ENGINE"].step(made)
-feed.StepItems.__getitem__ = item
+batches.StepItems.__getitem__ = item
 """
 
 

@@ -38,7 +38,7 @@ SLACK_SECONDS = 20.0
 SHARDED = ("train.parallel=fsdp", f"limits.peer_seconds={PEER_SECONDS}")
 PASS = """
 import os, subprocess, sys, time
-from loradock.engine.sharded.trainer import ShardedTrainer
+from loradock.training.backends.fsdp.trainer import ShardedTrainer
 real = ShardedTrainer.loss_sum
 is_second = os.environ["RANK"] == "1"
 def loss_sum(self, batch):
@@ -61,7 +61,7 @@ for _ in range(3 * is_second): subprocess.Popen([sys.executable, "-c", hog])
 
 BY_TOKENS = """
 import time
-from loradock.engine.fast.trainer import FastTrainer
+from loradock.training.backends.fast.trainer import FastTrainer
 real = FastTrainer.loss_and_gradients
 def loss_and_gradients(self, batch, **more):
     time.sleep(0.003 * batch.tokens)

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-from checks.conftest import namespace
+from env_check.conftest import namespace
 from faults.conftest import Trial
 
-from loradock.engine import space
 from loradock.errors import DiskFull
+from loradock.training.run_dir import disk_space
 
 MIB = 1 << 20
 ASK = """
 import json, sys
 from pathlib import Path
-from loradock.engine import space
+from loradock.training.run_dir import disk_space
 from loradock.errors import DiskFull
 name, options = sys.argv[1], json.loads(sys.argv[2])
 try:
@@ -105,7 +105,7 @@ def test_the_size_of_a_checkpoint_is_known_before_one_is_written(layers: int, ra
     from peft import LoraConfig, get_peft_model
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from loradock.engine import training_state
+    from loradock.training.checkpoint import state
 
     shape: Any = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": layers, "vocab_size": 200}
     base = LlamaForCausalLM(LlamaConfig(**shape, num_attention_heads=4, num_key_value_heads=2))
@@ -115,21 +115,21 @@ def test_the_size_of_a_checkpoint_is_known_before_one_is_written(layers: int, ra
     for parameter in chosen:
         parameter.grad = torch.ones_like(parameter)
     stepper.step()
-    files = training_state.as_files(model, {"optimizer": stepper}, random_states=[training_state.RandomState.now()])
+    files = state.as_files(model, {"optimizer": stepper}, random_states=[state.RandomState.now()])
     written = sum(len(content) for content in files.values())
     weights = sum(each.numel() for each in chosen)
-    expected = space.checkpoint_bytes(weights, optimizer=optimizer, tensors=len(chosen))
+    expected = disk_space.checkpoint_bytes(weights, optimizer=optimizer, tensors=len(chosen))
     assert abs(expected - written) <= max(0.05 * written, 64 << 10), (expected, written)
     assert expected >= written
 
 
 def test_sizes_are_shown_rounded_up() -> None:
-    shown = [space.shown(size) for size in (0, 1, 1024, 10 * MIB, 10 * MIB + 1, 150 * MIB, (1 << 30) + 1)]
+    shown = [disk_space.shown(size) for size in (0, 1, 1024, 10 * MIB, 10 * MIB + 1, 150 * MIB, (1 << 30) + 1)]
     assert shown == ["0 KiB", "1 KiB", "1 KiB", "10.0 MiB", "10.1 MiB", "150.0 MiB", "1.1 GiB"]
-    assert space.shown(10 * MIB - 1, is_floor=True) == "9.9 MiB"
+    assert disk_space.shown(10 * MIB - 1, is_floor=True) == "9.9 MiB"
 
 
 def test_a_folder_that_may_not_be_asked_does_not_end_a_run(tmp_path: Path) -> None:
-    assert space.before_run(tmp_path / "not" / "there", **{**RUN, "held": ()}).startswith("disk: 2 checkpoints")
+    assert disk_space.before_run(tmp_path / "not" / "there", **{**RUN, "held": ()}).startswith("disk: 2 checkpoints")
     with pytest.raises(DiskFull):
-        space.before_save(tmp_path / "not" / "there", checkpoint_bytes=1 << 60)
+        disk_space.before_save(tmp_path / "not" / "there", checkpoint_bytes=1 << 60)

@@ -11,14 +11,14 @@ import time
 from pathlib import Path
 
 import pytest
-from checks.conftest import namespace
+from env_check.conftest import namespace
 
-from loradock.engine.status import Status
+from loradock.training.run_dir.status import Status
 
 FULL = """
 import json, sys
 from pathlib import Path
-from loradock.engine.status import Status
+from loradock.training.run_dir.status import Status
 directory = Path(sys.argv[1])
 status = Status(directory, run_id="a", is_writing=True)
 said = [status.put(state="training", step=1)]

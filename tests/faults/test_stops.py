@@ -13,7 +13,7 @@ import pytest
 from faults.forking import Command, Forking
 from proven import unchecked
 
-from loradock.engine.checkpoints import visible
+from loradock.training.checkpoint.store import visible
 
 RUN = (
     "train.max_steps=6",

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checks.conftest import namespace
+from env_check.conftest import namespace
 
-from loradock import termination
+from loradock import termination_log
 from loradock.errors import DataError, DiskFull, LoradockError, Problem
 
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(termination.ENVIRONMENT, str(tmp_path / "log"))
-    monkeypatch.setattr(termination, "_noted", {})
+    monkeypatch.setenv(termination_log.ENVIRONMENT, str(tmp_path / "log"))
+    monkeypatch.setattr(termination_log, "_noted", {})
     return tmp_path / "log"
 
 
@@ -30,9 +30,9 @@ def written(log: Path) -> dict[str, Any]:
 
 
 def test_it_says_why_the_run_ended_and_how_far_it_came(log: Path) -> None:
-    termination.note(directory=Path("/out/run-001"), step=3)
-    termination.note(step=40, last_checkpoint="checkpoint-40", loss=float("inf"))
-    assert termination.write(73, DiskFull("no space left for /out", hint="free space"), free_bytes=0) is None
+    termination_log.note(directory=Path("/out/run-001"), step=3)
+    termination_log.note(step=40, last_checkpoint="checkpoint-40", loss=float("inf"))
+    assert termination_log.write(73, DiskFull("no space left for /out", hint="free space"), free_bytes=0) is None
     assert written(log) == {
         "exit_code": 73,
         "class": "DiskFull",
@@ -47,15 +47,15 @@ def test_it_says_why_the_run_ended_and_how_far_it_came(log: Path) -> None:
 
 
 def test_a_later_end_replaces_an_earlier_longer_one(log: Path) -> None:
-    termination.write(70, "x" * 900)
-    termination.write(0, "finished")
+    termination_log.write(70, "x" * 900)
+    termination_log.write(0, "finished")
     assert written(log) == {"exit_code": 0, "class": None, "what": "finished", "hint": None}
 
 
 def test_of_many_problems_as_many_as_fit_are_kept_whole(log: Path) -> None:
     problems = [Problem(what="no text", file="rows.jsonl", line=line) for line in range(1, 5001)]
-    termination.note(step=0)
-    termination.write(65, DataError("bad rows", problems=problems))
+    termination_log.note(step=0)
+    termination_log.write(65, DataError("bad rows", problems=problems))
     seen = written(log)
     assert seen["problem_count"] == 5000
     assert 90 < len(seen["problems"]) < 5000
@@ -74,7 +74,7 @@ def test_it_fits_whatever_the_texts_are(log: Path) -> None:
         problems = [Problem(what=text(500), file=text(80), line=3) for _ in range(chance.randrange(40))]
         error = LoradockError(text(5000), hint=text(5000), problems=problems)
         facts = {f"fact_{number}": text(3000) for number in range(chance.randrange(30))}
-        assert termination.write(70, error, **facts) is None
+        assert termination_log.write(70, error, **facts) is None
         seen = written(log)
         assert seen["exit_code"] == 70
         assert seen["what"].removesuffix("...") == error.what[: len(seen["what"].removesuffix("..."))]
@@ -83,9 +83,9 @@ def test_it_fits_whatever_the_texts_are(log: Path) -> None:
 def test_a_secret_is_left_out_also_where_a_text_is_cut_in_it(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     canary = "canary" * 200
     monkeypatch.setenv("WANDB_API_KEY", canary)
-    termination.note(address="https://me:swordfish@hub/x")
+    termination_log.note(address="https://me:swordfish@hub/x")
     problems = [Problem(what=f"refused {canary}")]
-    termination.write(69, LoradockError("x" * 1200 + canary, hint=canary, problems=problems), header=canary)
+    termination_log.write(69, LoradockError("x" * 1200 + canary, hint=canary, problems=problems), header=canary)
     assert "canary" not in log.read_text()
     assert "swordfish" not in log.read_text()
     assert written(log)["hint"] == "<WANDB_API_KEY>"
@@ -100,13 +100,13 @@ def test_a_log_that_cannot_be_written_is_said_and_raises_nothing(
         place.mkdir()
     elif harm == "pipe":
         os.mkfifo(place)
-    monkeypatch.setenv(termination.ENVIRONMENT, str(place))
-    assert f"{place} cannot be written" in (termination.write(70, "x") or "")
+    monkeypatch.setenv(termination_log.ENVIRONMENT, str(place))
+    assert f"{place} cannot be written" in (termination_log.write(70, "x") or "")
 
 
 def test_a_full_volume_is_said_and_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(termination.ENVIRONMENT, "/dev/full")
-    assert "No space left" in (termination.write(70, "x") or "")
+    monkeypatch.setenv(termination_log.ENVIRONMENT, "/dev/full")
+    assert "No space left" in (termination_log.write(70, "x") or "")
 
 
 def in_a_pod(tmp_path: Path, *, mounted: Path | None) -> str:
@@ -117,9 +117,9 @@ def in_a_pod(tmp_path: Path, *, mounted: Path | None) -> str:
     if mounted:
         mounted.touch()
         script += f"; touch '{dev}/termination-log'; mount --bind '{mounted}' '{dev}/termination-log'"
-    program = "import os; from loradock import termination\n"
-    program += "print(termination.write(75, 'stopped'), sorted(os.listdir('/dev')))"
-    environ = {name: value for name, value in os.environ.items() if name != termination.ENVIRONMENT}
+    program = "import os; from loradock import termination_log\n"
+    program += "print(termination_log.write(75, 'stopped'), sorted(os.listdir('/dev')))"
+    environ = {name: value for name, value in os.environ.items() if name != termination_log.ENVIRONMENT}
     command = [*namespace(f"{script}; mount --move '{dev}' /dev"), sys.executable, "-c", program]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environ).stdout
 

@@ -13,8 +13,8 @@ from faults.conftest import Trial
 from faults.forking import Command, Forking
 from proven import unchecked
 
-from loradock.engine.checkpoints import found
 from loradock.errors import Locked
+from loradock.training.checkpoint.store import found
 
 STEPS = 12
 RUN = ("--set", "train.global_batch=4", "--set", "lora.rank=4", "--set", "logging.every=1")
@@ -22,7 +22,7 @@ RUN = ("--set", "train.global_batch=4", "--set", "lora.rank=4", "--set", "loggin
 SLOW = """
 import time
 from pathlib import Path
-from loradock.engine.flow import Flow
+from loradock.training.cadence import Flow
 real = Flow.after
 def after(self, step):
     while not Path("on").exists(): time.sleep(0.02)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from faults.conftest import Trial
 
-from loradock.engine import watchdog
-from loradock.engine.watchdog import Limits, Watchdog
+from loradock.distributed import watchdog
+from loradock.distributed.watchdog import Limits, Watchdog
 
 HEALTHCHECK = Path(__file__).parents[2] / "docker" / "healthcheck"
 HANGS = 82
@@ -25,7 +25,7 @@ SLACK_SECONDS = 6.0  # for a machine that others use; what hangs here would for 
 RUN = """
 import os, subprocess, sys, threading, time
 from pathlib import Path
-from loradock.engine.watchdog import Limits, Watchdog
+from loradock.distributed.watchdog import Limits, Watchdog
 def wrote_end(hung):
     print("end", time.monotonic(), hung, flush=True)
 setup, step, save = (float(each) for each in sys.argv[1].split(","))
@@ -158,7 +158,7 @@ def test_a_process_that_hangs_after_it_was_stopped_is_hung(trial: Trial) -> None
 def test_last_words_that_hang_do_not_keep_the_process(trial: Trial) -> None:
     fault = "the record of the end hangs too, and stderr is full"
     body = (
-        "import fcntl, loradock.engine.watchdog as room",
+        "import fcntl, loradock.distributed.watchdog as room",
         "room.LAST_WORDS_SECONDS = 1.0",
         "dog._on_hang = lambda hung: time.sleep(60)",
         "read, write = os.pipe()",

@@ -15,15 +15,15 @@ from fakegpu.environment import has_real_gpu
 from families import make_model
 from jobs import job_of
 
-from loradock.engine.base import Job
-from loradock.engine.fast import self_check
-from loradock.engine.fast.attention.base import Documents, Rule
-from loradock.engine.fast.attention.flash_torch import FlashTorch
-from loradock.engine.fast.attention.per_document import PerDocument
-from loradock.engine.fast.batch import FlatBatch, flatten
-from loradock.engine.fast.engine import build
-from loradock.engine.fast.graphs import Graphs, cuda_capture
-from loradock.engine.fast.kernels import kernels_for
+from loradock.training.backends.fast import self_check
+from loradock.training.backends.fast.attention.base import Documents, Rule
+from loradock.training.backends.fast.attention.flash_torch import FlashTorch
+from loradock.training.backends.fast.attention.per_document import PerDocument
+from loradock.training.backends.fast.batch import FlatBatch, flatten
+from loradock.training.backends.fast.engine import build
+from loradock.training.backends.fast.graphs import Graphs, cuda_capture
+from loradock.training.backends.fast.kernels import kernels_for
+from loradock.training.job import Job
 
 pytestmark = pytest.mark.fakegpu(real=True)
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from click.testing import CliRunner
 from image.small_images import Entry, small_image, unique
 
-from loradock.bundle.verify import verify
 from loradock.commands.bundle import bundle
 from loradock.errors import DataError, InputMissing
+from loradock.image.bundle.verify import verify
 from loradock.image.content import content_of
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from peft import PeftModel, get_peft_model_state_dict
 from tiny import losses, make_llama, train
 from transformers import AutoModelForCausalLM
 
-from loradock.engine import training_state
 from loradock.errors import NoCheckpoint
 from loradock.model import adapters, export, source
+from loradock.training.checkpoint import state
 
 RUN = ("train.max_steps=8", "train.global_batch=8", "lora.rank=4", "train.learning_rate=1e-2")
 
@@ -115,14 +115,14 @@ def test_what_is_saved_and_exported_is_what_peft_writes_and_is_taken_up_again(
     named = get_peft_model_state_dict(model, save_embedding_layers=False)
     assert list(own) == list(named)
     assert all(torch.equal(tensor, named[name]) and not tensor.requires_grad for name, tensor in own.items())
-    assert training_state.as_files(model, {}, random_states=[])[export.WEIGHTS] == wanted
+    assert state.as_files(model, {}, random_states=[])[export.WEIGHTS] == wanted
     out = export.export(model, tmp_path / "out", tokenizer=job.tokenizer, template=None, base=base, initial=None)
     assert (out / export.WEIGHTS).read_bytes() == wanted
     with torch.no_grad():
         for parameter in adapters.trainable(model):
             parameter.zero_()
     adapters.restore(model, wanted)
-    assert training_state.as_files(model, {}, random_states=[])[export.WEIGHTS] == wanted
+    assert state.as_files(model, {}, random_states=[])[export.WEIGHTS] == wanted
 
 
 @pytest.mark.parametrize("other", ["lora.rank=8", "lora.targets=[q_proj]", "lora.dora=true"])
@@ -131,9 +131,7 @@ def test_a_checkpoint_of_another_adapter_is_refused_by_the_tensor_that_differs(
 ) -> None:
     model = job_of(tmp_path, model=llama, data=rows).model
     before = {name: tensor.clone() for name, tensor in adapters.state(model).items()}
-    wrong = training_state.as_files(job_of(tmp_path, other, model=llama, data=rows).model, {}, random_states=[])[
-        export.WEIGHTS
-    ]
+    wrong = state.as_files(job_of(tmp_path, other, model=llama, data=rows).model, {}, random_states=[])[export.WEIGHTS]
     with pytest.raises(
         NoCheckpoint, match=r"adapter is another one: \d+ tensors differ in name or shape, first .*proj\.lora_"
     ):

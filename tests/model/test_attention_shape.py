@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from loradock.checks.intent import intent
 from loradock.config.schema import ModelConfig, RunConfig
+from loradock.env_check.intent import intent
 from loradock.facts import AttentionShape
-from loradock.host import Host
+from loradock.machine import Host
 from loradock.model import attention_shape
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from bitsandbytes import functional, nn
-from checks.damage import damaged
+from env_check.damage import damaged
 from tiny import make_llama, train
 from transformers import AutoModelForCausalLM
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from jobs import job_of
 
-from loradock.engine.fast.engine import build
-from loradock.engine.fast.optimizer import FlatAdamW
 from loradock.errors import EnvironmentUnfit
 from loradock.model import dtypes
 from loradock.model.adapters import trainable
+from loradock.training.backends.fast.engine import build
+from loradock.training.backends.fast.optimizer import FlatAdamW
 
 
 def test_the_fast_engine_reports_its_own_dtypes_and_not_those_of_layers_that_it_does_not_call(

@@ -17,11 +17,11 @@ from real.conftest import Real
 from real.spelling import learned_tokens
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from loradock.data.formats.base import Completion, Conversation, Message
 from loradock.data.pool import ChunkPreparer, Task
 from loradock.data.render import Loss
+from loradock.data.templates import ChatTemplate, resolve
 from loradock.data.tokenise import TokenizerSpec
-from loradock.formats.base import Completion, Conversation, Message
-from loradock.templates import ChatTemplate, resolve
 
 LOSSES: tuple[Loss, ...] = ("completion", "assistant")
 SMOLLM = Message("system", "You are a helpful AI assistant named SmolLM, trained by Hugging Face")

@@ -112,10 +112,10 @@ class Session:
 
     def write(self, content: Mapping[str, Any]) -> None:
         """Put what the runner reads in place, whole."""
-        from loradock import durable
+        from loradock import atomic_io
 
         self.answer_file.parent.mkdir(parents=True, exist_ok=True)
-        durable.replace(self.answer_file, json.dumps(content) + "\n")
+        atomic_io.replace(self.answer_file, json.dumps(content) + "\n")
 
     def folder(self, name: str = "") -> Path:
         """A place of this step, made where it is not there."""

@@ -30,7 +30,7 @@ class Run:
 
     def metrics(self, kind: str = "train") -> list[dict[str, Any]]:
         """Lines of metrics.jsonl."""
-        from loradock.record import metrics
+        from loradock.training.run_dir.record import metrics
 
         return metrics(self.directory, kind)
 
@@ -61,7 +61,7 @@ class Run:
 
 def monitored(directory: Path) -> list[dict[str, Any]]:
     """Lines of monitor.jsonl; none where the run was too short for a sample."""
-    from loradock.record import parsed
+    from loradock.training.run_dir.record import parsed
 
     file = directory / "monitor.jsonl"
     return parsed(file) if file.exists() else []

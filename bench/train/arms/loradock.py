@@ -64,7 +64,7 @@ def supervised(command: list[str], *, task: Task) -> int:
 
 def steps_of(report: Report, run: Path) -> None:
     """Report the steps that the run recorded; each line was written once its loss had been read from the device."""
-    from loradock.record import metrics
+    from loradock.training.run_dir.record import metrics
 
     for line in metrics(run, "train"):
         report.step(
@@ -91,7 +91,7 @@ def main() -> None:
     if code and code not in STOPPED:
         sys.exit(code)
     from bench.floor.machine import stack
-    from loradock.record import metrics
+    from loradock.training.run_dir.record import metrics
 
     record = json.loads((run / "run.json").read_text(encoding="utf-8"))
     reserved = max((line["memory_bytes"] for line in metrics(run, "train")), default=0)

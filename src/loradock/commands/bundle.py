@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loradock.bundle.create import Image, gather, lock_here
-from loradock.bundle.create import create as write_bundle
-from loradock.bundle.load import lay_out, load_image
-from loradock.bundle.manifest import DATA, IMAGE, MODEL, PARTS, Manifest
-from loradock.bundle.verify import verify as verify_bundle
 from loradock.errors import UsageError
-from loradock.host import Host
+from loradock.image.bundle.create import Image, gather, lock_here
+from loradock.image.bundle.create import create as write_bundle
+from loradock.image.bundle.load import lay_out, load_image
+from loradock.image.bundle.manifest import (
+    DATA,
+    IMAGE,
+    MODEL,
+    PARTS,
+    Manifest,
+)
+from loradock.image.bundle.verify import verify as verify_bundle
+from loradock.machine import Host
 
 if TYPE_CHECKING:
     from docker import DockerClient

@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 from loradock.commands.checkpoint_export import export
-from loradock.directory import CHECKPOINTS, RECORD
-from loradock.engine import checkpoints
-from loradock.engine.checkpoints import Found
-from loradock.engine.space import shown
 from loradock.errors import InputMissing, NoCheckpoint, Problem
-from loradock.resume import read
+from loradock.training.checkpoint import store
+from loradock.training.checkpoint.store import Found
+from loradock.training.run_dir.disk_space import shown
+from loradock.training.run_dir.paths import CHECKPOINTS, RECORD
+from loradock.training.run_dir.resume import read
 
 RUN = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
 JSON = click.option("--json", "as_json", is_flag=True, help="For programs: every checkpoint and what is wrong with it.")
@@ -110,9 +110,9 @@ def _looked_at(directory: Path, *, is_hashed: bool) -> Listing:
         replace(each, problem=f"it belongs to another run: {each.run_id}")
         if run_id and each.problem is None and each.run_id != run_id
         else each
-        for each in checkpoints.found(folder, is_hashed=is_hashed)
+        for each in store.found(folder, is_hashed=is_hashed)
     ]
-    return Listing(directory=directory, found=found, set_aside=[path.name for path in checkpoints.aside(folder)])
+    return Listing(directory=directory, found=found, set_aside=[path.name for path in store.aside(folder)])
 
 
 def _show(listing: Listing, *, as_json: bool) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from loradock.directory import CHECKPOINTS
-from loradock.engine.checkpoints import newest_good
-from loradock.engine.exporting import export_checkpoint, refuse_unfinished
-from loradock.engine.manifest import Checkpoint, DamagedCheckpoint, open_checkpoint
 from loradock.errors import NoCheckpoint, Problem, UsageError
-from loradock.resume import read, recorded_config
+from loradock.training.checkpoint.export import export_checkpoint, refuse_unfinished
+from loradock.training.checkpoint.manifest import Checkpoint, DamagedCheckpoint, open_checkpoint
+from loradock.training.checkpoint.store import newest_good
+from loradock.training.run_dir.paths import CHECKPOINTS
+from loradock.training.run_dir.resume import read, recorded_config
 
 ATTEMPTS = 3
 

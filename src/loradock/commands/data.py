@@ -81,7 +81,7 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
         return
-    from loradock.report.data_stats import parts
+    from loradock.analysis.report.data_stats import parts
 
     with page() as screen:
         for part in parts(found):
@@ -90,10 +90,10 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
 
 def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Corpus, ModelFacts, int]:
     """The rows as a run would have them, but uncut; the model; and the length that a run would cut them to."""
-    from loradock.checks.examination import gathered
     from loradock.data.corpus import prepare_corpus
     from loradock.data.statistics import UNCUT_TOKENS
-    from loradock.host import Host
+    from loradock.env_check.examination import gathered
+    from loradock.machine import Host
     from loradock.model import shape, tokenizer
     from loradock.model.description import describe
 
@@ -123,9 +123,9 @@ def told(status: Status, verb: str) -> Callable[[int], None]:
 
 def draw(corpus: Corpus, found: Statistics, file: Path) -> None:
     """Draw the histogram. NotWritable where the file cannot be written."""
+    from loradock.analysis.report import histogram
+    from loradock.analysis.report.data_stats import marks
     from loradock.data.recommendation import shown
-    from loradock.report import histogram
-    from loradock.report.data_stats import marks
 
     title = f"{found.train_rows:,} rows, {found.tokens.tokens:,} tokens, {shown(found.label_share)} of them learned"
     try:

@@ -21,8 +21,8 @@ from loradock.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from loradock.analysis.diagnose.search import Search
     from loradock.config.load import Loaded
-    from loradock.diagnosis.search import Search
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 DOCUMENT, PATCH = "diagnosis.json", "patch.yaml"
@@ -84,8 +84,8 @@ def diagnose(
     outside the noise or the budget is spent. Nothing that is trained is kept. With --output, results are kept in that
     directory, and the same command goes on from them. One process on one card.
     """
+    from loradock.analysis.diagnose import children
     from loradock.commands.train import QUIET, set_environment
-    from loradock.diagnosis import children
 
     set_environment(QUIET | children.BEFORE_IMPORT)
     warnings.simplefilter("ignore")
@@ -117,12 +117,12 @@ def searched(
     """The search when it has ended, and the signal that ended it, if one did."""
     import time
 
-    from loradock.checks.examination import gathered
-    from loradock.diagnosis import children, diagnose, seeds
-    from loradock.diagnosis.results import Results
-    from loradock.diagnosis.search import Search
-    from loradock.directory import created
-    from loradock.host import Host
+    from loradock.analysis.diagnose import children, diagnose, seeds
+    from loradock.analysis.diagnose.results import Results
+    from loradock.analysis.diagnose.search import Search
+    from loradock.env_check.examination import gathered
+    from loradock.machine import Host
+    from loradock.training.run_dir.paths import created
 
     began = time.monotonic()
     loaded = ask.load()
@@ -174,11 +174,11 @@ def loader(ask: Ask) -> Any:
 
 def told(search: Search, ask: Ask, *, folder: Path | None, price_per_hour: float | None, as_json: bool) -> None:
     """Print and keep what was found."""
-    from loradock import durable
+    from loradock import atomic_io
+    from loradock.analysis.diagnose import seeds
+    from loradock.analysis.diagnose.document import document
+    from loradock.analysis.report import diagnosis as report
     from loradock.commands.page import page
-    from loradock.diagnosis import seeds
-    from loradock.diagnosis.document import document
-    from loradock.report import diagnosis as report
 
     if not search.baseline.rounds:
         note("nothing could be measured yet: --budget with more time")
@@ -188,9 +188,9 @@ def told(search: Search, ask: Ask, *, folder: Path | None, price_per_hour: float
     command = command_of(ask, patch["settings"]) if patch else None
     content["command"] = command
     if folder:
-        durable.replace(folder / DOCUMENT, json.dumps(content, indent=2) + "\n")
+        atomic_io.replace(folder / DOCUMENT, json.dumps(content, indent=2) + "\n")
         if patch:
-            durable.replace(folder / PATCH, patch["yaml"])
+            atomic_io.replace(folder / PATCH, patch["yaml"])
     if as_json:
         click.echo(json.dumps(content, indent=2))
         return

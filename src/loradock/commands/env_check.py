@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
-from loradock.checks.base import LEVELS, Level
-from loradock.checks.child import Looked
+from loradock.analysis.report.findings import finding_lines, verdict
+from loradock.env_check.base import LEVELS, Level
+from loradock.env_check.child import Looked
 from loradock.errors import UsageError
-from loradock.report.findings import finding_lines, verdict
 
 COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
 
@@ -58,15 +58,15 @@ def env_check(
 
     Ends with 0 where there is no error (warnings are none), else with the exit code of the first error.
     """
-    from loradock.checks import reference
+    from loradock.env_check import reference
 
     if as_list or as_schema:
         click.echo(reference.markdown() if as_list else json.dumps(reference.schema(), indent=2), nl=as_schema)
         return
-    from loradock.checks.compare import compare, lines, read
-    from loradock.checks.examination import FORMAT, examine, gathered
-    from loradock.checks.intent import intent
-    from loradock.host import Host
+    from loradock.env_check.compare import compare, lines, read
+    from loradock.env_check.examination import FORMAT, examine, gathered
+    from loradock.env_check.intent import intent
+    from loradock.machine import Host
 
     if more and not others:
         raise UsageError(
@@ -92,7 +92,7 @@ def env_check(
     content = examination.as_dict()
     differences = compare([content, *nodes]) if nodes else []
     if as_report:
-        from loradock.report.bug_report import bug_report
+        from loradock.analysis.report.bug_report import bug_report
 
         shown = loaded.model_dump_json(indent=1, exclude_defaults=True) if loaded else None
         click.echo(bug_report(content, host=host, config=shown, comparison=lines(differences), with_json=as_json))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from loradock.directory import storage_error
+from loradock.errors import storage_error
 from loradock.image.sbom import bill_of_image, bill_of_materials
 
 

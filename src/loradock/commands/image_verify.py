@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loradock.directory import storage_error
-from loradock.errors import SHOWN_PROBLEMS, EnvironmentUnfit, Interrupted, Problem, UsageError
+from loradock.errors import SHOWN_PROBLEMS, EnvironmentUnfit, Interrupted, Problem, UsageError, storage_error
 from loradock.image.client import stoppable
 from loradock.image.content import Content, content_of, differences, read_manifest
 from loradock.image.engine import connect, image_named

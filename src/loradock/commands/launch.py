@@ -13,11 +13,17 @@ from typing import Any
 
 import click
 
-from loradock import termination
+from loradock import termination_log
 from loradock.commands.run_options import Ask
+from loradock.distributed import processes
+from loradock.distributed.place import (
+    AUTO,
+    LAUNCHER,
+    interfaces,
+    mistakes,
+    place_of,
+)
 from loradock.errors import EnvironmentUnfit, LoradockError, Problem, UsageError
-from loradock.launching import processes
-from loradock.launching.place import AUTO, LAUNCHER, interfaces, mistakes, place_of
 
 SHOWN_LINES = 30
 TORCHRUNS = "TORCHELASTIC_"
@@ -174,8 +180,7 @@ def counted(nproc: str) -> int:
     """How many processes; auto counts the cards without importing torch."""
     if nproc != AUTO:
         return int(nproc)
-    from loradock import probe
-    from loradock.host import Host
+    from loradock.machine import Host, probe
 
     return max(1, len(probe.gather(Host()).gpus))
 
@@ -206,5 +211,5 @@ def show(culprit: processes.Rank, problem: str, *, folder: Path) -> None:
         for line in lines:
             click.echo(f"[rank {culprit.number}] {line}", err=True)
     click.echo(f"launch: {problem} (logs: {folder})", err=True)
-    if code > processes.BY_SIGNAL:  # it could not say so itself
-        termination.write(code, problem)
+    if code > launch.BY_SIGNAL:  # it could not say so itself
+        termination_log.write(code, problem)

@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 
 from loradock.errors import EnvironmentUnfit
-from loradock.packages.findings import installers
-from loradock.packages.verify import Verified
-from loradock.packages.verify import verify as verify_environment
+from loradock.image.lockfile.findings import installers
+from loradock.image.lockfile.verify import Verified
+from loradock.image.lockfile.verify import verify as verify_environment
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -13,7 +13,7 @@ import click
 from loradock.errors import EnvironmentUnfit, UsageError
 
 if TYPE_CHECKING:
-    from loradock.network.base import Looked, Report, Row
+    from loradock.env_check.cluster.base import Looked, Report, Row
 
 COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
 MARKS = {"ok": "ok", "warning": "WARNING", "error": "ERROR"}
@@ -64,10 +64,15 @@ def net_check(
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if nproc:
         sys.exit(_local(nproc))
-    from loradock.checks.examination import gathered
-    from loradock.host import Host
-    from loradock.network.net_check import as_dict, chosen, follow, lead
-    from loradock.network.rendezvous import launched
+    from loradock.env_check.cluster.net_check import (
+        as_dict,
+        chosen,
+        follow,
+        lead,
+    )
+    from loradock.env_check.cluster.rendezvous import launched
+    from loradock.env_check.examination import gathered
+    from loradock.machine import Host
 
     stages = chosen([name.strip() for name in only.split(",")] if only else [])
     host = Host()
@@ -95,7 +100,7 @@ def net_check(
 
 def _local(count: int) -> int:
     """The ranks are given the same options."""
-    from loradock.network.local import launch
+    from loradock.env_check.cluster.local import launch
 
     if os.environ.get("RANK"):
         raise UsageError(

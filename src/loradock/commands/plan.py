@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loradock import cards
 from loradock.commands.run_options import Ask, run_options
 from loradock.config.load import Loaded
 from loradock.errors import UsageError
+from loradock.plan import gpu_table
 
 if TYPE_CHECKING:
-    from loradock.audit import Audit
     from loradock.config.schema import RunConfig
     from loradock.facts import DataFacts, Facts
     from loradock.model.source import BaseModel
-    from loradock.trials.changed import AtLength
+    from loradock.plan.audit import Audit
+    from loradock.plan.trials.changed import AtLength
 
 QUIET = {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 LEARNED_SHARE = 0.5
@@ -33,7 +33,7 @@ class WithCards(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Read them when they are asked for, only."""
-        names = ", ".join(sorted(card.key for card in cards.table()))
+        names = ", ".join(sorted(card.key for card in gpu_table.table()))
         with formatter.section("Cards"):
             formatter.write_text(names)
 
@@ -70,7 +70,7 @@ def plan(
     Of the model only config.json and the tokenizer are needed, no weights. Gains are predictions: `loradock diagnose`
     measures them.
     """
-    from loradock.audit import audit
+    from loradock.plan.audit import audit
 
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -85,7 +85,7 @@ def plan(
         data, at_length = _counted(loaded.config, base, length)
     found = audit(loaded.config, facts, model, data, at_length=at_length, price_per_hour=price_per_hour)
     if as_json:
-        from loradock.report.audit import as_dict
+        from loradock.analysis.report.audit import as_dict
 
         click.echo(json.dumps(as_dict(found, price_per_hour=price_per_hour), indent=2, default=str))
     else:
@@ -98,7 +98,7 @@ def made_up_facts(rows: int, mean: int, longest: int, *, length: int, validation
     `validation` is `data.validation`; a file of its own is taken to hold no rows.
     """
     from loradock.facts import DataFacts
-    from loradock.trials.changed import estimated
+    from loradock.plan.trials.changed import estimated
 
     share = 0.0 if isinstance(validation, str) else validation
     held_out = min(rows - 1, round(share * rows if share < 1 else share))
@@ -139,9 +139,8 @@ def _loaded(ask: Ask, *, needs_rows: bool) -> Loaded:
 
 def _machine(gpu: str | None, *, count: int | None, nodes: int) -> Facts:
     """One of the machines, with the named card or as this one; with so many processes, where a number is given."""
-    from loradock import plan as plans
-    from loradock import probe
-    from loradock.host import Host
+    from loradock.machine import Host, probe
+    from loradock.plan import plan as plans
 
     if gpu:
         return plans.machine_with(gpu, count=count or 1, nodes=nodes)
@@ -164,10 +163,9 @@ def _model(config: RunConfig) -> tuple[BaseModel, Any, int]:
 
 def _counted(config: RunConfig, base: BaseModel, length: int) -> tuple[DataFacts, AtLength]:
     """The rows as train prepares them, and how to count them cut at another length."""
-    from loradock import probe
     from loradock.data.corpus import Part, prepare_corpus
     from loradock.data.select import fit
-    from loradock.host import Host
+    from loradock.machine import Host, probe
     from loradock.model.tokenizer import open_tokenizer
 
     facts = probe.gather(Host())
@@ -186,9 +184,9 @@ def _show(found: Audit, loaded: Loaded, *, price_per_hour: float | None) -> None
     """Everything on the screen."""
     from rich.text import Text
 
+    from loradock.analysis.report import audit as report
+    from loradock.analysis.report.console import memory_table, plan_lines, plan_table
     from loradock.commands.page import page
-    from loradock.report import audit as report
-    from loradock.report.console import memory_table, plan_lines, plan_table
 
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)

@@ -45,17 +45,17 @@ def profile(ask: Ask, *, steps: int, warmup_steps: int, as_json: bool) -> None:
     The trace (chrome://tracing, ui.perfetto.dev) and a flame summary (speedscope.app) are kept in --output, a new
     folder of profiles/ otherwise. Nothing that was trained is kept. One process on one card.
     """
-    from loradock import durable
-    from loradock.checks.examination import gathered
+    from loradock import atomic_io
+    from loradock.analysis.profile.profile import profile as measured
+    from loradock.analysis.profile.recorder import Window
+    from loradock.analysis.report import profile as report
     from loradock.commands.page import page
     from loradock.commands.train import DETERMINISTIC, QUIET, set_environment
     from loradock.commands.train_run import run_name
     from loradock.commands.train_screen import Screen
+    from loradock.env_check.examination import gathered
     from loradock.errors import UsageError
-    from loradock.host import Host
-    from loradock.profiling.profile import profile as measured
-    from loradock.profiling.recorder import Window
-    from loradock.report import profile as report
+    from loradock.machine import Host
 
     set_environment(QUIET)
     warnings.simplefilter("ignore")
@@ -81,7 +81,7 @@ def profile(ask: Ask, *, steps: int, warmup_steps: int, as_json: bool) -> None:
                 window=Window(warmup_steps=warmup_steps, steps=steps),
                 view=screen,
             )
-    durable.replace(output / "profile.json", json.dumps(content, indent=2) + "\n")
+    atomic_io.replace(output / "profile.json", json.dumps(content, indent=2) + "\n")
     if as_json:
         click.echo(json.dumps(content, indent=2))
         return
@@ -95,12 +95,12 @@ def profile(ask: Ask, *, steps: int, warmup_steps: int, as_json: bool) -> None:
 
 def folder(asked: str | None, *, name: str) -> Path:
     """Where trace and tables go: the folder that was asked for, empty or new, or the next one of profiles/."""
-    from loradock import directory
     from loradock.errors import UsageError
+    from loradock.training.run_dir import paths
 
     if asked is None:
-        return directory.numbered(Path("profiles"), name)
-    made = directory.created(Path(asked), may_exist=True)
+        return paths.numbered(Path("profiles"), name)
+    made = paths.created(Path(asked), may_exist=True)
     if any(made.iterdir()):
         raise UsageError(f"{made} is not empty", hint="name another directory with --output")
     return made

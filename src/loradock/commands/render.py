@@ -53,10 +53,10 @@ def render(
 
     The configuration becomes a ConfigMap. Relative paths in it begin at the data volume; no cluster is asked.
     """
-    from loradock import kinds
     from loradock.commands.render_workload import described
-    from loradock.manifests.explain import explain
-    from loradock.manifests.write import yaml_text
+    from loradock.kubernetes import kinds
+    from loradock.kubernetes.explain import explain
+    from loradock.kubernetes.write import yaml_text
 
     if checked:
         check(checked, skipped=skipped, is_strict=is_strict, as_json=as_json)

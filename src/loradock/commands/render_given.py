@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from loradock import cards
 from loradock.commands.render_options import Site
 from loradock.errors import Problem, UsageError
 from loradock.facts import Gpu
-from loradock.manifests import asked, quantities
-from loradock.manifests.workload import CARDS, Placement, SecretVariable
+from loradock.kubernetes import asked, quantities
+from loradock.kubernetes.workload import CARDS, Placement, SecretVariable
+from loradock.plan import gpu_table
 
 T = TypeVar("T")
 Pairs = tuple[tuple[str, str], ...]
@@ -80,7 +80,7 @@ def read(site: Site) -> tuple[Given, list[Problem]]:
     counts = reading.each(count, (f"{name}={number}" for name, number in pairs("--device", site.device)))
     gpus, resource, wrong = card_count(counts, gpus=site.gpus)
     reading.problems += wrong
-    whole = reading.one(lambda name: cards.named(name).as_gpu(), site.gpu)
+    whole = reading.one(lambda name: gpu_table.named(name).as_gpu(), site.gpu)
     directories = host_paths(reading, site.host_path)
     environment, secrets = pairs("--env", site.env), reading.each(asked.secret_variable, site.secret_env)
     reading.problems += [*_contradictions(site, directories), *_given_twice(environment, secrets)]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from loradock import plan as plans
 from loradock.commands.render_given import UNKNOWN_CARD, Given
 from loradock.commands.render_options import Site
 from loradock.config.schema import RunConfig
 from loradock.errors import InputMissing
 from loradock.facts import DataFacts, Facts, ModelFacts
-from loradock.manifests import sizes as sizing
-from loradock.manifests.sizes import Seen, Sizes, cpus_of
+from loradock.kubernetes import sizes as sizing
+from loradock.kubernetes.sizes import Seen, Sizes, cpus_of
+from loradock.plan import plan as plans
 
 ROWS = 10_000
 """Of the data set that sizes are made for: all of them as long as is allowed, so that no row has to be read."""
@@ -112,7 +112,7 @@ def measured(directory: Path | None) -> Seen | None:
     """The longest step and save of an earlier run. InputMissing where the directory holds none."""
     if directory is None:
         return None
-    from loradock import record
+    from loradock.training.run_dir import record
 
     file = directory / "metrics.jsonl"
     if not file.is_file():

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loradock.config.schema import RunConfig
-from loradock.manifests import asked, names
-from loradock.manifests.quantities import shown
-from loradock.manifests.sizes import Sized, Sizes
-from loradock.manifests.workload import Workload
+from loradock.kubernetes import asked, names
+from loradock.kubernetes.quantities import shown
+from loradock.kubernetes.sizes import Sized, Sizes
+from loradock.kubernetes.workload import Workload
 from loradock.model import hub_cache
 
 HOLDING = ("data", "output", "cache")

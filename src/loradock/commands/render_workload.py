@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from loradock import __version__, probe
+from loradock import __version__
 from loradock.commands import render_given
 from loradock.commands.render_given import PLACES, Given
 from loradock.commands.render_options import Site
@@ -17,12 +17,18 @@ from loradock.config import no_effect
 from loradock.config.load import Loaded
 from loradock.config.schema import RunConfig
 from loradock.errors import UsageError
-from loradock.host import Host
-from loradock.manifests import asked, names
-from loradock.manifests.refusals import problems
-from loradock.manifests.sizes import Sizes
-from loradock.manifests.workload import CONFIG_FILE, CONFIG_FOLDER, Account, Fetch, Workload
-from loradock.manifests.write import one_document
+from loradock.kubernetes import asked, names
+from loradock.kubernetes.refusals import problems
+from loradock.kubernetes.sizes import Sizes
+from loradock.kubernetes.workload import (
+    CONFIG_FILE,
+    CONFIG_FOLDER,
+    Account,
+    Fetch,
+    Workload,
+)
+from loradock.kubernetes.write import one_document
+from loradock.machine import Host, probe
 
 GATHERING_SECONDS = 600
 """That a stage of net-check waits for a rank: pods of other nodes may still be pulling the image."""

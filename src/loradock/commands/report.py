@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from loradock.directory import RECORD
 from loradock.errors import InputMissing, NotWritable, UsageError
+from loradock.training.run_dir.paths import RECORD
 
 REPORT = "report.html"
 NAMED_RUNS = 3
@@ -43,15 +43,15 @@ def report(runs: tuple[Path, ...], *, output: Path | None, watch: bool, port: in
     if watch:
         serve(runs, port=port or 0, is_opened=is_opened)
         return
-    from loradock import durable
-    from loradock.directory import storage_error
-    from loradock.report.html import render
-    from loradock.report.html.runs import read
+    from loradock import atomic_io
+    from loradock.analysis.report.html import render
+    from loradock.analysis.report.html.runs import read
+    from loradock.errors import storage_error
 
     text = render.html(read(runs))
     file = output or default_file(runs)
     try:
-        durable.replace(file, text)
+        atomic_io.replace(file, text)
     except OSError as error:
         raise storage_error(error, file) from error
     click.echo(file)
@@ -80,7 +80,7 @@ def run_directory(named: Path) -> Path:
 
 def serve(runs: tuple[Path, ...], *, port: int, is_opened: bool) -> None:
     """Answer until a signal comes: that is how it ends, and no error."""
-    from loradock.report.html.server import Server
+    from loradock.analysis.report.html.server import Server
 
     with Server(runs, port=port) as server:
         server.page()  # what is wrong with a run is told now

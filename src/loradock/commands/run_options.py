@@ -70,9 +70,9 @@ def look_for_inputs(config: RunConfig) -> None:
 def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     """A look for each input that was named."""
     from loradock.data.read import files
+    from loradock.data.templates import resolve
     from loradock.model.hub_cache import is_hub_id
     from loradock.model.source import local_directory
-    from loradock.templates import resolve
 
     model, data = config.model, config.data
     if not is_hub_id(model.name):

@@ -103,7 +103,7 @@ def wanted(ask: Ask, *, demo: bool, resume: bool, fresh: bool) -> tuple[Loaded, 
 
 def asked(ask: Ask, *, resume: bool) -> Loaded:
     """The configuration; with --resume and only --output that of the run which lies there."""
-    from loradock import resume as resuming
+    from loradock.training.run_dir import resume as resuming
 
     if not resume:
         return ask.load()

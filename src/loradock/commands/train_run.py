@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 from loradock import signals
 from loradock.commands.run_options import look_for_inputs
 from loradock.config.load import Loaded
-from loradock.directory import RECORD
 from loradock.errors import Locked
+from loradock.training.run_dir.paths import RECORD
 
 if TYPE_CHECKING:
-    from loradock.checks.guard import Guard
-    from loradock.engine.lock import OutputLock
+    from loradock.env_check.guard import Guard
     from loradock.facts import Facts
-    from loradock.host import Host
-    from loradock.resume import Standing
-    from loradock.stages import Result
+    from loradock.machine import Host
+    from loradock.training.run_dir.output_lock import OutputLock
+    from loradock.training.run_dir.resume import Standing
+    from loradock.training.stages import Result
 
 
 def run_one(
@@ -38,12 +38,12 @@ def run_one(
     skips_env_check: bool,
 ) -> dict[str, Any]:
     """Find the run, look at the machine, hold the directory, run, and say how it ended. Returns what run.json holds."""
-    from loradock import resume as resuming
-    from loradock.checks.examination import gathered
     from loradock.demo.exam import verdict
-    from loradock.engine import ranks
-    from loradock.host import Host
-    from loradock.optimizations import parallel
+    from loradock.distributed import collectives
+    from loradock.env_check.examination import gathered
+    from loradock.machine import Host
+    from loradock.plan.knobs import parallel
+    from loradock.training.run_dir import resume as resuming
 
     for warning in loaded.warnings:
         screen.note(f"warning: {warning}")
@@ -58,7 +58,7 @@ def run_one(
     facts = gathered(host)
     parallel.check_processes(loaded.config, facts.world_size)
     guard, proof = looked_first(loaded, host=host, facts=facts, screen=screen, skips=skips_env_check)
-    with ranks.joined(facts, config=loaded.config) as peers:
+    with collectives.joined(facts, config=loaded.config) as peers:
         result = run_held(
             loaded,
             standing,
@@ -84,9 +84,9 @@ def run_held(
     loaded: Loaded, standing: Standing, *, facts: Facts, parent: Path | None, screen: Any, is_fresh: bool, **more: Any
 ) -> Result:
     """Run in a directory that is held against other runs while it lasts; `more` is what `run.execute` takes besides."""
-    from loradock import resume as resuming
-    from loradock import run
-    from loradock.engine import ranks
+    from loradock.distributed import collectives
+    from loradock.training import run
+    from loradock.training.run_dir import resume as resuming
 
     directory, lock = Path(), None
     if facts.rank == 0:
@@ -94,7 +94,7 @@ def run_held(
     try:
         if lock:
             standing = resuming.standing_of(directory) if (directory / RECORD).exists() else resuming.NEW
-        directory, standing = ranks.from_first(facts, (directory, standing))
+        directory, standing = collectives.from_first(facts, (directory, standing))
         screen.start(directory, is_first=facts.rank == 0)
         if lock and lock.warning:
             screen.note(f"warning: {lock.warning}")
@@ -112,8 +112,8 @@ def claimed(
     loaded: Loaded, standing: Standing, *, parent: Path | None, is_fresh: bool, screen: Any
 ) -> tuple[Path, OutputLock]:
     """The run directory, made where there is none, and held against any other run."""
-    from loradock import directory as directories
-    from loradock.engine.lock import OutputLock
+    from loradock.training.run_dir import paths as directories
+    from loradock.training.run_dir.output_lock import OutputLock
 
     if standing.directory is not None:
         directory = directories.created(standing.directory, may_exist=True)
@@ -139,8 +139,8 @@ def looked_first(
 
     Returns what proves the rest, and what was found, for run.json. Raises where the machine cannot train.
     """
-    from loradock.checks.guard import Guard
-    from loradock.checks.intent import intent
+    from loradock.env_check.guard import Guard
+    from loradock.env_check.intent import intent
 
     if skips:
         screen.note("environment: not checked (--skip-env-check)")

@@ -11,14 +11,23 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from loradock.checks.child import Looked
-from loradock.checks.examination import Examination
-from loradock.engine.base import Decided, Dtypes, EvalResult, Event, Saved, Shrunk, StepDone, StepResult
-from loradock.plan import Plan
-from loradock.record import metrics
-from loradock.report import console, findings
-from loradock.resume import Standing
-from loradock.stages import ADAPTER, Result
+from loradock.analysis.report import console, findings
+from loradock.env_check.child import Looked
+from loradock.env_check.examination import Examination
+from loradock.plan.plan import Plan
+from loradock.training.job import (
+    Decided,
+    Dtypes,
+    EvalResult,
+    Event,
+    Saved,
+    Shrunk,
+    StepDone,
+    StepResult,
+)
+from loradock.training.run_dir.record import metrics
+from loradock.training.run_dir.resume import Standing
+from loradock.training.stages import ADAPTER, Result
 
 LOG_COLUMNS = 180
 Lines = list[dict[str, Any]]

@@ -16,11 +16,11 @@ from loradock.data.prepared import Prepared
 from loradock.data.read import files
 from loradock.data.select import EpochOrder, Fitted, fit, split
 from loradock.data.steps import EvalBatches, TrainSteps
+from loradock.data.templates import resolve
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import DataError, InputMissing, LoradockError, Problem
 from loradock.facts import DataFacts, Facts
-from loradock.plan import Plan
-from loradock.templates import resolve
+from loradock.plan.plan import Plan
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

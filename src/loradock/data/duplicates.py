@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from loradock.data.formats.base import Completion, Message, Sample
 from loradock.data.prepared import Array, Prepared
 from loradock.data.suspicion import PLACES_KEPT, Suspicion
-from loradock.formats.base import Completion, Message, Sample
 
 NO_PROMPT = 0
 """In the place of a prompt's hash where a row has none: plain text."""

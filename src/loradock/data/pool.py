@@ -14,11 +14,11 @@ import numpy as np
 
 from loradock import signals
 from loradock.data.cache import Chunk
+from loradock.data.formats.base import RowError, Sample
 from loradock.data.render import Loss, Renderer
+from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import Encoder, TokenizerSpec
 from loradock.errors import EnvironmentUnfit
-from loradock.formats.base import RowError, Sample
-from loradock.templates import ChatTemplate
 
 Row = tuple[int | None, Sample]
 Refused = list[tuple[int | None, str]]

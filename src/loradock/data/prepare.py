@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import DataConfig, SourceConfig
 from loradock.data.cache import CorruptEntry, EntryWriter, discard, read_manifest, writing
+from loradock.data.formats.base import Completion, Sample
 from loradock.data.pool import Row, Task, prepare_chunks
 from loradock.data.prepared import Prepared, PreparedSource
 from loradock.data.read import digest
 from loradock.data.sources import samples
+from loradock.data.templates import resolve
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import DataError, Problem
-from loradock.formats.base import Completion, Sample
-from loradock.templates import resolve
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from loradock.data.formats.base import (
+    Completion,
+    Conversation,
+    Message,
+    RowError,
+    Sample,
+)
 from loradock.data.spans import Rendering, Skeleton, Span, TurnEnds, marker
-from loradock.formats.base import Completion, Conversation, Message, RowError, Sample
-from loradock.templates import ChatTemplate
+from loradock.data.templates import ChatTemplate
 
 Loss = Literal["completion", "assistant", "all"]
 PATTERNS_KEPT = 4096

@@ -6,9 +6,18 @@ from collections.abc import Iterator
 from itertools import chain
 
 from loradock.config.schema import SourceConfig
+from loradock.data.formats import (
+    FORMATS,
+    Format,
+    RowError,
+    Sample,
+    Undetected,
+    convert_row,
+    detect,
+    named,
+)
 from loradock.data.read import Record, read
 from loradock.errors import ConfigError, Problem
-from loradock.formats import FORMATS, Format, RowError, Sample, Undetected, convert_row, detect, named
 
 Loaded = tuple[int | None, Sample | Problem]
 """A line (or row number, see `Record`) and the sample or the problem that stands there."""

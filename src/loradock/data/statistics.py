@@ -17,6 +17,7 @@ from loradock.config.schema import RunConfig, SourceConfig
 from loradock.data import duplicates, recommendation, suspicion
 from loradock.data.corpus import Corpus, Part
 from loradock.data.duplicates import Fingerprints
+from loradock.data.formats import detect, named
 from loradock.data.lengths import Histogram, Spread, histogram, spread
 from loradock.data.prepared import Prepared
 from loradock.data.read import read
@@ -27,7 +28,6 @@ from loradock.data.suspicion import Suspicion, Texts
 from loradock.data.truncation import MICRO_BATCHES, AtLength, Epoch, Truncation
 from loradock.errors import DataError, Problem
 from loradock.facts import ModelFacts
-from loradock.formats import detect, named
 
 Array = np.ndarray[Any, Any]
 UNCUT_TOKENS = int(np.iinfo(np.int32).max)

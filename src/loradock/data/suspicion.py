@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from loradock.data.formats.base import Completion, Sample
 from loradock.data.prepared import Array, Prepared
 from loradock.data.select import Fitted
-from loradock.formats.base import Completion, Sample
 
 PLACES_KEPT = 5
 SHORT_ANSWER_TOKENS = 2

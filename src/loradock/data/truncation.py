@@ -13,7 +13,7 @@ from loradock.data.select import EpochOrder, Fitted, fit
 from loradock.data.steps import BatchShape
 from loradock.errors import DataError
 from loradock.facts import ModelFacts
-from loradock.memory.widths import widths
+from loradock.plan.memory.widths import widths
 
 Array = np.ndarray[Any, Any]
 MICRO_BATCHES = (1, 4, 8, 16)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from loradock.config.schema import RunConfig
+from loradock.data.formats import alpaca
 from loradock.demo.task import exact_match, load_heldout
-from loradock.formats import alpaca
 from loradock.model.generate import answer
 
 DIRECTORY = Path(__file__).parent

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from loradock.directory import storage_error
-from loradock.errors import EnvironmentUnfit, InputMissing, Interrupted
+from loradock.errors import EnvironmentUnfit, InputMissing, Interrupted, storage_error
 from loradock.image import labels
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 IMAGE = "loradock.image"
 LOCK = "loradock.lock"
-PACKAGES = "loradock.packages"
+PACKAGES = "loradock.image.lockfile"
 BASE_VERIFIED = "loradock.base.verified"
 CONTAINER = "loradock.container"
 VERSION = "org.opencontainers.image.version"

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from loradock.directory import storage_error
-from loradock.errors import EnvironmentUnfit, NotWritable, StorageError, UsageError
+from loradock.errors import EnvironmentUnfit, NotWritable, StorageError, UsageError, storage_error
 
 MARKER = ".loradock-scratch"
 LOCK = ".lock"

@@ -11,8 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from loradock.directory import storage_error
-from loradock.errors import EnvironmentUnfit, InputMissing, UsageError
+from loradock.errors import EnvironmentUnfit, InputMissing, UsageError, storage_error
 from loradock.image import labels
 
 NAMESPACE = "loradock-image"

@@ -7,7 +7,7 @@ from typing import Any
 
 from loradock.errors import EnvironmentUnfit
 from loradock.model.adapters import trainable
-from loradock.plan import Plan
+from loradock.plan.plan import Plan
 
 IN_PRODUCTS = "adapters in products"
 

@@ -8,8 +8,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loradock import durable
-from loradock.directory import open_to_the_group
+from loradock import atomic_io
+from loradock.atomic_io import open_to_the_group
 from loradock.errors import Diverged, StorageError
 from loradock.model import adapters
 from loradock.model.adapters import BASE_CHANGING
@@ -67,14 +67,14 @@ def export(
 def put_in_place(staged: Path, directory: Path) -> None:
     """Flush what is staged to the disk and rename it to `directory`; what was there before goes afterwards."""
     for file in staged.iterdir():
-        durable.sync_file(file)
-    durable.sync_folder(staged)
+        atomic_io.sync_file(file)
+    atomic_io.sync_folder(staged)
     replaced = directory.with_name(f".{directory.name}.replaced")
     shutil.rmtree(replaced, ignore_errors=True)
     if directory.exists():
         directory.rename(replaced)
     staged.rename(directory)
-    durable.sync_folder(directory.parent)
+    atomic_io.sync_folder(directory.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
 

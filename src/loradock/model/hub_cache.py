@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from loradock.host import Host
+from loradock.machine import Host
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 TRUE_WORDS = {"1", "ON", "YES", "TRUE"}

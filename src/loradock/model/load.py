@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import ModelError, OutOfMemory
-from loradock.memory.sharded import CUTS_WEIGHTS
 from loradock.model import dequantised, spread
 from loradock.model.patches import BUILDING, PATCHES
+from loradock.plan.memory.sharded import CUTS_WEIGHTS
 
 if TYPE_CHECKING:
     import torch
 
     from loradock.model.source import BaseModel
-    from loradock.plan import Plan
+    from loradock.plan.plan import Plan
 
 
 UNREACHED_SHARE = 0.01

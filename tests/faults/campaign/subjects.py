@@ -143,7 +143,7 @@ class Loradock:
         return [(line["step"], line["loss"]) for line in lines if line["kind"] == "train"]
 
     def around_save(self, before: Callable[[], None], after: Callable[[], None]) -> None:
-        from loradock.engine.saving import Saver
+        from loradock.training.saving import Saver
 
         surround(Saver, "save", before, after)
 

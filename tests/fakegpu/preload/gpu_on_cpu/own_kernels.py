@@ -13,7 +13,7 @@ from gpu_on_cpu.memory import at
 
 
 def rms_norm(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
-    from loradock.engine.fast.kernels import plain
+    from loradock.training.backends.fast.kernels import plain
 
     rows, width, stride = v["rows"], v["width"], v["x_stride"] or 1
     assert grid[0] == -(-rows // v["together"])
@@ -24,7 +24,7 @@ def rms_norm(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
 
 
 def rms_norm_backward(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
-    from loradock.engine.fast.kernels import plain
+    from loradock.training.backends.fast.kernels import plain
 
     dy, x, dx = (matrix(v, name, v["rows"]) for name in ("dy", "x", "dx"))
     rstd = at(v["rstd"].value, torch.float32, (v["rows"],))
@@ -34,7 +34,7 @@ def rms_norm_backward(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
 
 
 def rope(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
-    from loradock.engine.fast.kernels import plain
+    from loradock.training.backends.fast.kernels import plain
 
     tokens, heads, half = grid[0], v["heads"], v["half"]
     x = at(v["x"].value, v["x"].dtype, (tokens, heads, 2 * half), (v["token_stride"], v["head_stride"], 1))
@@ -46,21 +46,21 @@ def rope(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
 
 
 def gate(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
-    from loradock.engine.fast.kernels import plain
+    from loradock.training.backends.fast.kernels import plain
 
     g, u = (matrix(v, name, grid[0]) for name in ("g", "u"))
     at(v["a"].value, v["a"].dtype, (grid[0], v["width"])).copy_(plain.gate(g, u, v["act"]))
 
 
 def gate_backward(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
-    from loradock.engine.fast.kernels import plain
+    from loradock.training.backends.fast.kernels import plain
 
     da, g, u = (matrix(v, name, grid[0]) for name in ("da", "g", "u"))
     plain.gate_backward_(da, g, u, v["act"])
 
 
 def cross_entropy(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
-    from loradock.engine.fast.kernels import plain
+    from loradock.training.backends.fast.kernels import plain
 
     rows = grid[0]
     logits = at(v["logits"].value, v["logits"].dtype, (rows, v["width"]), (v["stride"], 1))

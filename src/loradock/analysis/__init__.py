@@ -1,0 +1,1 @@
+"""What is said about runs: the bottleneck, the profile, the reports."""

@@ -1,0 +1,148 @@
+"""One diagnosis from a configuration: its plan, the trials that make sense, the measurements in children."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from loradock.analysis.diagnose import attempt, children
+from loradock.analysis.diagnose.attempt import Task
+from loradock.analysis.diagnose.children import Answer
+from loradock.analysis.diagnose.measure import Failed, Outcome
+from loradock.config.load import Loaded, leaves
+from loradock.errors import LoradockError, OutOfMemory, Problem, UsageError
+from loradock.facts import Facts
+from loradock.plan.plan import Plan
+from loradock.plan.trials import proposed
+from loradock.plan.trials.base import Baseline, Trial
+from loradock.training.run_dir.paths import created
+
+Load = Callable[[Sequence[str]], Loaded]
+"""Further `--set` texts -> the configuration with them. Raises ConfigError."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Where configurations are measured: in children, each in a folder of its own below `folder`."""
+
+    load: Load
+    facts: Facts
+    folder: Path
+    steps: int
+    warmup_steps: int
+
+    def look(self, *, limit_seconds: float) -> Plan:
+        """The plan of the configuration as it is. Raises what a run would have raised up to there."""
+        found = self.child(partial(attempt.look, self.load(()), facts=self.facts), limit_seconds=limit_seconds)
+        if isinstance(found, Failed):
+            raise failure(found, "the run cannot begin")
+        return found.value
+
+    def measure(
+        self, settings: tuple[str, ...], waits_for: tuple[str, ...], event_seconds: dict[str, float], limit: float
+    ) -> Outcome:
+        """A run with these settings, as `search.Measure` says."""
+        task = Task(
+            steps=self.steps,
+            warmup_steps=self.warmup_steps,
+            waits_for=waits_for,
+            event_seconds=event_seconds,
+            may_shrink=not settings,
+        )
+        try:
+            loaded = self.load(settings)
+        except LoradockError as error:
+            what = "; ".join(problem.what for problem in error.problems) or error.what
+            return Failed(kind="failed", words=what, exit_code=error.exit_code)
+        found = self.child(partial(attempt.measure, loaded, facts=self.facts, task=task), limit_seconds=limit)
+        if isinstance(found, Failed):
+            return found
+        measured = found.value
+        if measured.device == "cpu":
+            measured = type(measured)(**{**asdict(measured), "memory_bytes": found.peak_bytes})
+        return measured
+
+    def child(self, work: Callable[..., object], *, limit_seconds: float) -> Answer | Failed:
+        """Do the work in a child with a run directory of its own, which is removed."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        run = folder / "run"
+        run.mkdir()
+        try:
+            return children.run(partial(work, directory=run), folder=folder, limit_seconds=limit_seconds)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def folder_beside(output: str | None) -> Iterator[Path]:
+    """A folder for runs on the disk where the run itself would write; it is removed whatever happens."""
+    parent = Path(output or "runs").absolute().parent
+    while not parent.is_dir():
+        parent = parent.parent
+    created(parent, may_exist=True)
+    folder = Path(tempfile.mkdtemp(prefix=".loradock-diagnose-", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def trials_for(loaded: Loaded, *, plan: Plan, facts: Facts) -> tuple[Trial, ...]:
+    """Every trial of the registry that makes sense for this configuration."""
+    return proposed(Baseline(config=loaded.config, plan=plan, facts=facts))
+
+
+def chosen(trials: Sequence[Trial], names: Sequence[str]) -> tuple[Trial, ...]:
+    """Those with these names, all where none is given. UsageError for a name that is not among them."""
+    known = [trial.name for trial in trials]
+    problems = [
+        Problem(what=f"there is no trial {name!r} for this configuration", hint=nearest(name, known))
+        for name in names
+        if name not in known
+    ]
+    if problems:
+        hint = f"they are {', '.join(known)}; --list tells what each is"
+        raise UsageError("--trials names what is not there", hint=hint, problems=problems)
+    return tuple(trial for trial in trials if not names or trial.name in names)
+
+
+def nearest(name: str, known: Sequence[str]) -> str | None:
+    """Which one was meant."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else None
+
+
+def failure(found: Failed, what: str) -> LoradockError:
+    """The error of a configuration that cannot be measured as it is."""
+    kind = OutOfMemory if found.kind == "out of memory" else LoradockError
+    error = kind(f"{what}: {found.words}", hint="loradock train with the same options says more")
+    error.exit_code = found.exit_code if found.exit_code > 0 else error.exit_code
+    return error
+
+
+def identity(loaded: Loaded, *, facts: Facts, steps: int, warmup_steps: int) -> dict[str, str]:
+    """What measurements hold for, as text by name: configuration, size and time of its data files, machine, steps."""
+    config = {key: value for key, value in leaves(loaded.config).items() if key != "output"}
+    files = [Path(source.path) for source in loaded.config.data.sources]
+    marks = {
+        f"content of {file}": f"{file.stat().st_size} bytes of {file.stat().st_mtime_ns}"
+        for file in files
+        if file.is_file()
+    }
+    machine = {"cpus": facts.cpus, "cards": [asdict(card) for card in facts.gpus]}
+    packages = {f"version of {name}": version for name, version in facts.packages.items()}
+    found = {**config, **marks, **machine, **packages, "--steps": steps, "--warmup-steps": warmup_steps}
+    return {name: json.dumps(value, sort_keys=True, default=str) for name, value in found.items()}
+
+
+def seconds_left(budget_seconds: float, since: float) -> float:
+    """Of a budget that began at `since` on the monotonic clock; at least one second."""
+    return max(1.0, budget_seconds - (time.monotonic() - since))

@@ -1,0 +1,268 @@
+"""What to measure next: every trial against the baseline in rounds, then the winners together. Read `Search.go`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from loradock.analysis.diagnose.arms import Arm, key, rotated
+from loradock.analysis.diagnose.measure import Failed, Measured, Outcome
+from loradock.analysis.diagnose.results import Results
+from loradock.analysis.diagnose.verdict import Case, is_minor, is_winner
+from loradock.analysis.report.diagnosis import duration
+from loradock.env_check import paired_ratio
+from loradock.env_check.paired_ratio import LEAST_ROUNDS, Ratio
+from loradock.plan.trials.base import Trial
+
+MOST_ROUNDS = 8
+NEGLIGIBLE_SHARE = 0.05
+"""A trial whose phase takes less of a step is not tried: it could save no more than that."""
+PASSES, OVERSHADOWED = "passes", 0.5
+"""Passes that take less than this much of what another phase takes are not worth a trial before that is mended."""
+MUCH_SLOWER, SLOWER = math.log(0.8), math.log(0.95)
+"""A trial that is much slower once, or slower in each of several rounds, is measured no more: it is no remedy."""
+SURE = 3.0
+"""Standard deviations of the machine's noise by which it has to be slower."""
+OVERTAKEN = 1.5
+"""A trial that is so many times slower than another, their intervals apart, is left undecided."""
+PATIENCE_SECONDS, PATIENCE = 60.0, 3.0
+"""How long a run may take: so much longer than the longest before it, so many times."""
+WAITED_FOR = 0.05
+"""Share of a step from which an evaluation or a checkpoint is measured in every run, not only in the baseline's."""
+
+Tell = Callable[[str], None]
+Measure = Callable[[tuple[str, ...], tuple[str, ...], dict[str, float], float], Outcome]
+"""(settings, events to wait for, seconds of the others, limit in seconds) -> outcome of a run."""
+
+
+class BudgetSpent(Exception):
+    """There is no time left for another run."""
+
+
+@dataclass
+class Search:
+    """One diagnosis. Its state can be looked at while it goes, and after it was ended by a signal.
+
+    For a table (`is_table`) every trial is measured and none combined.
+    """
+
+    trials: Sequence[Trial]
+    measure: Measure
+    results: Results
+    tell: Tell
+    budget_seconds: float
+    least_rounds: int = LEAST_ROUNDS
+    is_table: bool = False
+    began: float = field(default_factory=time.monotonic)
+    longest_seconds: float = 0.0
+    has_ended: bool = False
+
+    def __post_init__(self) -> None:
+        self.baseline = Arm(name="baseline", settings=())
+        self.arms = [Arm(name=each.name, settings=each.settings, trials=(each,)) for each in self.trials]
+        self.best: Arm | None = None
+        self.round = 0
+
+    def go(self) -> None:
+        """Measure until every trial is decided and the winners are combined, or the budget is spent."""
+        try:
+            if not self.run(self.baseline):
+                return
+            if not self.is_table:
+                self.prune()
+            self.tell_how_long()
+            while self.undecided():
+                if self.round:
+                    self.run(self.baseline)
+                for arm in rotated(self.undecided(), self.round):
+                    self.run(arm)
+                self.round += 1
+            if not self.is_table:
+                self.combine()
+            self.has_ended = True
+        except BudgetSpent:
+            self.tell("the budget is spent")
+
+    @property
+    def spent_seconds(self) -> float:
+        """Since the search began."""
+        return time.monotonic() - self.began
+
+    def prune(self) -> None:
+        """Leave out what could not save enough, by the phases of the baseline.
+
+        Where another phase takes most of a step, what brakes the passes is looked for once that is mended.
+        """
+        found = self.baseline.rounds[0].breakdown
+        worst = max((phase for phase in found.phases if phase != PASSES), key=found.share)
+        for arm in self.arms:
+            share = found.share(arm.trial.phase)
+            is_overshadowed = arm.trial.phase == PASSES and share < found.share(worst) * OVERSHADOWED
+            if share < NEGLIGIBLE_SHARE or is_overshadowed:
+                arm.bound = share
+
+    def tell_how_long(self) -> None:
+        """What the rounds that every trial needs will take, as far as the first run tells."""
+        count = sum(arm.bound is None for arm in self.arms)
+        seconds = (1 + count) * self.least_rounds * self.longest_seconds
+        if count and seconds:
+            self.tell(
+                f"{count} trial(s) to run: {self.least_rounds} rounds of all take about {duration(seconds)}, "
+                f"the budget is {duration(self.budget_seconds)}"
+            )
+
+    def undecided(self) -> list[Arm]:
+        """What is worth another round."""
+        return [arm for arm in self.arms if arm.bound is None and self.is_open(arm) and not self.is_overtaken(arm)]
+
+    def is_overtaken(self, arm: Arm) -> bool:
+        """Whether another trial is so much faster that by how much this one is has no weight any more."""
+        ratio = self.ratio(arm)
+        if self.is_table or not ratio or ratio.rounds < self.least_rounds or ratio.high is None:
+            return False
+        others = [self.ratio(each) for each in self.arms if each is not arm]
+        return ratio.side == "open" and any(
+            other.side == "faster" and other.low and ratio.high < other.low and ratio.value * OVERTAKEN < other.value
+            for other in others
+            if other
+        )
+
+    def is_open(self, arm: Arm, other: Arm | None = None) -> bool:
+        """Whether another round could tell more about an arm against the baseline, or another one."""
+        ratio = self.ratio(arm, other)
+        if arm.failure or (ratio and ratio.rounds >= max(MOST_ROUNDS, self.least_rounds)):
+            return False
+        if ratio is None:
+            return True
+        if self.is_slower(arm, other):
+            return False
+        return ratio.rounds < self.least_rounds or (ratio.side == "open" and not is_minor(ratio))
+
+    def is_slower(self, arm: Arm, other: Arm | None = None) -> bool:
+        """Whether it is slower in each round, and beyond the noise: known sooner than an interval is."""
+        found = arm.against(other or self.baseline)
+        if not found or self.noise is None:
+            return False
+        limit = MUCH_SLOWER if len(found) == 1 else SLOWER
+        beyond = -SURE * self.noise / math.sqrt(len(found))
+        return max(found) < limit and sum(found) / len(found) < beyond
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation of the logarithm of the baseline's speed from round to round; None below two."""
+        rounds = self.baseline.rounds
+        if len(rounds) < 2:
+            return None
+        return paired_ratio.deviation([rounds[each].faster_than(rounds[min(rounds)]) for each in sorted(rounds)])
+
+    @property
+    def noise(self) -> float | None:
+        """The same of a trial against the baseline within a round, once enough are known; until then the spread.
+
+        Few rounds may agree by chance, so the spread is taken to be larger as Student's t is.
+        """
+        several = [arm.against(self.baseline) for arm in self.arms]
+        if paired_ratio.is_known(several):
+            return paired_ratio.typical(several)
+        return None if self.spread is None else self.spread * paired_ratio.caution(len(self.baseline.rounds))
+
+    def combine(self) -> None:
+        """The winners together, best first, each kept where it makes what there is faster still."""
+        baseline = self.baseline.measured
+        assert baseline
+        winners = [(self.case(arm), arm) for arm in self.arms]
+        winners = [(case, arm) for case, arm in winners if is_winner(case, baseline)]
+        winners.sort(key=lambda each: -each[0].ratio.value if each[0].ratio else 0.0)
+        for _, arm in winners:
+            if self.best is None:
+                self.best = arm
+            elif not {key(each) for each in arm.settings} & {key(each) for each in self.best.settings}:
+                self.add_to_best(arm)
+
+    def add_to_best(self, arm: Arm) -> None:
+        """Try the best so far with one more change, round by round beside it."""
+        assert self.best
+        best = self.best
+        both = Arm(
+            name=f"{best.name} + {arm.name}",
+            settings=(*best.settings, *arm.settings),
+            trials=(*best.trials, *arm.trials),
+        )
+        self.arms.append(both)
+        while self.is_open(both, best) and self.is_open_by_sign(both, best):
+            for each in (self.baseline, *rotated([best, both], self.round)):
+                self.run(each)
+            self.round += 1
+        ratio = self.ratio(both, best)
+        if ratio and ratio.rounds >= LEAST_ROUNDS and ratio.low and ratio.low > 1:
+            self.best = both
+
+    def is_open_by_sign(self, arm: Arm, other: Arm) -> bool:
+        """Whether it is not known yet that it is faster at all."""
+        ratio = self.ratio(arm, other)
+        return not ratio or ratio.rounds < self.least_rounds or not ratio.low or ratio.low <= 1
+
+    def ratio(self, arm: Arm, other: Arm | None = None) -> Ratio | None:
+        """How much faster an arm is than another, the baseline if none is named; None before they shared a round."""
+        found = arm.against(other or self.baseline)
+        noise = paired_ratio.typical([each.against(self.baseline) for each in self.arms])
+        return paired_ratio.ratio(found, least_deviation=noise) if found else None
+
+    def case(self, arm: Arm) -> Case:
+        """What is known of an arm, for the verdict."""
+        return Case(
+            trial=arm.trial,
+            ratio=self.ratio(arm),
+            measured=arm.measured,
+            failure=arm.failure,
+            bound=arm.bound,
+            is_given_up=self.is_slower(arm),
+            together=len(arm.trials) > 1,
+        )
+
+    def run(self, arm: Arm) -> bool:
+        """Measure an arm in this round, or take what is known of it; False where it failed."""
+        if arm.failure or self.round in arm.rounds:
+            return not arm.failure
+        outcome = self.results.get(self.round, arm.settings)
+        if outcome is None:
+            outcome = self.fresh(arm)
+        if isinstance(outcome, Failed):
+            arm.failure = outcome
+            self.tell(f"{arm.name}: {outcome.kind}: {outcome.words}")
+            return False
+        arm.rounds[self.round] = outcome
+        ratio = self.ratio(arm) if arm is not self.baseline else None
+        speed = f"{outcome.breakdown.tokens_per_second:,.0f} tokens/s"
+        self.tell(f"round {self.round + 1}, {arm.name}: {speed}" + (f", {ratio}" if ratio else ""))
+        return True
+
+    def fresh(self, arm: Arm) -> Outcome:
+        """A run. BudgetSpent where there is no time for it: it would end after the budget, as long as others took."""
+        left = self.budget_seconds - self.spent_seconds
+        if self.baseline.rounds and left < self.longest_seconds:
+            raise BudgetSpent
+        waits_for, known = self.events(arm)
+        is_first = not self.baseline.rounds
+        limit = left if is_first else min(left, PATIENCE_SECONDS + PATIENCE * self.longest_seconds)
+        began = time.monotonic()
+        outcome = self.measure(arm.settings, waits_for, known, max(limit, 1.0))
+        if isinstance(outcome, Failed) and outcome.kind == "too slow" and limit >= left:
+            raise BudgetSpent
+        if isinstance(outcome, Measured):
+            self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
+        self.results.put(self.round, arm.settings, outcome)
+        return outcome
+
+    def events(self, arm: Arm) -> tuple[tuple[str, ...], dict[str, float]]:
+        """The events between steps that a run has to wait for, and what the others take, as the baseline found."""
+        if not self.baseline.rounds:
+            return ("evaluation", "saving"), {}
+        found = self.baseline.rounds[0]
+        phases = {trial.phase for trial in arm.trials}
+        waits_for = tuple(
+            name for name in found.event_seconds if name in phases or found.breakdown.share(name) >= WAITED_FOR
+        )
+        return waits_for, {name: value for name, value in found.event_seconds.items() if name not in waits_for}

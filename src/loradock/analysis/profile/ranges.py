@@ -1,0 +1,90 @@
+"""Names for what the engines' methods do, as torch's profiler shows them: put on while it records, then taken off.
+
+So a run that is not profiled pays nothing for them. To name another method: a line in `METHODS`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+PREFIX = "loradock: "
+DATA, TO_DEVICE, FORWARD, HEAD = "data", "host to device", "forward", "head and loss"
+RECOMPUTE, BACKWARD, NORM, REPLAY = "recompute", "backward", "gradient norm", "graph replay"
+OPTIMIZER, LOGGING, EVALUATION, SAVING = "optimizer", "logging", "evaluation", "saving"
+ATTENTION, DEQUANTISE = "attention", "dequantise"
+
+PASSES = (TO_DEVICE, FORWARD, HEAD, RECOMPUTE, BACKWARD, NORM, REPLAY)
+"""What forward and backward passes are made of; none of these lies in another."""
+OUTSIDE = (DATA, OPTIMIZER, LOGGING, EVALUATION, SAVING)
+"""What lies outside the passes; in an evaluation there are forward passes, which count as evaluation."""
+
+LOOP, FAST, TRL = "loradock.training.loop", "loradock.training.backends.fast", "loradock.training.backends.trl.trainer"
+METHODS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
+    "fast": (
+        (LOOP, "Loop", "next_of", DATA),
+        (f"{FAST}.trainer", "FastTrainer", "clip", NORM),
+        (LOOP, "Loop", "update", OPTIMIZER),
+        (LOOP, "Loop", "log", LOGGING),
+        (LOOP, "Loop", "evaluate", EVALUATION),
+        (LOOP, "Loop", "commit", SAVING),
+        (f"{FAST}.batch", "FlatBatch", "to", TO_DEVICE),
+        (f"{FAST}.layer", "Layer", "forward", FORWARD),
+        (f"{FAST}.layer", "Layer", "recompute", RECOMPUTE),
+        (f"{FAST}.layer", "Layer", "backward", BACKWARD),
+        (f"{FAST}.head", "Head", "loss_and_gradient", HEAD),
+        (f"{FAST}.graphs", "Graph", "replay", REPLAY),
+        (f"{FAST}.weights", "FrozenWeight", "dense", DEQUANTISE),
+        *(
+            (f"{FAST}.attention.{module}", owner, method, ATTENTION)
+            for module, owner in (
+                ("flash_attn", "FlashAttn"),
+                ("flash_torch", "FlashTorch"),
+                ("flash_cpu", "FlashCpu"),
+                ("per_document", "PerDocument"),
+            )
+            for method in ("forward", "backward")
+        ),
+    ),
+    "trl": (
+        (TRL, "StepTrainer", "get_batch_samples", DATA),
+        (TRL, "StepTrainer", "loss_sum", FORWARD),
+        (TRL, "StepTrainer", "_get_grad_norm", NORM),
+        (TRL, "StepTrainer", "log", LOGGING),
+        (TRL, "StepTrainer", "evaluate", EVALUATION),
+        (TRL, "StepTrainer", "commit", SAVING),
+        ("accelerate", "Accelerator", "backward", BACKWARD),
+    ),
+}
+"""By engine: module, class, method, and the name of the range. torch names its optimisers' steps itself."""
+
+
+@contextmanager
+def named(engine: str) -> Iterator[None]:
+    """Within, calls of the engine's methods are ranges of torch's profiler."""
+    changed: list[tuple[Any, str, Any]] = []
+    try:
+        for module, owner, method, name in METHODS[engine]:
+            cls = getattr(importlib.import_module(module), owner)
+            real = cls.__dict__[method]
+            changed.append((cls, method, real))
+            setattr(cls, method, in_range(real, PREFIX + name))
+        yield
+    finally:
+        for cls, method, real in reversed(changed):
+            setattr(cls, method, real)
+
+
+def in_range(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """The method, each call of it a range of this name."""
+    import torch
+
+    @functools.wraps(method)
+    def ranged(*arguments: Any, **more: Any) -> Any:
+        with torch.profiler.record_function(name):
+            return method(*arguments, **more)
+
+    return ranged

@@ -1,0 +1,62 @@
+"""What an optimiser step has to do by the speed model: operations of products, and bytes moved. Pure arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from loradock.config.schema import RunConfig
+from loradock.facts import Facts
+from loradock.plan import throughput
+from loradock.plan.context import Question
+from loradock.plan.memory.base import BYTES
+from loradock.plan.memory.fast import Shape
+from loradock.plan.plan import Plan
+
+ONE_OPERATION = throughput.Rates(flops=1.0, bytes=inf, dequantise_bytes=inf, kernel_seconds=0.0)
+ONE_BYTE = throughput.Rates(flops=inf, bytes=1.0, dequantise_bytes=1.0, kernel_seconds=0.0)
+"""Rates with which the model's seconds are counts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Of one optimiser step of this process: `flops` of products and attention, `bytes` read or written besides.
+
+    As good as the model (see `speed`): bytes are counted from the engine's code, not by the device's counters.
+    """
+
+    flops: float
+    bytes: float
+
+
+def of_step(plan: Plan, config: RunConfig, *, facts: Facts, tokens: float, padded_tokens: float, passes: float) -> Work:
+    """The work of a step of so many passes and real tokens, and so many with padding (the TRL engine computes it)."""
+    decided = {decision.name: decision.value for decision in plan.decisions}
+    question = Question(config=config, facts=facts, model=plan.model, data=plan.data, decided=decided)
+
+    def counts(rates: throughput.Rates) -> dict[str, float]:
+        memory = question.fast_memory
+        if question.is_fast:
+            shape = Shape(
+                tokens=decided["micro_batch"] * question.row_tokens,
+                checkpointed=decided["checkpointed_layers"],
+                cached=decided["cached_layers"],
+            )
+            return throughput.fast_seconds(
+                memory.widths, shape, memory.setting, tokens=tokens / passes, rows=question.rows, rates=rates
+            )
+        return throughput.peft_seconds(
+            memory.widths,
+            padded_tokens=padded_tokens / passes,
+            rows=question.rows,
+            rates=rates,
+            dtype=decided["compute_dtype"] if decided["compute_dtype"] in BYTES else "float32",
+        )
+
+    operations, moved = counts(ONE_OPERATION), counts(ONE_BYTE)
+    dequantised = moved.get("dequantise", 0.0) if config.model.quantization == "nf4" else 0.0
+    return Work(
+        flops=passes
+        * (operations["products"] + operations["attention"] * throughput.ATTENTION_SHARE + operations["head"]),
+        bytes=passes * (dequantised + sum(moved.get(name, 0.0) for name in ("traffic", "scores", "head", "weights"))),
+    )

@@ -1,0 +1,184 @@
+"""An audit for people and for programs: findings as tables and lines that the command prints, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import RenderableType
+from rich.padding import Padding as Indent
+from rich.table import Table
+from rich.text import Text
+
+from loradock.analysis.report.console import gib
+from loradock.plan import gpu_table
+from loradock.plan.audit import (
+    Audit,
+    Finding,
+    Finish,
+    Gain,
+    Total,
+)
+from loradock.plan.audit.prediction import question_of
+from loradock.plan.context import UNKNOWN_CARD
+from loradock.plan.memory import sharded
+
+COLORS = {"critical": "bold red", "moderate": "yellow", "low": "green"}
+HOUR_SECONDS = 3600
+INDENT = 4
+
+
+def finding_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:
+    """What is left on the table, the best first: a line of figures, the change, and what to type.
+
+    That line is as long as it is: to be printed with `crop=False`, so that it can be copied.
+    """
+    for number, finding in enumerate(findings, 1):
+        trial = finding.trial
+        risks = f"risk to accuracy {trial.accuracy_risk}, to stability {trial.stability_risk}"
+        word = Text(f"{finding.severity:<9}", style=COLORS[finding.severity])
+        yield Text.assemble(f"{number:>2}  ", word, f" {factor(finding.gain)}  ", (risks, "dim"))
+        for line in change_lines(finding):
+            yield Indent(Text(line), (0, 0, 0, INDENT), expand=False)
+        yield Text(f"{' ' * INDENT}{set_line(trial.settings)}", no_wrap=True, overflow="ignore")
+
+
+def change_lines(finding: Finding) -> list[str]:
+    """The change, what is at fault, where the figure is from, and what it costs."""
+    trial = finding.trial
+    lines = [
+        f"{trial.title}: {trial.cause}",
+        f"{trial.effort}; memory {gib(finding.memory_bytes)}; source: {finding.gain.source}",
+    ]
+    return [*lines, f"price: {trial.price}"] if trial.price else lines
+
+
+def bullets(lines: Sequence[str]) -> RenderableType:
+    """A list with a dash a line."""
+    table = Table.grid(padding=(0, 1, 0, 0))
+    for line in lines:
+        table.add_row("  -", Text(line))
+    return table
+
+
+def memory_line(audit: Audit) -> str:
+    """What is needed of what there is."""
+    need, have = audit.baseline.plan.memory_bytes["total"], audit.available_bytes
+    return f"memory: {gib(need)} of the {gib(have)} that may be planned with ({need / have:.0%})"
+
+
+def finish_line(finish: Finish) -> str:
+    """Tokens, steps, hours and cost."""
+    cost = "" if finish.cost is None else f", {finish.cost:,.2f} at the price given"
+    return (
+        f"to finish: {finish.tokens:,} tokens in {finish.steps:,} steps, about {duration(finish.seconds)} "
+        f"({finish.tokens_per_second:,.0f} tokens/s){cost}"
+    )
+
+
+def rates_line(audit: Audit) -> str:
+    """What the speeds go by."""
+    facts, plan = audit.baseline.facts, audit.baseline.plan
+    if plan.value("device") == "cpu":
+        return "speeds: by rates measured on two shared cores; only how they relate means anything"
+    card = gpu_table.known_as(facts.gpu.name)
+    if card is None:
+        return f"speeds: {facts.gpu.name} is not in the table of cards, so as of {UNKNOWN_CARD}"
+    return (
+        f"speeds: predicted from the published figures of {card.name}, {card.sustained:.0%} of its products sustained"
+    )
+
+
+def traffic_line(audit: Audit) -> str | None:
+    """What the processes send one another, which the speeds leave out."""
+    baseline = audit.baseline
+    count = baseline.facts.world_size
+    if count == 1:
+        return None
+    question = question_of(baseline)
+    setting = question.sharded_setting(True, optimizer=baseline.plan.value("optimizer"))
+    a_pass, a_step = sharded.sent_bytes(question.model, setting, question.sharing)
+    sent = f"{gib(a_pass)} of weights a pass and " if a_pass else ""
+    return (
+        f"not counted in them: what {count} processes send one another, {sent}{gib(a_step)} of gradients a step "
+        "for each (loradock launch net-check measures the links)"
+    )
+
+
+def total_lines(audit: Audit, *, price_per_hour: float | None) -> list[str]:
+    """Both totals, each planned anew with all its changes at once."""
+    lines: list[str] = []
+    totals = {"conservative": audit.conservative, "aggressive": audit.aggressive}
+    meaning = {"conservative": "no risk to accuracy or stability", "aggressive": "with risks and claimed gains"}
+    for name, total in totals.items():
+        if not total.trials:
+            lines.append(f"{name} ({meaning[name]}): nothing to gain")
+            continue
+        finish = audit.finish_with(total, price_per_hour=price_per_hour)
+        lines += [
+            f"{name} ({meaning[name]}): {factor(total.gain)}, {duration(finish.seconds)}"
+            + ("" if finish.cost is None else f", {finish.cost:,.2f}"),
+            f"  {set_line(total.settings)}",
+        ]
+    return lines
+
+
+def set_line(settings: tuple[str, ...]) -> str:
+    """The options that apply them."""
+    return " ".join(f"--set {quoted(setting)}" for setting in settings)
+
+
+def quoted(setting: str) -> str:
+    """A setting as a shell takes it: lists have brackets and spaces."""
+    return f"'{setting}'" if set(setting) & set(" []{}*?$&;|<>()\"'") else setting
+
+
+def factor(gain: Gain) -> str:
+    """1.88x, or a range."""
+    return f"{gain.low:.2f} to {gain.high:.2f}x" if gain.is_range else f"{gain.low:.2f}x"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person reads them."""
+    if seconds >= HOUR_SECONDS:
+        return f"{seconds / HOUR_SECONDS:,.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+
+
+def as_dict(audit: Audit, *, price_per_hour: float | None) -> dict[str, Any]:
+    """The JSON form."""
+    return {
+        "format": "loradock.plan.plan/1",
+        "plan": audit.baseline.plan.as_dict(),
+        "available_bytes": audit.available_bytes,
+        "speeds": rates_line(audit),
+        "finish": {**asdict(audit.finish), "tokens_per_second": audit.finish.tokens_per_second},
+        "findings": [_finding(each) for each in audit.findings],
+        "conservative": _total(audit, audit.conservative, price_per_hour=price_per_hour),
+        "aggressive": _total(audit, audit.aggressive, price_per_hour=price_per_hour),
+        "good": list(audit.good),
+        "left": [asdict(each) for each in audit.left],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        **asdict(finding.trial),
+        "severity": finding.severity,
+        "gain": _gain(finding.gain),
+        "memory_bytes": finding.memory_bytes,
+    }
+
+
+def _total(audit: Audit, total: Total, *, price_per_hour: float | None) -> dict[str, Any]:
+    return {
+        "trials": [trial.name for trial in total.trials],
+        "settings": list(total.settings),
+        "gain": _gain(total.gain),
+        "finish": asdict(audit.finish_with(total, price_per_hour=price_per_hour)),
+    }
+
+
+def _gain(gain: Gain) -> dict[str, Any]:
+    return {**asdict(gain), "expected": gain.expected}

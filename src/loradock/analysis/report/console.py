@@ -1,0 +1,127 @@
+"""What `train` shows: the plan, one line a metric, the summary; as text and tables that the command prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from loradock.plan.context import Decision
+from loradock.plan.plan import Plan, shown
+from loradock.training.job import EvalResult, Shrunk, StepResult
+
+LOUD_SHARE = 0.1
+WIDE_COLUMNS, VALUE_COLUMNS = 120, 40
+
+
+def plan_table(plan: Plan) -> RenderableType:
+    """Every decision with its reason: beside the value, or below it where there are few columns."""
+    return PlanTable(plan)
+
+
+@dataclass(frozen=True)
+class PlanTable:
+    """The table of decisions, which looks at how wide it may be."""
+
+    plan: Plan
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        """What rich asks for."""
+        is_wide = options.max_width >= WIDE_COLUMNS
+        table = Table(title="plan", title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(max_width=VALUE_COLUMNS if is_wide else None)
+        if is_wide:
+            table.add_column(style="dim", ratio=1)
+        for decision in self.plan.decisions:
+            value = shown(decision.value)
+            cells = [Text(value), Text(decision.why)] if is_wide else [Text(f"{value}\n").append(decision.why, "dim")]
+            table.add_row(decision.name, *cells)
+        yield table
+
+
+def memory_table(plan: Plan) -> Table:
+    """Expected bytes by component."""
+    table = Table(title="memory expected", title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for part, size in plan.memory_bytes.items():
+        table.add_row(part, gib(size), style="bold" if part == "total" else "")
+    return table
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """Model and data in sentences."""
+    model, data = plan.model, plan.data
+    adapters = f"adapter on {len(model.targets)} of {len(model.linears)} linear layers"
+    tokens = f"{data.tokens:,} tokens a pass ({data.supervised_tokens:,} learned)"
+    lengths = f"longest {data.longest_tokens}, mean {data.mean_tokens:.0f}"
+    lines = [
+        f"model: {model.name} ({model.architecture}, {model.parameters:,} weights, {model.layers} layers); {adapters}",
+        f"data: {data.train_rows:,} rows, {tokens}, {lengths}; {data.validation_rows:,} rows held out",
+    ]
+    if data.truncated_rows or data.dropped_rows:
+        loud = "warning: " if data.lost_tokens > LOUD_SHARE * (data.tokens + data.lost_tokens) else ""
+        lines.append(
+            f"{loud}over-long rows: {data.truncated_rows:,} cut, {data.dropped_rows:,} dropped; "
+            f"{data.lost_tokens:,} tokens are not trained on (data.max_length, data.long_rows)"
+        )
+    return lines
+
+
+def decision_line(decision: Decision) -> str:
+    """A decision of the engine's own, in one line."""
+    return f"{decision.name}: {shown(decision.value)} ({decision.why})"
+
+
+def metric_line(result: StepResult, total_steps: int) -> str:
+    """A metric line for a terminal or a log."""
+    memory = f"  {gib(result.memory_bytes)}" if result.memory_bytes else ""
+    return (
+        f"step {result.step}/{total_steps}  loss {result.loss:.4f}  lr {result.learning_rate:.2e}  "
+        f"grad {result.grad_norm:.3f}  {result.tokens_per_second:,.0f} tokens/s{memory}"
+    )
+
+
+def evaluation_line(result: EvalResult) -> str:
+    """An evaluation line."""
+    return f"step {result.step}  evaluation loss {result.loss:.4f}  perplexity {result.perplexity:.3f}"
+
+
+def shrunk_line(event: Shrunk) -> str:
+    """The card was full, and how the run goes on."""
+    return (
+        f"warning: the card was full ({event.why}); back to step {event.step} with {event.decision} {event.value} "
+        f"instead of {event.before}, the global batch stays as it was"
+    )
+
+
+def dtype_line(found: dict[str, str]) -> str:
+    """The dtypes that really came out."""
+    return "dtypes: " + ", ".join(f"{part} {dtype}" for part, dtype in found.items())
+
+
+def summary(content: dict[str, Any], metrics: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> list[str]:
+    """How the run ended, in a few lines."""
+    outcome, timings = content["outcome"], content["timings_seconds"]
+    training, total = timings["training"], timings.get("total", 0.0)
+    taken = f"{total:.0f} s, {training:.0f} s of them training" if total > training else f"{training:.0f} s of training"
+    lines = [f"finished: {outcome['steps']} steps ({outcome['ended']}) in {taken}"]
+    if metrics:
+        rate = sum(line["tokens"] for line in metrics) / max(1e-9, sum(line["seconds"] for line in metrics))
+        lines.append(f"loss {metrics[0]['loss']:.4f} -> {metrics[-1]['loss']:.4f}, {rate:,.0f} tokens/s")
+    if evaluations:
+        last = evaluations[-1]
+        lines.append(f"evaluation loss {last['loss']:.4f}, perplexity {last['perplexity']:.3f}")
+    if outcome["best_step"]:
+        lines.append(f"exported: the best checkpoint, step {outcome['best_step']}")
+    return lines
+
+
+def gib(size: int) -> str:
+    """Bytes in GiB, or MiB below one."""
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

@@ -1,0 +1,42 @@
+"""What `env-check` shows a person: a line for each finding with its remedy below, and the verdict."""
+
+from __future__ import annotations
+
+from loradock.env_check import CHECKS
+from loradock.env_check.base import Check, Finding
+from loradock.env_check.examination import NEEDS, Examination
+
+MARKS = {"ok": "ok", "warning": "WARNING", "error": "ERROR"}
+WIDTH = 2 + max(len(check.name) for check in CHECKS)
+
+
+def finding_lines(check: Check, finding: Finding) -> list[str]:
+    """The finding, and its remedy where it has one."""
+    lines = [f"{MARKS[finding.severity]:8}{check.name:{WIDTH}}{finding.what}"]
+    if finding.remedy:
+        lines.append(f"{'':8}{'':{WIDTH}}-> {finding.remedy}")
+    return lines
+
+
+def verdict(examination: Examination) -> str:
+    """How it ended, in a sentence, and what was left out."""
+    severities = [finding.severity for _, finding in examination.findings]
+    counts = ", ".join(_counted(severities.count(kind), kind) for kind in ("error", "warning"))
+    looked = {each.check for each in examination.looked}
+    whole = all(check in looked for check in CHECKS if check.needs == "nothing" and check.level != "bench")
+    if examination.worst == "error":
+        ending = "this machine cannot train as it is"
+    elif whole:
+        ending = "this machine can train"
+    else:
+        ending = "nothing of that stands in the way; all checks together prove more"
+    left = [name for name in NEEDS.values() if name and any(NEEDS[c.needs] == name for c in examination.left_out)]
+    rest = "".join(
+        f"; {_counted(sum(NEEDS[c.needs] == name for c in examination.left_out), 'check')} left out without {name}"
+        for name in left
+    )
+    return f"{_counted(len(looked), 'check')}, {counts}, {examination.seconds:.1f} s: {ending}{rest}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

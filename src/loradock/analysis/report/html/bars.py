@@ -1,0 +1,147 @@
+"""Stacked bars: where a run's time and memory went, as parts with their shares. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from loradock.analysis import step_time
+from loradock.analysis.report.console import gib
+from loradock.analysis.report.html.differences import seconds, timings
+from loradock.analysis.report.html.runs import (
+    Line,
+    Run,
+    number,
+    numbers,
+)
+from loradock.analysis.step_time import PHASES, Breakdown
+
+WARMUP_STEPS = 3
+NEEDED = ("seconds", "tokens", "samples_per_second")
+CADENCE = {"log": 1, "evaluate": 1, "save": 1}
+WORDS = {
+    "data": "waiting for data",
+    "passes": "forward and backward",
+    "optimizer": "optimiser",
+    "other": "other",
+    "logging": "logging",
+    "evaluation": "evaluation",
+    "saving": "saving",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of a bar: where it begins and how wide it is, in per cent of the whole width; `slot` is its colour."""
+
+    name: str
+    text: str
+    slot: int
+    start: float
+    width: float
+
+    @property
+    def share(self) -> str:
+        """Its width as text."""
+        return f"{self.width:.1f} %" if self.width >= 0.05 or not self.width else "< 0.1 %"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A stacked bar; `total` is what it comes to."""
+
+    label: str
+    total: str
+    parts: tuple[Part, ...]
+
+    @property
+    def description(self) -> str:
+        """What a person is told who does not see it."""
+        return f"{self.label}, {self.total}: " + ", ".join(f"{part.name} {part.share}" for part in self.parts)
+
+
+def bar(label: str, sizes: Mapping[str, float], *, total: str, texts: Mapping[str, str], whole: float = 0.0) -> Bar:
+    """A bar of these parts in order; `whole` is the size of the full width, by default their sum."""
+    width = 100 / (whole or sum(sizes.values()) or 1.0)
+    parts: list[Part] = []
+    start = 0.0
+    for slot, (name, size) in enumerate(sizes.items()):
+        parts.append(Part(name=name, text=texts[name], slot=slot, start=start, width=size * width))
+        start += size * width
+    return Bar(label=label, total=total, parts=tuple(parts))
+
+
+def phases(runs: Sequence[Run]) -> list[Bar]:
+    """Of each run that tells it: seconds of a step by phase."""
+    found: list[Bar] = []
+    for run in runs:
+        if step := step_of(run):
+            texts = {WORDS[name]: seconds(step.phases[name]) for name in PHASES}
+            sizes = {WORDS[name]: step.phases[name] for name in PHASES}
+            total = f"{seconds(step.seconds)} a step, over {step.steps:,} steps"
+            found.append(bar(run.label, sizes, total=total, texts=texts))
+    return found
+
+
+def step_of(run: Run) -> Breakdown | None:
+    """The breakdown of a run, without its first steps where there are others."""
+    counted = [line for line in run.train if isinstance(line.get("phases"), Mapping) and is_whole(line, NEEDED)]
+    planned = next((each.get("value") for each in run.decisions if each["name"] == "cadence"), None)
+    cadence = {**CADENCE, **(planned if isinstance(planned, Mapping) else {})}
+    for warmup_steps in (WARMUP_STEPS, 0):
+        found = step_time.of(
+            counted,
+            evaluations=[line for line in run.evaluations if is_whole(line, ("seconds",))],
+            checkpoints=[line for line in run.checkpoints if is_whole(line, ("seconds",))],
+            cadence=cadence,
+            warmup_steps=warmup_steps,
+        )
+        if found and found.seconds > 0:
+            return found
+    return None
+
+
+def is_whole(line: Line, keys: Sequence[str]) -> bool:
+    """Whether there is a number under each of these keys."""
+    return all(number(line.get(key)) is not None for key in keys)
+
+
+def stages(runs: Sequence[Run]) -> list[Bar]:
+    """Of each run: seconds of its stages, and what lay between them."""
+    found: list[Bar] = []
+    for run in runs:
+        taken = timings(run)
+        total = taken.pop("total", 0.0)
+        if not taken:
+            continue
+        if (rest := total - sum(taken.values())) > 0:
+            taken["between"] = rest
+        whole = sum(taken.values())
+        texts = {name: seconds(value) for name, value in taken.items()}
+        found.append(bar(run.label, taken, total=f"{seconds(whole)} in all", texts=texts))
+    return found
+
+
+def memory(run: Run) -> list[Bar]:
+    """Bytes expected by component, and what was seen, to one scale; none where the plan is not known."""
+    expected = {name: value for name, size in run.section("plan", "memory_bytes").items() if (value := number(size))}
+    total = expected.pop("total", sum(expected.values()))
+    if not expected:
+        return []
+    seen = {name: value for name, value in seen_bytes(run).items() if value}
+    whole = max([total, sum(expected.values()), *seen.values()])
+    texts = {name: gib(int(size)) for name, size in expected.items()}
+    found = [bar("expected", expected, total=gib(int(total)), texts=texts, whole=whole)]
+    for name, size in seen.items():
+        text = f"{gib(int(size))}, {size / total:.2f}x of what was expected"
+        found.append(bar(name, {name: size}, total=text, texts={name: gib(int(size))}, whole=whole))
+    return found
+
+
+def seen_bytes(run: Run) -> dict[str, float]:
+    """The most memory that was seen, by where."""
+    return {
+        "seen, reserved on the card": max(numbers(run.train, "memory_bytes"), default=0.0),
+        "seen, in use on the card by all": max(numbers(run.samples, "card_used_bytes"), default=0.0),
+        "seen, of the run's processes": max(numbers(run.samples, "rss_bytes"), default=0.0),
+    }

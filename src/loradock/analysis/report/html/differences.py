@@ -1,0 +1,249 @@
+"""Several runs side by side: in what they differed, and what that did. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loradock.analysis.report.console import gib
+from loradock.analysis.report.html.runs import (
+    Line,
+    Run,
+    listed,
+    number,
+    numbers,
+)
+from loradock.plan.plan import shown
+
+ABSENT = "-"
+CHECKED = "env-check"
+LEAST_END_STEPS = 10
+HASH = re.compile(r"[0-9a-f]{40,64}")
+HASH_SIGNS = 12
+OWN = ("output", "name")
+"""What every run has of its own, and says nothing."""
+MACHINE = ("platform", "python", "cpus", "memory_bytes", "in_container", "driver", "world_size", "git_commit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One thing that is not the same in all runs: its group and name, and what it is in each."""
+
+    group: str
+    name: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One figure of every run; `ratios` to the first run where they tell something, else empty."""
+
+    name: str
+    values: tuple[str, ...]
+    ratios: tuple[str, ...] = ()
+
+
+def differences(runs: Sequence[Run]) -> list[Difference]:
+    """What the user asked, what was decided, data and base, versions and machine, as far as they differ."""
+    found: list[Difference] = []
+    for group, look in GROUPS:
+        asked = [look(run) for run in runs]
+        names = dict.fromkeys(name for each in asked for name in each)
+        for name in names:
+            values = tuple(text_of(each[name]) if name in each else ABSENT for each in asked)
+            if len(set(values)) > 1:
+                found.append(Difference(group=group, name=name, values=tuple(map(brief, values))))
+    return found
+
+
+def brief(text: str) -> str:
+    """A hash by its beginning, anything else as it is."""
+    return text[:HASH_SIGNS] if HASH.fullmatch(text) else text
+
+
+def leaves(content: Any, *, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value in nested objects and lists, under its dotted name; an empty one is a value of its own."""
+    if isinstance(content, Mapping) and content:
+        for key, inner in content.items():
+            yield from leaves(inner, path=f"{path}.{key}" if path else str(key))
+    elif isinstance(content, list) and any(isinstance(each, (Mapping, list)) for each in content):
+        for position, inner in enumerate(content):
+            yield from leaves(inner, path=f"{path}.{position}" if path else str(position))
+    else:
+        yield path, content
+
+
+def asked(run: Run) -> dict[str, Any]:
+    """The configuration, flat."""
+    config = run.section("config")
+    return {name: value for name, value in leaves(config) if name and name not in OWN}
+
+
+def decided(run: Run) -> dict[str, Any]:
+    """What the plan and the engine decided, by name."""
+    return {str(each["name"]): each.get("value") for each in run.decisions}
+
+
+def learned_from(run: Run) -> dict[str, Any]:
+    """Base and data: revision and hashes, rows, tokens."""
+    found = {"base": run.at("base", "name"), "base revision": run.at("base", "revision")}
+    found |= {f"weights {name}": digest for name, digest in run.section("weights_sha256").items()}
+    for position, source in enumerate(listed(run.at("data", "sources"))):
+        found |= {f"source {position} {key}": value for key, value in source.items() if key in ("sha256", "rows")}
+    return found | {key.replace("_", " "): value for key, value in run.section("plan", "data").items()}
+
+
+def versions(run: Run) -> dict[str, Any]:
+    """Packages."""
+    return {"loradock": run.at("loradock"), **run.section("facts", "packages")}
+
+
+def machine(run: Run) -> dict[str, Any]:
+    """The machine that a run was on."""
+    facts = run.section("facts")
+    cards = [card.get("name") for card in listed(facts.get("gpus"))]
+    found = {key.replace("_", " "): facts.get(key) for key in MACHINE}
+    proof = run.section("env_check")
+    checked = proof.get("skipped") or proof.get("level")
+    return {**found, CHECKED: checked, "cards": ", ".join(map(str, cards)) or "none", "lock": facts.get("lock_sha256")}
+
+
+GROUPS: tuple[tuple[str, Callable[[Run], dict[str, Any]]], ...] = (
+    ("configuration", asked),
+    ("plan", decided),
+    ("base and data", learned_from),
+    ("versions", versions),
+    ("machine", machine),
+)
+
+
+def text_of(value: Any) -> str:
+    """A value as a person reads it, the same for the same value."""
+    if value is None:
+        return "none"
+    return json.dumps(value, sort_keys=True) if isinstance(value, list) else shown(value)
+
+
+def outcomes(runs: Sequence[Run]) -> list[Outcome]:
+    """What each run came to, held against the first one."""
+    figures = [
+        figure("training loss, last steps", runs, last_loss, loss),
+        figure("evaluation loss, last", runs, lambda run: last(numbers(run.evaluations, "loss")), loss),
+        figure("evaluation loss, lowest", runs, lambda run: lowest(numbers(run.evaluations, "loss")), loss),
+        figure("real tokens a second of training", runs, tokens_per_second, rate, has_ratio=True),
+        figure("peak memory of the card", runs, peak_bytes, lambda value: gib(int(value)), has_ratio=True),
+        figure("seconds of training", runs, lambda run: timed(run, "training"), seconds, has_ratio=True),
+        figure("seconds in all", runs, lambda run: timed(run, "total"), seconds, has_ratio=True),
+        figure("steps", runs, lambda run: last(numbers(run.train, "step")), lambda value: f"{value:,.0f}"),
+    ]
+    ended = Outcome(name="how it ended", values=tuple(str(run.at("status", default="unknown")) for run in runs))
+    return [each for each in figures if any(value != ABSENT for value in each.values)] + [ended]
+
+
+def figure(
+    name: str,
+    runs: Sequence[Run],
+    look: Callable[[Run], float | None],
+    say: Callable[[float], str],
+    *,
+    has_ratio: bool = False,
+) -> Outcome:
+    """One figure of every run, absent where a run has none."""
+    values = [look(run) for run in runs]
+    first = values[0]
+    ratios = [f"{value / first:.2f}x" if value is not None and first else ABSENT for value in values]
+    told = tuple(ABSENT if value is None else say(value) for value in values)
+    return Outcome(name=name, values=told, ratios=tuple(ratios) if has_ratio and first else ())
+
+
+def tokens_per_second(run: Run) -> float | None:
+    """Real tokens of all metric lines over their seconds."""
+    spent = sum(numbers(run.train, "seconds"))
+    return sum(numbers(run.train, "tokens")) / spent if spent else None
+
+
+def peak_bytes(run: Run) -> float | None:
+    """The most that was reserved on the card; None on a CPU."""
+    return max(numbers(run.train, "memory_bytes"), default=0.0) or None
+
+
+def timed(run: Run, stage: str) -> float | None:
+    """Seconds of a stage."""
+    return timings(run).get(stage)
+
+
+def timings(run: Run) -> dict[str, float]:
+    """Seconds by stage, and in all; a record that does not count its environment check is given it."""
+    told = {name: value for name, taken in run.section("timings_seconds").items() if (value := number(taken))}
+    checked = number(run.at("env_check", "seconds"))
+    if not checked or not told or CHECKED in told:
+        return told
+    return {CHECKED: checked, **told, **({"total": told["total"] + checked} if "total" in told else {})}
+
+
+def last_loss(run: Run) -> float | None:
+    """The mean training loss of the last steps, in nats a token."""
+    found = mean_loss(run.train[::-1])
+    return found[0] if found else None
+
+
+def mean_loss(lines: Sequence[Line]) -> tuple[float, int] | None:
+    """The mean training loss of the steps at one end of a run, its lines from there, and how many steps they were.
+
+    A line is the mean of its steps, so runs with another cadence can be compared, and no single step speaks for a run.
+    """
+    known = [line for line in lines if number(line.get("loss")) is not None]
+    wanted, counted, total = end_steps(known), 0, 0.0
+    for line, size in zip(known, steps_of(known), strict=True):
+        if counted >= wanted:
+            break
+        counted += size
+        total += size * line["loss"]
+    return (total / counted, counted) if counted else None
+
+
+def end_steps(lines: Sequence[Line]) -> int:
+    """Of how many steps the loss at either end of a run is the mean: a tenth of them, at least ten, at most half."""
+    steps = sum(steps_of(lines))
+    return max(1, min(max(LEAST_END_STEPS, steps // 10), steps // 2))
+
+
+def steps_of(lines: Sequence[Line]) -> list[int]:
+    """How many steps each line is of, in the order given, which is rising or falling."""
+    steps = sorted(line["step"] for line in lines)
+    before = dict(zip(steps, [0, *steps], strict=False))
+    return [int(line["step"] - before[line["step"]]) for line in lines]
+
+
+def last(values: Sequence[float]) -> float | None:
+    """The last value, if any."""
+    return values[-1] if values else None
+
+
+def lowest(values: Sequence[float]) -> float | None:
+    """The lowest value, if any."""
+    return min(values, default=None)
+
+
+def loss(value: float) -> str:
+    """Nats a token."""
+    return f"{value:.4f}"
+
+
+def rate(value: float) -> str:
+    """Tokens a second."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def seconds(value: float) -> str:
+    """A duration, in the unit that suits it."""
+    if value < 1:
+        return f"{1000 * value:.3g} ms" if value else "0 s"
+    if value < 120:
+        return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

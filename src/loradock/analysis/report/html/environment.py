@@ -1,0 +1,81 @@
+"""What a report says of the machine: its parts, its packages, and what the environment check found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loradock.analysis.report.console import gib
+from loradock.analysis.report.html.runs import (
+    Run,
+    at,
+    listed,
+    number,
+)
+
+Rows = list[tuple[str, str]]
+IMPORTANT = ("error", "warning")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """Something that a person should know: how bad, where or when, what, and what to do."""
+
+    severity: str
+    place: str
+    what: str
+    remedy: str
+
+
+def add(rows: Rows, label: str, value: str) -> None:
+    """A row, where there is something to say."""
+    if value:
+        rows.append((label, value))
+
+
+def environment(run: Run) -> Rows:
+    """The machine."""
+    facts = run.section("facts")
+    rows: Rows = []
+    for card in listed(facts.get("gpus")):
+        size = number(card.get("memory_bytes"))
+        add(rows, "Card", f"{card.get('name', 'unknown')}" + (f", {gib(int(size))}" if size else ""))
+    if facts and not facts.get("gpus"):
+        rows.append(("Card", "none"))
+    add(rows, "Driver", str(facts.get("driver") or ""))
+    add(rows, "Platform", str(facts.get("platform") or ""))
+    add(rows, "Python", str(facts.get("python") or ""))
+    add(rows, "CPUs", str(facts.get("cpus") or ""))
+    add(rows, "Memory", gib(int(size)) if (size := number(facts.get("memory_bytes"))) else "")
+    add(rows, "Processes", str(facts.get("world_size") or ""))
+    add(rows, "Container", "yes" if facts.get("in_container") else "no" if facts else "")
+    add(rows, "Code", str(facts.get("git_commit") or ""))
+    add(rows, "Lock", f"sha256 {facts['lock_sha256']}" if facts.get("lock_sha256") else "")
+    add(rows, "Dtypes", ", ".join(f"{part} {dtype}" for part, dtype in run.section("dtypes").items()))
+    return rows
+
+
+def packages(run: Run) -> Rows:
+    """Versions."""
+    found = {"loradock": run.at("loradock", default="unknown"), **run.section("facts", "packages")}
+    return [(str(name), str(version)) for name, version in found.items()]
+
+
+def findings(run: Run) -> tuple[str, list[Note]]:
+    """What the environment check came to, and what it found that is not well."""
+    proof = run.section("env_check")
+    found = listed(at(proof, "findings"))
+    notes = [
+        Note(
+            severity=str(each["severity"]),
+            place=str(each.get("check", "")),
+            what=str(each.get("what", "")),
+            remedy=str(each.get("remedy") or ""),
+        )
+        for each in found
+        if each.get("severity") in IMPORTANT
+    ]
+    if at(proof, "skipped"):
+        return f"left out: {proof['skipped']}", []
+    if not found:
+        return "not recorded", []
+    return f"{len(found)} findings at the {proof.get('level', 'unknown')} level, {len(notes)} of them not well", notes

@@ -1,0 +1,233 @@
+"""What a report says of one run in words: rows of labels and values, taken from its record as far as it is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from loradock.analysis.report.console import gib
+from loradock.analysis.report.html.differences import (
+    CHECKED,
+    last,
+    leaves,
+    mean_loss,
+    peak_bytes,
+    rate,
+    seconds,
+    text_of,
+    timed,
+    tokens_per_second,
+)
+from loradock.analysis.report.html.environment import Note, Rows, add
+from loradock.analysis.report.html.runs import (
+    Run,
+    listed,
+    number,
+    numbers,
+)
+from loradock.plan.plan import shown
+
+
+def standing(run: Run) -> str:
+    """How the run ended, or where it is, in a sentence."""
+    status = str(run.at("status", default="unknown"))
+    step, total = number(run.status.get("step")), number(run.status.get("total_steps"))
+    if status == "running":
+        place = f" at step {step:,.0f}" if step is not None else ""
+        of = f" of {total:,.0f}" if place and total else ""
+        when = f"; last sign of life {moment(run.status['time'])}" if run.status.get("time") else ""
+        return f"running: {run.status.get('state') or 'setup'}{place}{of}{when}"
+    code = run.at("exit_code")
+    told = status if code in (None, 0) else f"{status} with exit code {code}"
+    error = run.at("error")
+    return f"{told}: {first_line(error)}" if error else told
+
+
+def summary(run: Run) -> Rows:
+    """The run in a dozen lines."""
+    rows: Rows = [("How it ended", standing(run))]
+    add(rows, "Started", moment(run.at("started")))
+    add(rows, "Duration", duration(run))
+    add(rows, "Model", model_line(run))
+    add(rows, "Data", data_line(run))
+    add(rows, "Adapter", adapter_line(run))
+    add(rows, "Steps", steps_line(run))
+    add(rows, "Training loss", ends_of_loss(run))
+    add(rows, "Evaluation loss", from_to(numbers(run.evaluations, "loss")))
+    add(rows, "Accuracy of the exam", exam_line(run))
+    if (found := tokens_per_second(run)) is not None:
+        rows.append(("Throughput", f"{rate(found)} real tokens a second of training"))
+    if peak := peak_bytes(run):
+        rows.append(("Memory of the card", f"{gib(int(peak))} reserved at most"))
+    add(rows, "Slowed down", slowdowns(run))
+    add(rows, "Checkpoints", f"{len(run.checkpoints)} written{left(run)}" if run.checkpoints else "")
+    return rows
+
+
+def moment(value: Any) -> str:
+    """A time of a record to the second, in UTC as recorded."""
+    try:
+        return f"{datetime.fromisoformat(value):%Y-%m-%d %H:%M:%S} UTC"
+    except (TypeError, ValueError):
+        return ""
+
+
+def duration(run: Run) -> str:
+    """The whole time of the process, that of training and of the environment check."""
+    total, training, checked = (timed(run, stage) for stage in ("total", "training", CHECKED))
+    parts = [seconds(total)] if total else []
+    parts += [f"{seconds(training)} of training"] if training else []
+    parts += [f"{seconds(checked)} of the environment check"] if checked else []
+    return ", ".join(parts)
+
+
+def model_line(run: Run) -> str:
+    """Base model, with what is known of its shape."""
+    name = run.at("base", "name") or run.at("config", "model", "name")
+    facts = run.section("plan", "model")
+    told = [str(facts.get("architecture") or "")]
+    told += [f"{value:,.0f} weights" for value in numbers([facts], "parameters")]
+    told += [f"{value:,.0f} layers" for value in numbers([facts], "layers")]
+    told += [str(run.at("config", "model", "quantization", default=""))]
+    details = ", ".join(part for part in told if part)
+    return f"{name} ({details})" if name and details else str(name or "")
+
+
+def data_line(run: Run) -> str:
+    """Sources, rows and tokens."""
+    sources = [*listed(run.at("data", "sources")), *listed(run.at("config", "data", "sources"))]
+    paths = dict.fromkeys(str(source["path"]) for source in sources if "path" in source)
+    facts = run.section("plan", "data")
+    told = [f"{value:,.0f} rows trained" for value in numbers([facts], "train_rows")]
+    told += [f"{value:,.0f} held out" for value in numbers([facts], "validation_rows")]
+    told += [f"{value:,.0f} tokens a pass" for value in numbers([facts], "tokens")]
+    told += [f"{value:,.0f} rows cut" for value in numbers([facts], "truncated_rows") if value]
+    told += [f"{value:,.0f} rows dropped" for value in numbers([facts], "dropped_rows") if value]
+    return "; ".join(part for part in (", ".join(paths), ", ".join(told)) if part)
+
+
+def adapter_line(run: Run) -> str:
+    """LoRA's rank, alpha and targets."""
+    lora = run.section("config", "lora")
+    names = ("rank", "alpha", "dropout", "targets")
+    return ", ".join(f"{name} {text_of(lora[name])}" for name in names if name in lora)
+
+
+def steps_line(run: Run) -> str:
+    """Steps made of steps planned."""
+    made = run.at("outcome", "steps") or last(numbers(run.train, "step"))
+    planned = next((each.get("value") for each in run.decisions if each["name"] == "steps"), None)
+    if made is None:
+        return f"none of {planned} yet" if planned else ""
+    ended = run.at("outcome", "ended")
+    return f"{made:,.0f}" + (f" of {planned:,}" if number(planned) else "") + (f" ({ended})" if ended else "")
+
+
+def ends_of_loss(run: Run) -> str:
+    """The mean training loss of the first and of the last steps: that of a single one is noise."""
+    ends = [("first", mean_loss(run.train)), ("last", mean_loss(run.train[::-1]))]
+    if len(run.train) == 1:
+        return from_to(numbers(run.train, "loss"))
+    told = [f"{found[0]:.4f} over the {end} {found[1]:,} step{'s' * (found[1] > 1)}" for end, found in ends if found]
+    return ", ".join(told)
+
+
+def left(run: Run) -> str:
+    """Which checkpoints still lie in the run directory."""
+    return f"; left: {', '.join(run.kept)}" if run.kept else "; none is left"
+
+
+def from_to(losses: Sequence[float]) -> str:
+    """The first, last and lowest loss."""
+    if not losses:
+        return ""
+    if len(losses) == 1:
+        return f"{losses[0]:.4f}"
+    return f"{losses[0]:.4f} at first, {losses[-1]:.4f} at last, {min(losses):.4f} at best"
+
+
+def exam_line(run: Run) -> str:
+    """What the model scored before and after training."""
+    before, after = (number(run.at("exam", when, "accuracy")) for when in ("before", "after"))
+    return f"{before:.1f} % before, {after:.1f} % after" if before is not None and after is not None else ""
+
+
+def slowdowns(run: Run) -> str:
+    """Why the card was slower than it can be, and in how many of the samples."""
+    counts = Counter(str(name) for sample in run.samples for name in names_of(sample.get("slowdowns")))
+    return ", ".join(f"{name} in {count / len(run.samples):.0%} of the samples" for name, count in counts.most_common())
+
+
+def names_of(value: Any) -> list[Any]:
+    """A list, or nothing."""
+    return value if isinstance(value, list) else []
+
+
+def decisions(run: Run) -> list[tuple[str, str, str]]:
+    """Every decision: name, value and reason."""
+    return [(str(each["name"]), shown(each.get("value")), str(each.get("why", ""))) for each in run.decisions]
+
+
+def alerts(run: Run) -> list[Note]:
+    """What the monitor told while the run went on."""
+    found: list[Note] = []
+    for each in listed(run.at("alerts")):
+        step = number(each.get("step"))
+        found.append(
+            Note(
+                severity=str(each.get("severity", "warning")),
+                place=str(each.get("name", "")) + (f" at step {step:,.0f}" if step is not None else ""),
+                what=str(each.get("what", "")),
+                remedy=str(each.get("remedy") or ""),
+            )
+        )
+    return found
+
+
+def interruptions(run: Run) -> list[str]:
+    """Earlier attempts, what this one continued from, and where the card was full."""
+    told = [
+        f"attempt of {moment(each.get('started')) or 'unknown time'}: {each.get('status', 'unknown')}"
+        + (f" ({first_line(each['error'])})" if each.get("error") else "")
+        for each in listed(run.at("attempts"))
+    ]
+    if run.at("resumed_from"):
+        told.append(f"continued {moment(run.at('continued'))} from {run.at('resumed_from')}")
+    told += [
+        f"the card was full ({each.get('why', 'unknown')}): back to step {each.get('step')} with "
+        f"{each.get('decision')} {each.get('value')} instead of {each.get('before')}"
+        for each in listed(run.at("shrunk"))
+    ]
+    return told
+
+
+def checkpoints(run: Run) -> list[tuple[str, str, str, str]]:
+    """Step, name, seconds and time of every checkpoint that was written."""
+    return [
+        (
+            f"{each['step']:,}",
+            str(each.get("directory", "")).rsplit("/", 1)[-1],
+            seconds(taken) if (taken := number(each.get("seconds"))) is not None else "",
+            moment(each.get("time")),
+        )
+        for each in run.checkpoints
+    ]
+
+
+def config(run: Run) -> list[tuple[str, str, str]]:
+    """Every value of the configuration: key, value and where it came from."""
+    origins = run.section("origins")
+    return [(name, text_of(value), str(origins.get(name, ""))) for name, value in leaves(run.section("config")) if name]
+
+
+def first_line(text: Any) -> str:
+    """The first line of a text, without the `error: ` that a screen shows."""
+    lines = str(text).strip().splitlines()
+    return lines[0].removeprefix("error: ") if lines else ""
+
+
+def is_bad(run: Run) -> bool:
+    """Whether the run ended, and not well."""
+    return run.at("status") in ("failed", "interrupted")

@@ -1,0 +1,104 @@
+"""Files that outlive a power cut: written whole, flushed to the disk, and put in place by rename.
+
+Every OSError comes out as it is; `errors.storage_error` makes of it what a person reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)
+HASHED_BESIDE_BYTES = 1 << 20
+
+
+def write(file: Path, content: bytes | memoryview) -> str:
+    """Write a new file and flush it to the disk; returns the sha256 of `content` as hex.
+
+    Its mode is what the umask leaves of 0666; a large content is hashed while the disk is busy with it. Raises
+    FileExistsError where anything has that name (a link too), or the OSError of the disk; a file that could not be
+    written whole is removed.
+    """
+    if len(content) < HASHED_BESIDE_BYTES:
+        _write(file, content)
+        return _sha256(content)
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        digest = beside.submit(_sha256, content)
+        _write(file, content)
+        return digest.result()
+
+
+def _sha256(content: bytes | memoryview) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _write(file: Path, content: bytes | memoryview) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except BaseException:
+        _remove(file)
+        raise
+
+
+def replace(file: Path, content: str | bytes) -> None:
+    """Put `content` (text as UTF-8) in the place of `file` in one step: a reader sees the old or the new one, whole.
+
+    It is staged beside as `.NAME.ID`, with the number of this process (in a second thread, of that thread).
+    """
+    staged = file.with_name(f".{file.name}.{threading.get_native_id()}")
+    staged.unlink(missing_ok=True)  # in a container the process that was killed had the same number
+    write(staged, content.encode() if isinstance(content, str) else content)
+    try:
+        os.replace(staged, file)
+    except BaseException:
+        _remove(staged)
+        raise
+    sync_folder(file.parent)
+
+
+def sync_file(file: Path) -> None:
+    """Flush a file that somebody else wrote to the disk."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder to the disk. A file system that knows no such thing is let off."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def open_to_the_group(directory: Path) -> None:
+    """Give the files below a directory the mode that the umask leaves; safetensors writes 0600 whatever the umask."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    for file in directory.rglob("*"):
+        if file.is_file():
+            file.chmod(0o666 & ~mask)
+
+
+def _remove(file: Path) -> None:
+    """Take away what was half written; the error that led here counts more than one from doing so."""
+    with contextlib.suppress(OSError):
+        file.unlink()

@@ -1,6 +1,0 @@
-"""How fast the machine is, against what is known of its parts."""
-
-from loradock.checks.base import Check
-from loradock.checks.bench import disk, gemm, host_to_device, memory_bandwidth
-
-CHECKS: tuple[Check, ...] = (gemm.CHECK, memory_bandwidth.CHECK, host_to_device.CHECK, disk.CHECK)

@@ -1,0 +1,78 @@
+"""Data formats, one a shape of row. To add one: write a module with a `FORMAT` and add it to `FORMATS`.
+
+`docs/adding.md` walks through it. The order is the order of detection: a row that fits several (Alpaca files often
+carry a ready-made `text` too) is taken for the first.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+
+from loradock.data.formats import (
+    alpaca,
+    messages,
+    prompt_completion,
+    sharegpt,
+    text,
+)
+from loradock.data.formats.base import (
+    Completion,
+    Conversation,
+    Format,
+    Message,
+    RowError,
+    Sample,
+    convert_row,
+)
+from loradock.data.formats.guess import Undetected, undetected
+from loradock.errors import ConfigError
+
+FORMATS: tuple[Format, ...] = (
+    messages.FORMAT,
+    sharegpt.FORMAT,
+    alpaca.FORMAT,
+    prompt_completion.FORMAT,
+    text.FORMAT,
+)
+
+__all__ = [
+    "FORMATS",
+    "Completion",
+    "Conversation",
+    "Format",
+    "Message",
+    "RowError",
+    "Sample",
+    "Undetected",
+    "convert_row",
+    "detect",
+    "named",
+]
+
+
+def named(name: str) -> Format:
+    """The format of that name; ConfigError with the nearest name where there is none."""
+    for format in FORMATS:
+        if format.name == name:
+            return format
+    names = [format.name for format in FORMATS]
+    close = difflib.get_close_matches(name, names, n=1)
+    raise ConfigError(
+        f"unknown data format {name!r}; known: auto, {', '.join(names)}",
+        hint=f"--set data.sources.0.format={close[0] if close else 'auto'}",
+    )
+
+
+def detect(columns: Collection[str], *, mapping: Mapping[str, str] | None = None, index: int = 0) -> Format:
+    """The first format whose required fields are all there, as columns or through `mapping` (field -> column).
+
+    Only formats that have every mapped field are looked at. Raises Undetected (a RowError) that lists the formats;
+    its `hint` is a `--set` for source number `index` that would make the nearest one fit.
+    """
+    mapping = mapping or {}
+    fields = frozenset(columns) | {field for field, column in mapping.items() if column in columns}
+    for format in FORMATS:
+        if set(mapping).issubset(format.fields) and format.detect(fields):
+            return format
+    raise undetected(FORMATS, columns, mapping=mapping, index=index)

@@ -1,0 +1,40 @@
+"""Prompt and completion: as plain text, learned without a template, or as two lists of chat turns."""
+
+from __future__ import annotations
+
+from loradock.data.formats.base import (
+    Completion,
+    Format,
+    Row,
+    RowError,
+    Sample,
+    check_filled,
+    is_list,
+    text_of,
+    type_of,
+    value_of,
+)
+from loradock.data.formats.turns import conversation, messages_of
+
+
+def _convert(row: Row) -> Sample:
+    prompt, completion = value_of(row, "prompt"), value_of(row, "completion")
+    if is_list(prompt) and is_list(completion):
+        if not completion:
+            raise RowError("completion is empty: there is nothing to learn")
+        turns = messages_of(prompt, "prompt") + messages_of(completion, "completion")
+        return conversation(turns, "prompt + completion")
+    if is_list(prompt) or is_list(completion):
+        raise RowError(
+            f"prompt is {type_of(prompt)} and completion is {type_of(completion)}: both must be text, or both lists"
+        )
+    return Completion(text_of(row, "prompt"), check_filled(text_of(row, "completion"), "completion"))
+
+
+FORMAT = Format(
+    name="prompt-completion",
+    fields=("prompt", "completion"),
+    required=("prompt", "completion"),
+    convert=_convert,
+    example='{"prompt": "Two and two is", "completion": " four."}',
+)

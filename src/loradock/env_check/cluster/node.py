@@ -1,0 +1,262 @@
+"""Nodes: env-check's bench on every rank, in interleaved rounds; who is slow beyond the limit and beyond the noise."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loradock.env_check.base import (
+    Check,
+    Finding,
+    ok,
+    warning,
+)
+from loradock.env_check.bench import CHECKS
+from loradock.env_check.child import Child
+from loradock.env_check.cluster.base import (
+    Asked,
+    Crew,
+    Me,
+    Outcome,
+    Peer,
+    Row,
+    Stage,
+    leaders,
+    several,
+)
+from loradock.env_check.compare import RATES
+from loradock.env_check.gpu_state import suspects
+from loradock.env_check.intent import intent
+from loradock.env_check.paired_ratio import Ratio, ratio
+from loradock.env_check.seen import meanwhile, own_cards
+
+BY_NAME: dict[str, Check] = {check.name: check for check in CHECKS}
+OF_CARDS = ("gemm", "memory-bandwidth", "host-to-device")
+OF_PROCESSORS = ("gemm", "memory-bandwidth")
+DISK = "disk"
+CARD = re.compile(r"^gpu\d+_")
+LEAST_DEVIATION = 0.005
+CAUSE_SECONDS = 30.0
+BUSY = 1.5
+SPARE_SECONDS = 15.0
+ROUNDS_FOR_NOISE = 20
+Rates = dict[str, dict[int, list[float]]]
+"""Rates by figure and rank, one a round."""
+
+
+def part(me: Me, asked: Asked) -> dict[str, Any]:
+    """One check of the bench, or what could make this rank slow."""
+    if "causes" in asked:
+        return {"causes": causes(me)}
+    if me.bench is None:
+        # A fork keeps the torch that is imported here; a driver that was asked does not survive one.
+        me.bench = Child((me.host, me.facts, intent(me.host)), "spawn" if me.facts.has_gpu else "fork")
+    me.bench.ask(BY_NAME[asked["check"]])
+    looked = me.bench.answer()
+    if me.bench.is_lost:
+        me.bench.close()
+        me.bench = None
+    worst = next((each for each in looked.findings if each.severity == "error"), None)
+    measured = {CARD.sub("", key): rate for each in looked.findings for key, rate in each.measured.items()}
+    return {"measured": measured, "fault": worst.what if worst else None}
+
+
+def causes(me: Me) -> list[str]:
+    """What of this rank's machine would make it slow."""
+    if me.facts.has_gpu:
+        cards = own_cards(me.host, me.facts).values()
+        return [cause for card in cards for cause in suspects(meanwhile(me.host, card))]
+    found: list[str] = []
+    allowed, quotas = me.host.cpus_allowed(), me.host.cpu_quotas()
+    if quotas and min(quotas) < allowed:
+        found.append(f"its cgroup gives it {min(quotas):.2g} of {allowed} CPUs")
+    load = (me.host.read_text("/proc/loadavg") or "0").split()[0]
+    if float(load) > BUSY * allowed:
+        found.append(f"a load of {load} on {allowed} CPUs")
+    return found
+
+
+def look(crew: Crew) -> Outcome:
+    """All rounds; what looks slow is measured in as many rounds again, and named where both say so."""
+    groups = alike(crew.peers)
+    wanted = {rank: _checks(crew.peers, rank) for rank in crew.peers}
+    faults: dict[tuple[int, str], str] = {}
+    rates = _measured(crew, wanted, faults)
+    slow = outliers(rates, groups, limit=crew.limit_percent / 100)
+    if slow:
+        doubted = {_check_of(figure) for figure, _ in slow}
+        again = {rank: [name for name in names if name in doubted] for rank, names in wanted.items()}
+        rates_again = _measured(crew, again, faults)
+        confirmed = outliers(rates_again, groups, limit=crew.limit_percent / 100)
+        slow = {key: each for key, each in confirmed.items() if key in slow}
+    why = {rank: _why(crew, rank) for rank in sorted({rank for _, rank in slow})}
+    found = judge(crew.peers, slow, why, limit_percent=crew.limit_percent)
+    broken = [
+        warning(
+            f"{crew.peers[rank].label}: {name} was not measured: {fault}", remedy=f"loradock env-check --only {name}"
+        )
+        for (rank, name), fault in faults.items()
+    ]
+    mixed = _mixed(groups)
+    if not found and not broken and not mixed:
+        found = [alike_enough(len(crew.peers), rates, groups, limit_percent=crew.limit_percent)]
+    return Outcome(findings=(*found, *broken, *mixed), rows=tuple(rows(rates, groups)))
+
+
+def _checks(peers: Mapping[int, Peer], rank: int) -> list[str]:
+    """What is measured on a rank: a disk by the first rank of each place, where there are several."""
+    heads = [head.rank for head in leaders(peers.values())]
+    disk = [DISK] if len(heads) > 1 and rank in heads else []
+    return [*(OF_CARDS if peers[rank].has_card else OF_PROCESSORS), *disk]
+
+
+def turns(peers: Mapping[int, Peer]) -> list[list[int]]:
+    """Ranks with cards all at once, as in training; those that share processors one after another."""
+    placed: dict[str, list[int]] = {}
+    for rank, peer in sorted(peers.items()):
+        placed.setdefault(f"{peer.place} {rank if peer.has_card else ''}", []).append(rank)
+    longest = max(map(len, placed.values()))
+    return [[ranks[turn] for ranks in placed.values() if turn < len(ranks)] for turn in range(longest)]
+
+
+def _measured(crew: Crew, wanted: Mapping[int, Sequence[str]], faults: dict[tuple[int, str], str]) -> Rates:
+    """Rates of every round; a check that failed on a rank is noted, and not tried again there."""
+    rates: Rates = {}
+    for _ in range(crew.rounds):
+        for turn in turns(crew.peers):
+            for name in BY_NAME:
+                asks = {rank: {"check": name} for rank in turn if name in wanted[rank] and (rank, name) not in faults}
+                limit = max(crew.timeout_seconds, BY_NAME[name].limit_seconds + SPARE_SECONDS)
+                for rank, answer in (crew.ask(asks, limit_seconds=limit) if asks else {}).items():
+                    if fault := answer.get("failure") or answer["fault"]:
+                        faults[rank, name] = fault
+                        continue
+                    for key, rate in answer["measured"].items():
+                        if key.endswith(RATES) and rate > 0:
+                            rates.setdefault(f"{name} {key}", {}).setdefault(rank, []).append(rate)
+    return rates
+
+
+def alike(peers: Mapping[int, Peer]) -> list[list[int]]:
+    """Ranks that compute on the same kind of device: others are not compared."""
+    groups: dict[str, list[int]] = {}
+    for rank, peer in sorted(peers.items()):
+        groups.setdefault(peer.device, []).append(rank)
+    return list(groups.values())
+
+
+def outliers(rates: Rates, groups: Sequence[Sequence[int]], *, limit: float) -> dict[tuple[str, int], Ratio]:
+    """How many times faster the others are, by figure and rank, where that is beyond the limit for sure.
+
+    Each round is compared with the median of the others of that round, so that what slows all of them does not count;
+    the 95 % interval of the rounds has to lie beyond 1 / (1 - limit) as a whole.
+    """
+    found: dict[tuple[str, int], Ratio] = {}
+    for figure, by_rank in rates.items():
+        for group in groups:
+            for rank, each in _ratios(by_rank, group).items():
+                if each.low is not None and each.low > 1 / (1 - limit):
+                    found[figure, rank] = each
+    return found
+
+
+def _ratios(by_rank: Mapping[int, Sequence[float]], group: Sequence[int]) -> dict[int, Ratio]:
+    """How many times faster the others of a group are than each of its ranks, where there are others."""
+    own = {rank: by_rank[rank] for rank in group if rank in by_rank}
+    if len(own) < 2:
+        return {}
+    return {rank: ratio(_logarithms(own, rank), least_deviation=LEAST_DEVIATION) for rank in own}
+
+
+def _logarithms(own: Mapping[int, Sequence[float]], rank: int) -> list[float]:
+    """Of the ratio of the others' median to this rank's rate, round by round."""
+    whole = min(map(len, own.values()))
+    others = [values for other, values in own.items() if other != rank]
+    return [
+        math.log(statistics.median(values[number] for values in others) / own[rank][number]) for number in range(whole)
+    ]
+
+
+def _why(crew: Crew, rank: int) -> list[str]:
+    answer = crew.ask({rank: {"causes": True}}, limit_seconds=max(CAUSE_SECONDS, crew.timeout_seconds))[rank]
+    return list(answer.get("causes", ()))
+
+
+def judge(
+    peers: Mapping[int, Peer],
+    slow: Mapping[tuple[str, int], Ratio],
+    why: Mapping[int, Sequence[str]],
+    *,
+    limit_percent: float,
+) -> list[Finding]:
+    """One warning for each slow rank, with its figures and what may be the cause."""
+    found: list[Finding] = []
+    for rank in sorted({rank for _, rank in slow}):
+        own = {figure: each for (figure, other), each in slow.items() if other == rank}
+        figures = ", ".join(f"{figure} {1 - 1 / each.value:.0%}" for figure, each in own.items())
+        likely = ", ".join(why.get(rank, ())) or "nothing shows; other load on it"
+        what = f"{peers[rank].label} is more than {limit_percent:g} % below the others: {figures}; likely: {likely}"
+        checks = ",".join(sorted({_check_of(figure) for figure in own}))
+        found.append(warning(what, remedy=f"on {peers[rank].host}: loradock env-check --only gpu,{checks}"))
+    return found
+
+
+def alike_enough(count: int, rates: Rates, groups: Sequence[Sequence[int]], *, limit_percent: float) -> Finding:
+    """That nobody is slow, and what the noise would have hidden where that is more than the limit."""
+    what = f"{count} ranks: no figure is more than {limit_percent:g} % below the others for sure"
+    hidden = {
+        figure: 1 - each.low / each.value
+        for figure, by_rank in rates.items()
+        for group in groups
+        for each in _ratios(by_rank, group).values()
+        if each.low is not None
+    }
+    unsure = [figure for figure, share in hidden.items() if share > limit_percent / 100]
+    if unsure:
+        what += f"; the noise would hide more than that in {several(unsure)} (--rounds {ROUNDS_FOR_NOISE})"
+    return ok(what, noise_percent=round(100 * max(hidden.values(), default=0.0), 2))
+
+
+def _mixed(groups: Sequence[Sequence[int]]) -> list[Finding]:
+    """Ranks on unlike devices cannot be held against one another."""
+    if len(groups) == 1:
+        return []
+    text = "; ".join(f"ranks {', '.join(map(str, group))}" for group in groups)
+    what = f"the ranks compute on {len(groups)} kinds of device ({text}): the slowest kind sets the pace"
+    return [warning(what, remedy="nvidia-smi -L; lscpu; choose nodes of one kind")]
+
+
+def rows(rates: Rates, groups: Sequence[Sequence[int]]) -> list[Row]:
+    """The median rate of each rank and figure, and how many times faster the others are, with its interval."""
+    found: list[Row] = []
+    for figure, by_rank in rates.items():
+        for group in groups:
+            ratios = _ratios(by_rank, group)
+            for rank in (rank for rank in group if rank in by_rank):
+                each = ratios.get(rank)
+                found.append(
+                    {
+                        "rank": rank,
+                        "figure": figure,
+                        "median": round(statistics.median(by_rank[rank]), 3),
+                        "others_faster": None if each is None else round(each.value, 3),
+                        "low": None if each is None or each.low is None else round(each.low, 3),
+                        "high": None if each is None or each.high is None else round(each.high, 3),
+                    }
+                )
+    return found
+
+
+def _check_of(figure: str) -> str:
+    return figure.partition(" ")[0]
+
+
+STAGE = Stage(
+    name="node",
+    proves="No rank computes, copies or writes more slowly than the others, by the limit and beyond the noise.",
+    look=look,
+    part=part,
+)

@@ -1,0 +1,25 @@
+"""Real computations on this machine's device, against a reference.
+
+Checks whose imports are cheap come first; those of a card come after `collective`, which forks.
+"""
+
+from loradock.env_check.base import Check
+from loradock.env_check.compute import (
+    attention_kernels,
+    collective,
+    dtypes,
+    optimizer,
+    quantised_linear,
+    training,
+    triton,
+)
+
+CHECKS: tuple[Check, ...] = (
+    collective.CHECK,
+    dtypes.CHECK,
+    optimizer.CHECK,
+    triton.CHECK,
+    quantised_linear.CHECK,
+    attention_kernels.CHECK,
+    training.CHECK,
+)

@@ -1,0 +1,185 @@
+"""Where the checks compute: each card that a run may use, else the CPU, in the dtype that a run would use there."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from loradock.env_check.base import (
+    Finding,
+    Intent,
+    error,
+    warning,
+)
+from loradock.env_check.broken import broken
+from loradock.env_check.remedies import showing
+from loradock.errors import OutOfMemory
+from loradock.facts import Facts
+from loradock.machine import Host
+
+if TYPE_CHECKING:
+    import torch
+
+NO_MEMORY = ("CUDA error: out of memory", "STATUS_ALLOC_FAILED")
+HOLDERS = "nvidia-smi --query-compute-apps=pid,process_name,used_memory --format=csv"
+UNIT_ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+# How many roundings a result of few operations may be off: in float32 the sums count, in the others the factors.
+ROUNDINGS = {"float32": 64.0, "tf32": 8.0, "float16": 8.0, "bfloat16": 8.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One device: torch's name for it, the dtype of matrix products there, its compute capability, None on the CPU.
+
+    `is_used` is False for a card that this process sees and the run leaves alone.
+    """
+
+    device: str
+    dtype: str
+    capability: tuple[int, int] | None = None
+    is_used: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.device} in {self.dtype}"
+
+    @property
+    def is_card(self) -> bool:
+        """True for a card."""
+        return self.capability is not None
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype as torch has it."""
+        import torch
+
+        return getattr(torch, self.dtype)
+
+    @property
+    def unit(self) -> float:
+        """The unit roundoff of the dtype."""
+        return UNIT_ROUNDOFF[self.dtype]
+
+    @property
+    def roundings(self) -> float:
+        """How many units of roundoff a right result may be off."""
+        return ROUNDINGS[self.dtype]
+
+    def random(self, *shape: int, seed: int = 0, dtype: Any = None) -> torch.Tensor:
+        """Standard normal numbers, the same on every device, in this dtype (or this place's)."""
+        import torch
+
+        made = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+        return made.to(device=self.device, dtype=dtype or self.torch_dtype)
+
+    def finish(self) -> None:
+        """Wait for the card, so that its faults show here, and give its memory back."""
+        import torch
+
+        if self.is_card:
+            torch.cuda.synchronize(self.device)
+            torch.cuda.empty_cache()
+
+
+def places(facts: Facts, plan: Intent) -> tuple[Place, ...]:
+    """The cards, or the CPU where there is none or the configuration refuses them."""
+    from loradock.plan.knobs.compute_dtype import FIRST_BFLOAT16
+
+    asked = plan.config.model.compute_dtype if plan.config else "auto"
+    if not plan.uses_card(facts):
+        return (Place(device="cpu", dtype="float32" if asked == "auto" else asked),)
+    used = used_cards(facts)
+    return tuple(
+        Place(
+            device=f"cuda:{index}",
+            dtype=("bfloat16" if gpu.capability >= FIRST_BFLOAT16 else "float16") if asked == "auto" else asked,
+            capability=gpu.capability,
+            is_used=index in used,
+        )
+        for index, gpu in enumerate(facts.gpus)
+    )
+
+
+def used_cards(facts: Facts) -> tuple[int, ...]:
+    """The cards of this run's processes on this machine, by index; one process uses one, however many it sees."""
+    ranks = {facts.local_rank, *range(facts.processes_here)}
+    return tuple(sorted({rank % len(facts.gpus) for rank in ranks}))
+
+
+def at_each(
+    host: Host,
+    facts: Facts,
+    plan: Intent,
+    look_at: Callable[[Place], Sequence[Finding]],
+    *,
+    is_first_alone: bool = False,
+) -> list[Finding]:
+    """What is found at each place, with as many threads as this process has CPUs; an error where torch has no card.
+
+    A place that raises costs its own findings alone. What is wrong with a card that the run leaves alone is a warning.
+    With `is_first_alone` only the first place that the run uses is looked at.
+    """
+    import torch
+
+    torch.set_num_threads(max(1, min(facts.cpus, 8)))
+    if plan.uses_card(facts) and not torch.cuda.is_available():
+        what = f"torch {torch.__version__} cannot use the card that the driver shows"
+        return [error(what, remedy="loradock env-check --only gpu,packages")]
+
+    def finished(place: Place) -> Sequence[Finding]:
+        found = look_at(place)
+        place.finish()
+        return found
+
+    chosen = places(facts, plan)
+    if is_first_alone:
+        chosen = [place for place in chosen if place.is_used][:1]
+    return [finding for place in chosen for finding in at_one(place, finished, facts, host.environ)]
+
+
+def at_one(
+    place: Place, look_at: Callable[[Place], Sequence[Finding]], facts: Facts, environ: Mapping[str, str]
+) -> list[Finding]:
+    """What is found at a place; a failure there is a finding too."""
+    try:
+        found = look_at(place)
+    except Exception as failure:  # noqa: BLE001  whatever it is, it is said of this place, and the others go on
+        traceback.print_exc()
+        found = [failed(place, failure, facts, environ)]
+    return list(found) if place.is_used else beside(found, facts, environ)
+
+
+def failed(place: Place, failure: Exception, facts: Facts, environ: Mapping[str, str]) -> Finding:
+    """A place where nothing could be found out."""
+    if is_full(failure):
+        others = [index for index in range(len(facts.gpus)) if place.device != f"cuda:{index}"]
+        remedy = showing(others, environ) if others else HOLDERS
+        return error(
+            f"{place.device} has too little memory free for a small computation", remedy=remedy, ends=OutOfMemory
+        )
+    return broken(failure, where=f" on {place}", remedy="loradock env-check --only gpu,packages,compute --report")
+
+
+def beside(found: Sequence[Finding], facts: Facts, environ: Mapping[str, str]) -> list[Finding]:
+    """The findings of a card that no process of this run uses: no error among them."""
+    used = used_cards(facts)
+    note = f"; a run here uses {', '.join(f'cuda:{index}' for index in used)}"
+    remedy = showing(used, environ)
+    return [
+        warning(each.what + note, remedy=remedy, **each.measured) if each.severity == "error" else each
+        for each in found
+    ]
+
+
+def is_full(failure: BaseException) -> bool:
+    """True where a card had no memory left; a kernel is not at fault then."""
+    import torch
+
+    said = str(failure) if isinstance(failure, RuntimeError) else ""
+    return isinstance(failure, torch.OutOfMemoryError) or any(text in said for text in NO_MEMORY)
+
+
+def first_line(failure: Exception) -> str:
+    """The first line of what a library says, or the type of its error."""
+    return (str(failure).strip().splitlines() or [type(failure).__name__])[0][:160]

@@ -1,0 +1,200 @@
+"""Three steps of QLoRA on a tiny model, once for each attention; where one is wrong, again without 4-bit."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loradock.env_check.base import Check, Finding, Intent
+from loradock.env_check.compute import tiny_model
+from loradock.env_check.compute.exact_attention import Case, cases
+from loradock.env_check.compute.implementations import (
+    BACKENDS,
+    implementations,
+    is_incapable,
+    only,
+    wanted,
+)
+from loradock.env_check.compute.places import (
+    Place,
+    at_each,
+    first_line,
+    is_full,
+)
+from loradock.env_check.compute.verdict import RAISES, Trial, judge
+from loradock.env_check.remedies import anew
+from loradock.facts import AttentionShape, Facts
+from loradock.machine import Host
+
+if TYPE_CHECKING:
+    import torch
+
+    from loradock.config.schema import ModelConfig
+
+STEPS = 3
+RATE = 1e-2
+SCALE = 1024.0
+LOSS_TOLERANCE = {"float32": 2e-3, "bfloat16": 5e-3, "float16": 5e-3}
+GRADIENT_TOLERANCE = {"float32": 0.05, "bfloat16": 0.1, "float16": 0.1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """A way to attention: its name, transformers' name for it, and the one backend of SDPA that may be used."""
+
+    name: str
+    setting: str
+    backend: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What the first step gives in float64: the loss, and the gradient of all adapters in one vector."""
+
+    loss: float
+    gradient: torch.Tensor
+
+
+class Bench:
+    """The tiny model in one storage, and its targets; each is made when it is first needed."""
+
+    def __init__(self, asked: ModelConfig, *, shape: AttentionShape, place: Place, folder: Path, weights: Any) -> None:
+        self.place = place
+        self.shape = shape
+        self._weights = weights
+        self._is_nf4 = asked.quantization == "nf4"
+        self._model = tiny_model.adapted(folder, asked, place)
+        self._start = [adapter.detach().clone() for adapter in tiny_model.adapters(self._model)]
+        self._targets: dict[str, Target] = {}
+
+    def target(self, case: Case) -> Target:
+        """The first step of the float64 twin."""
+        import torch
+
+        if case.name not in self._targets:
+            twin = tiny_model.twin(self.shape, self._weights, case, is_quantised=self._is_nf4)
+            loss = tiny_model.loss_of(twin, tiny_model.batch(case, "cpu"))
+            loss.backward()
+            gradient = torch.cat([adapter.grad.flatten() for adapter in tiny_model.adapters(twin)])
+            self._targets[case.name] = Target(loss=float(loss.detach()), gradient=gradient)
+        return self._targets[case.name]
+
+    def train(self, way: Way, case: Case) -> str:
+        """Train from the start; what is wrong, "" where nothing is. Raises what the kernels raise."""
+        import torch
+
+        self._model.get_base_model().set_attn_implementation(way.setting)
+        adapters = tiny_model.adapters(self._model)
+        for adapter, start in zip(adapters, self._start, strict=True):
+            adapter.data.copy_(start)
+        optimiser = torch.optim.AdamW(adapters, lr=RATE)
+        given = tiny_model.batch(case, self.place.device)
+        losses: list[float] = []
+        gradient = None
+        for _ in range(STEPS):
+            losses.append(self._step(way, given, adapters))
+            if gradient is None:
+                gradient = torch.cat([adapter.grad.flatten() for adapter in adapters]).cpu().double()
+            optimiser.step()
+        self.place.finish()
+        return fault(losses, gradient, self.target(case), self.place.dtype)
+
+    def _step(self, way: Way, given: Mapping[str, torch.Tensor], adapters: Sequence[Any]) -> float:
+        """Loss and gradients of one step."""
+        import torch
+
+        scale = SCALE if self.place.dtype == "float16" else 1.0
+        kind = "cuda" if self.place.is_card else "cpu"
+        is_mixed = self.place.dtype != "float32"
+        with only(way.backend), torch.autocast(kind, dtype=self.place.torch_dtype, enabled=is_mixed):
+            loss = tiny_model.loss_of(self._model, dict(given))
+        self._model.zero_grad()
+        (loss * scale).backward()
+        for adapter in adapters:
+            adapter.grad /= scale
+        return float(loss.detach())
+
+
+def fault(losses: Sequence[float], gradient: Any, target: Target, dtype: str) -> str:
+    """What is wrong with three steps, "" where nothing is."""
+    off = float((gradient - target.gradient).norm() / target.gradient.norm())
+    if not all(math.isfinite(each) for each in (*losses, off)):
+        return "the loss or its gradient is not finite"
+    if abs(losses[0] / target.loss - 1) > LOSS_TOLERANCE[dtype]:
+        return "the first loss differs from float64"
+    if off > GRADIENT_TOLERANCE[dtype]:
+        return "the gradient differs from float64"
+    return "" if losses[-1] < losses[0] else "the loss does not fall"
+
+
+def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
+    """At the run's first place: what depends on the card alone was seen on each by the checks before."""
+    again = anew(host, "torch", "transformers", "peft")
+    return at_each(host, facts, plan, lambda place: _at(place, facts, plan, again=again), is_first_alone=True)
+
+
+def _at(place: Place, facts: Facts, plan: Intent, *, again: str) -> list[Finding]:
+    from transformers.utils import logging
+
+    from loradock.config.schema import ModelConfig
+
+    logging.disable_progress_bar()
+    asked = plan.config.model if plan.config else ModelConfig()
+    with tempfile.TemporaryDirectory() as folder:
+        weights = tiny_model.make(plan.attention, Path(folder), place)
+
+        def bench(storage: ModelConfig) -> Bench:
+            return Bench(storage, shape=plan.attention, place=place, folder=Path(folder), weights=weights)
+
+        stored = bench(asked)
+        seen = {way.name: (way, attempt(stored, way)) for way in ways(place, facts, plan.attention)}
+        whole: Bench | None = None
+        trials: dict[str, Trial] = {}
+        for name, (way, wrong) in seen.items():
+            in_whole = ""
+            if wrong and asked.quantization != "none":
+                whole = whole or bench(asked.model_copy(update={"quantization": "none"}))
+                in_whole = attempt(whole, way) or ""
+            trials[name] = Trial(setting=way.setting, wrong=wrong or "", whole=in_whole, cannot=wrong is None)
+    chosen = wanted(facts, plan, place)
+    return judge(trials, storage=asked.quantization, place=str(place), wanted=chosen, again=again)
+
+
+def ways(place: Place, facts: Facts, shape: AttentionShape) -> list[Way]:
+    """What transformers can call here: each backend of SDPA by itself, SDPA as it chooses, flash-attn, eager."""
+    return [
+        Way(name=each.name, setting=each.setting, backend=BACKENDS.get(each.name.removeprefix("sdpa ")))
+        for each in implementations(place, facts, shape)
+        if each.setting and not each.obstacle
+    ]
+
+
+def attempt(bench: Bench, way: Way) -> str | None:
+    """What is wrong with this way on packed documents, or, where it cannot do them, on plain ones; None: on neither.
+
+    Raises what the GPU's memory says, and what is no kernel's doing: eager attention is plain torch.
+    """
+    plain, _, packed = cases(bench.shape)
+    for case in (packed, plain):
+        try:
+            return bench.train(way, case)
+        except Exception as failure:  # a kernel may fail in any way; it is said of that kernel
+            if is_full(failure) or (way.name == "eager" and not isinstance(failure, RuntimeError)):
+                raise
+            if not is_incapable(failure):
+                return f"{RAISES}{first_line(failure)}"
+    return None
+
+
+CHECK = Check(
+    name="training",
+    group="compute",
+    proves="Three steps of QLoRA on a tiny model go as in float64, once with each attention and backend of SDPA.",
+    look=look,
+    level="compute",
+    limit_seconds=150,
+)

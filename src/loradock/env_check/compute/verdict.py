@@ -1,0 +1,105 @@
+"""Whose fault a wrong training is: the attention's, the quantisation's, that of both together, or neither's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from loradock.env_check.base import (
+    Finding,
+    error,
+    ok,
+    warning,
+)
+from loradock.env_check.remedies import train_with
+
+RAISES = "it fails: "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """How a training with one attention went: what is wrong as the base is stored and in whole weights, "" for nothing.
+
+    `setting` is the `model.attention` that leads to it. `whole` was tried only where the first is wrong. `cannot` says
+    that it cannot do what was tried.
+    """
+
+    setting: str | None
+    wrong: str = ""
+    whole: str = ""
+    cannot: bool = False
+
+    @property
+    def raises(self) -> bool:
+        """True where it ends with an exception instead of wrong numbers."""
+        return self.wrong.startswith(RAISES)
+
+
+def judge(trials: Mapping[str, Trial], *, storage: str, place: str, wanted: str, again: str) -> list[Finding]:
+    """The findings for trials by name of attention; `storage` is how the base is stored (nf4, int8, none).
+
+    `again` is the command that installs the libraries anew.
+
+    A kernel that raises where the setting it belongs to, left to choose, is right, hinders no run.
+    """
+    tried = {name: trial for name, trial in trials.items() if not trial.cannot}
+    chosen = {name for name, trial in tried.items() if name == trial.setting and not trial.wrong}
+    passed_over = {name: trial for name, trial in tried.items() if trial.raises and trial.setting in chosen}
+    if passed_over:
+        rest = judge(
+            {name: each for name, each in tried.items() if name not in passed_over},
+            storage=storage,
+            place=place,
+            wanted=wanted,
+            again=again,
+        )
+        return [*rest, *(_passed_over(*each, place=place) for each in _together(passed_over))]
+    wrong = {name: trial for name, trial in tried.items() if trial.wrong}
+    if not tried:
+        return [error(f"no attention can train this model on {place}", remedy=train_with("model.attention=eager"))]
+    if not wrong:
+        return [ok(f"a tiny training {_kind(storage)} goes as in float64 on {place}: {', '.join(tried)}")]
+    of_attention = {name: trial for name, trial in wrong.items() if storage == "none" or trial.whole}
+    if len(of_attention) == len(tried) and len(tried) > 1:
+        fault = next(trial.whole or trial.wrong for trial in of_attention.values())
+        what = f"training itself is at fault on {place}, with every attention and in whole weights too: {fault}"
+        return [error(what, remedy=again)]
+    good = [trial.setting for trial in tried.values() if not trial.wrong and trial.setting]
+    other = next((each for each in good if each not in {trial.setting for trial in wrong.values()}), None)
+    remedy = train_with(f"model.attention={other}") if other else again
+    where = "in whole weights" if storage == "none" else f"whether or not the base is in {storage}"
+    found = [
+        _by_use(f"{names} attention is at fault on {place}, {where}: {fault}", setting, wanted, remedy)
+        for names, setting, fault in _together(of_attention)
+    ]
+    sound = {name: trial for name, trial in tried.items() if name not in of_attention}
+    if sound and all(trial.wrong for trial in sound.values()):
+        fault = next(trial.wrong for trial in sound.values())
+        what = f"quantisation is at fault on {place}: training in {storage} is wrong, in whole weights right: {fault}"
+        return [*found, error(what, remedy=train_with("model.quantization=none"))]
+    for names, setting, fault in _together({name: trial for name, trial in sound.items() if trial.wrong}):
+        what = f"{names} attention and {storage} together are at fault on {place}, each alone is right: {fault}"
+        found.append(_by_use(what, setting, wanted, remedy))
+    return found
+
+
+def _passed_over(names: str, setting: str | None, fault: str, *, place: str) -> Finding:
+    return ok(f"{setting} on {place} goes past {names}, which does not train: {fault.removeprefix(RAISES)}")
+
+
+def _together(trials: Mapping[str, Trial]) -> list[tuple[str, str | None, str]]:
+    """(names, setting, fault), one for all that have setting and fault in common."""
+    groups: dict[tuple[str | None, str], list[str]] = {}
+    for name, trial in trials.items():
+        groups.setdefault((trial.setting, trial.whole or trial.wrong), []).append(name)
+    return [(", ".join(names), setting, fault) for (setting, fault), names in groups.items()]
+
+
+def _kind(storage: str) -> str:
+    return "in whole weights" if storage == "none" else f"in {storage}"
+
+
+def _by_use(what: str, setting: str | None, wanted: str, remedy: str) -> Finding:
+    if setting == wanted:
+        return error(what, remedy=remedy)
+    return warning(f"{what}; a run here uses {wanted}", remedy=train_with(f"model.attention={wanted}"))

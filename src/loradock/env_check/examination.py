@@ -1,0 +1,194 @@
+"""A whole examination: which checks to run, and what they found together."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from loradock import __version__
+from loradock.env_check import CHECKS, GROUPS
+from loradock.env_check.base import (
+    LEVELS,
+    SEVERITIES,
+    Check,
+    Finding,
+    Intent,
+    Level,
+    Severity,
+)
+from loradock.env_check.child import Looked, answered
+from loradock.env_check.node import Node, node
+from loradock.env_check.runner import run
+from loradock.errors import EnvironmentUnfit, LoradockError, Problem, UsageError
+from loradock.facts import Facts
+from loradock.machine import Host, probe
+from loradock.machine.answers import CardState
+
+FORMAT = "loradock.env-check/1"
+NEEDS = {"nothing": "", "gpu": "a card", "config": "--config"}
+CARDS_SECONDS = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Examination:
+    """What a machine was found to be. `cards` are its cards as they were when the last check had ended.
+
+    `left_out` are the checks that were asked for and need what is not there: a card or a configuration.
+    """
+
+    level: Level
+    looked: tuple[Looked, ...]
+    facts: Facts
+    seconds: float
+    node: Node = field(default_factory=lambda: Node(name="?"))
+    cards: tuple[CardState, ...] = ()
+    left_out: tuple[Check, ...] = ()
+
+    @property
+    def findings(self) -> tuple[tuple[Check, Finding], ...]:
+        """Every finding with its check, in the order of the groups, then of the table."""
+        order = {group: place for place, group in enumerate(GROUPS)}
+        looked = sorted(self.looked, key=lambda each: (order[each.check.group], CHECKS.index(each.check)))
+        return tuple((each.check, finding) for each in looked for finding in each.findings)
+
+    @property
+    def worst(self) -> Severity:
+        """The worst severity found."""
+        return SEVERITIES[max((SEVERITIES.index(finding.severity) for _, finding in self.findings), default=0)]
+
+    @property
+    def exit_code(self) -> int:
+        """That of the first error, 0 where there is none."""
+        return next((finding.exit_code for _, finding in self.findings if finding.severity == "error"), 0)
+
+    def refuse(self) -> None:
+        """Raise where there is an error: what a run would end with, all errors as its problems."""
+        errors = [(check, finding) for check, finding in self.findings if finding.severity == "error"]
+        if not errors:
+            return
+        refusal: LoradockError = EnvironmentUnfit(
+            "this machine cannot train as it is",
+            hint="loradock env-check looks again; --skip-env-check goes on all the same",
+            problems=[Problem(what=f"{check.name}: {finding.what}", hint=finding.remedy) for check, finding in errors],
+        )
+        refusal.exit_code = self.exit_code
+        raise refusal
+
+    def then(self, later: Examination) -> Examination:
+        """This one with what was looked at later; node and GPUs are as they were found here."""
+        return replace(
+            self,
+            level=later.level,
+            looked=(*self.looked, *later.looked),
+            seconds=self.seconds + later.seconds,
+            left_out=(*self.left_out, *later.left_out),
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """What was found and how long it took, for a run's record."""
+        return {
+            "level": self.level,
+            "seconds": round(self.seconds, 1),
+            "findings": [
+                {
+                    "check": check.name,
+                    "group": check.group,
+                    "severity": finding.severity,
+                    "what": finding.what,
+                    "remedy": finding.remedy,
+                    "exit_code": finding.exit_code,
+                }
+                for check, finding in self.findings
+            ],
+        }
+
+    @property
+    def measured(self) -> dict[str, dict[str, float]]:
+        """Figures by check and name, of all findings of the check together."""
+        figures: dict[str, dict[str, float]] = {}
+        for check, finding in self.findings:
+            if finding.measured:
+                figures.setdefault(check.name, {}).update(finding.measured)
+        return figures
+
+    def as_dict(self) -> dict[str, Any]:
+        """The form for programs; `loradock env-check --schema` prints its JSON Schema."""
+        return {
+            "format": FORMAT,
+            "loradock": __version__,
+            "level": self.level,
+            "worst": self.worst,
+            "exit_code": self.exit_code,
+            "findings": self.summary()["findings"],
+            "left_out": {check.name: f"needs {NEEDS[check.needs]}" for check in self.left_out},
+            "measured": self.measured,
+            "seconds": {each.check.name: round(each.seconds, 3) for each in self.looked},
+            "node": asdict(self.node),
+            "cards": [asdict(card) for card in self.cards],
+            "facts": asdict(self.facts),
+        }
+
+
+def chosen(only: Sequence[str], level: Level | None) -> tuple[tuple[Check, ...], Level]:
+    """The checks of these groups (or by their own names) up to a level, and that level.
+
+    Without a level it is `compute`, or what the named checks need. UsageError with the nearest name for one unknown.
+    """
+    names = [*GROUPS, *(check.name for check in CHECKS)]
+    problems = [
+        Problem(what=f"there is no group or check {name!r}", hint=_nearest(name, names))
+        for name in only
+        if name not in names
+    ]
+    if problems:
+        raise UsageError("--only names what is not there", hint=f"groups: {', '.join(GROUPS)}", problems=problems)
+    wanted = [check for check in CHECKS if not only or check.group in only or check.name in only]
+    if level is None:
+        deepest = max([LEVELS.index(check.level) for check in wanted if only], default=0)
+        level = LEVELS[max(deepest, LEVELS.index("compute"))]
+    return tuple(check for check in wanted if LEVELS.index(check.level) <= LEVELS.index(level)), level
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]}?" if near else "loradock env-check --list shows them all"
+
+
+def gathered(host: Host) -> Facts:
+    """The facts of this machine; EnvironmentUnfit where its driver hangs."""
+    return answered(lambda: probe.gather(host), limit_seconds=CARDS_SECONDS, what="the GPU driver (NVML)")
+
+
+def examine(
+    *,
+    host: Host,
+    facts: Facts,
+    plan: Intent,
+    only: Sequence[str] = (),
+    level: Level | None = None,
+    progress: Callable[[Looked], None] | None = None,
+    computes: bool | None = None,
+) -> Examination:
+    """Look at this machine. Raises UsageError for an unknown name; what is wrong with the machine is in the result.
+
+    With `computes` only the checks that compute (True; then node and GPUs are not described), or the others (False).
+    """
+    checks, level = chosen(only, level)
+    checks = tuple(check for check in checks if computes in (None, check.computes))
+    applying = [check for check in checks if check.applies(facts, plan)]
+    left_out = tuple(check for check in checks if check not in applying)
+    if not applying:
+        needed = " and ".join(sorted({NEEDS[check.needs] for check in left_out})) or "a higher --level"
+        raise UsageError(f"there is nothing to look at: {', '.join(only)} needs {needed}", hint="loradock env-check")
+    began = time.monotonic()
+    looked = run(applying, host=host, facts=facts, plan=plan, progress=progress)
+    found = Examination(
+        level=level, looked=tuple(looked), facts=facts, seconds=time.monotonic() - began, left_out=left_out
+    )
+    if computes:
+        return found
+    cards = answered(lambda: host.card_states(afresh=True), limit_seconds=CARDS_SECONDS, what="the GPU driver (NVML)")
+    return replace(found, node=node(host, facts, plan), cards=cards)

@@ -1,0 +1,50 @@
+"""MIG: a divided card has an instance for this process, and only one process needs it."""
+
+from __future__ import annotations
+
+from loradock.env_check.base import (
+    Check,
+    Finding,
+    Intent,
+    error,
+    ok,
+    warning,
+)
+from loradock.env_check.seen import each, on_host, used_cards
+from loradock.facts import Facts
+from loradock.machine import Host
+from loradock.machine.answers import CardState
+
+
+def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
+    """CUDA shows a process one MIG instance, whatever the number of instances and cards."""
+    cards = used_cards(host)
+    if any(card.mig_instances for card in cards):
+        if facts.processes_here > 1:
+            return [
+                error(
+                    f"{facts.processes_here} processes, and CUDA shows each the first MIG instance alone",
+                    remedy="torchrun --nproc-per-node 1 -m loradock train ...",
+                )
+            ]
+        return [ok(f"one MIG instance: {facts.gpu.name}")]
+    return on_host(each(cards, _undivided, fine="no card is divided"), facts)
+
+
+def _undivided(card: CardState) -> Finding | None:
+    if card.is_mig:
+        what, remedy = "is in MIG mode without an instance: no process can use it", "-mig 0"
+    elif card.is_mig_pending:
+        what, remedy = "goes into MIG mode at its next reset, and is gone for CUDA then", "-mig 0"
+    else:
+        return None
+    return warning(f"{card.label} {what}", remedy=f"sudo nvidia-smi -i {card.index} {remedy}")
+
+
+CHECK = Check(
+    name="mig",
+    group="gpu",
+    proves="A card divided by MIG has an instance, and one process alone uses it.",
+    look=look,
+    needs="gpu",
+)

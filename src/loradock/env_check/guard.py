@@ -1,0 +1,62 @@
+"""What `train` proves before it trains: the machine at once, and what takes computing once the run's plan is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from loradock.env_check.base import Intent
+from loradock.env_check.child import Looked
+from loradock.env_check.examination import Examination, examine
+from loradock.facts import Facts
+from loradock.machine import Host
+
+
+class Shown(Protocol):
+    """Who is told what is found."""
+
+    def looked(self, looked: Looked) -> None:
+        """A check ended."""
+        ...
+
+    def examined(self, examination: Examination) -> None:
+        """All checks ended."""
+        ...
+
+
+@dataclass(kw_only=True)
+class Guard:
+    """Looks at the machine of a run in two parts; `plan` is what the run means to do."""
+
+    host: Host
+    facts: Facts
+    plan: Intent
+    shown: Shown
+    begun: Examination = field(init=False)
+
+    def look(self) -> dict[str, Any]:
+        """All that needs no computing; what was found, for run.json. Raises where the machine cannot train."""
+        found = examine(host=self.host, facts=self.facts, plan=self.plan, progress=self.shown.looked, computes=False)
+        self.begun = replace(found, level="quick")
+        if self.begun.exit_code:
+            self.shown.examined(self.begun)
+        self.begun.refuse()
+        return self.begun.summary()
+
+    def compute(self, decided: Mapping[str, Any], *, beat: Callable[[], None]) -> dict[str, Any]:
+        """What computes, as the plan's values `decided` by name will; all that was found, for run.json.
+
+        `beat` is called as each check ends. Raises where the machine cannot train.
+        """
+
+        def progress(looked: Looked) -> None:
+            beat()
+            self.shown.looked(looked)
+
+        plan = replace(self.plan, decided=decided)
+        later = examine(host=self.host, facts=self.facts, plan=plan, progress=progress, computes=True)
+        whole = self.begun.then(later)
+        self.shown.examined(whole)
+        whole.refuse()
+        return whole.summary()

@@ -1,0 +1,51 @@
+"""What a run means to do, from its configuration: the `plan` that checks look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loradock.env_check.base import Intent
+from loradock.errors import InputMissing
+from loradock.facts import AttentionShape
+from loradock.machine import Host
+from loradock.model import attention_shape
+
+if TYPE_CHECKING:
+    from loradock.config.schema import RunConfig
+
+CACHE = "LORADOCK_CACHE"
+
+
+def intent(host: Host, config: RunConfig | None = None) -> Intent:
+    """Folders and shapes of the run that follows; of a run with every default where `config` is None."""
+    environ = host.environ
+    here = _working_directory()
+    home = Path(environ.get("HOME", "/"))
+    cache = environ.get(CACHE) or str(Path(environ.get("XDG_CACHE_HOME") or home / ".cache", "loradock"))
+    output = "runs"
+    shape = None
+    if config is not None:
+        cache = config.data.cache or cache
+        output = config.output or output
+        shape = attention_shape.of_model(config.model.name, config.model.revision, environ=environ)
+    return Intent(
+        config=config,
+        output=here / output,
+        cache=here / cache,
+        scratch=_scratch(host),
+        attention=shape or AttentionShape(),
+    )
+
+
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError as gone:
+        raise InputMissing("the working directory was removed", hint="cd ~") from gone
+
+
+def _scratch(host: Host) -> Path:
+    """The folder that Python puts temporary files into; the first that was named where none takes any."""
+    folders = host.scratch_folders()
+    return next((each for each in folders if host.takes_files(each)), folders[0])

@@ -1,0 +1,126 @@
+"""The base model: every file here and whole, or to be had from the hub."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loradock.env_check.base import (
+    Check,
+    Finding,
+    Intent,
+    error,
+    ok,
+    warning,
+)
+from loradock.env_check.model.refusal import refusal
+from loradock.env_check.remedies import train_with
+from loradock.errors import HubError, InputMissing, LoradockError, ModelError
+from loradock.facts import Facts
+from loradock.machine import Host
+from loradock.model import hub_cache
+
+if TYPE_CHECKING:
+    from loradock.config.schema import ModelConfig
+
+REFUSED = (401, 403)
+
+
+def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
+    """A directory is looked at file by file; a hub id in the hub's cache, and where it is not there, on the hub."""
+    assert plan.config is not None
+    asked = plan.config.model
+    if hub_cache.is_hub_id(asked.name):
+        return of_hub(host, asked)
+    directory = Path(asked.name).expanduser()
+    if not directory.is_dir():
+        return [missing(directory)]
+    return faults(directory) or [ok(f"{directory} is complete")]
+
+
+def missing(directory: Path) -> Finding:
+    """A path that is no directory, with the nearest name beside it."""
+    if directory.exists():
+        what = f"model {directory} is a file, not a directory"
+        return error(what, remedy=train_with(f"model.name={directory.parent}"), ends=InputMissing)
+    beside = [each.name for each in directory.parent.iterdir()] if directory.parent.is_dir() else []
+    near = difflib.get_close_matches(directory.name, beside, n=1)
+    remedy = train_with(f"model.name={directory.parent / near[0]}") if near else download_to(directory)
+    return error(f"model directory {directory} does not exist", remedy=remedy, ends=InputMissing)
+
+
+def download_to(directory: Path) -> str:
+    """The command that fetches a model's files anew; whose they are, a directory does not say."""
+    return f"hf download OWNER/NAME --local-dir {shlex.quote(str(directory))}"
+
+
+def faults(directory: Path, *, remedy: str = "") -> list[Finding]:
+    """What is missing, cut short or cannot be trained; [] where all is well."""
+    from loradock.model.source import check_files
+
+    remedy = remedy or download_to(directory)
+    try:
+        check_files(directory)
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        method = (config.get("quantization_config") or {}).get("quant_method")
+    except LoradockError as wrong:
+        return refusal(wrong, remedy=remedy)
+    except PermissionError as refused:
+        return [
+            error(
+                f"{refused.filename} may not be read",
+                remedy=f"chmod -R a+rX {shlex.quote(str(directory))}",
+                ends=InputMissing,
+            )
+        ]
+    except (ValueError, AttributeError) as wrong:
+        return [error(f"{directory / 'config.json'} cannot be read: {wrong}", remedy=remedy, ends=ModelError)]
+    if method:
+        what = f"{directory} is already quantised ({method}); a run quantises the 16-bit weights itself"
+        return [error(what, remedy=train_with("model.name=DIR"), ends=ModelError)]
+    return []
+
+
+def of_hub(host: Host, asked: ModelConfig) -> list[Finding]:
+    """In the cache and complete; else fetchable."""
+    revision = asked.revision or "main"
+    download = f"env HF_HUB_OFFLINE=0 hf download {asked.name} --revision {revision}"
+    here = hub_cache.snapshot(asked.name, revision, environ=host.environ)
+    incomplete = faults(here, remedy=download) if here else []
+    if here and not incomplete:
+        return [ok(f"{asked.name} at {revision} is in the hub's cache, complete")]
+    if hub_cache.is_offline(host.environ):
+        if incomplete:
+            return incomplete
+        what = f"{asked.name} at {revision} is not in the hub's cache, and the hub is switched off"
+        return [error(what, remedy=download, ends=HubError)]
+    return [answered(host, asked.name, revision)]
+
+
+def answered(host: Host, name: str, revision: str) -> Finding:
+    """What the hub says of a model that a run would fetch; a refusal is the business of the check of the token."""
+    url = host.hub_url(f"{name}/resolve/{revision}/config.json")
+    status, reason = host.hub_answer(url, token=hub_cache.token(host))
+    show = f"curl -sSIL {url}"
+    if status is None:
+        return warning(f"{name} is not in the hub's cache, and the hub cannot be reached", remedy=show)
+    if status == 404:
+        said = {"EntryNotFound": "has no config.json", "RevisionNotFound": f"has no revision {revision}"}
+        what = f"the hub: {name} {said.get(reason, 'does not exist')}"
+        return error(what, remedy=f"hf models info {name}", ends=HubError)
+    if status >= 400 and status not in REFUSED:
+        return warning(f"{name} is not in the hub's cache, and the hub answers {status}", remedy=show)
+    return ok(f"the hub answers for {name} at {revision}")
+
+
+CHECK = Check(
+    name="base",
+    group="model",
+    proves="The base model's files are here and whole (headers and sizes, not every byte), or the hub has it.",
+    look=look,
+    needs="config",
+    limit_seconds=15,
+)

@@ -1,0 +1,135 @@
+"""Data: each source, the validation file and the template are there, can be read, and begin with a row."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from loradock.env_check.base import (
+    Check,
+    Finding,
+    Intent,
+    error,
+    ok,
+    warning,
+)
+from loradock.env_check.model.refusal import one_line
+from loradock.env_check.remedies import from_hint, train_with
+from loradock.errors import ConfigError, DataError, HubError, LoradockError
+from loradock.facts import Facts
+from loradock.machine import Host
+from loradock.model import hub_cache
+
+if TYPE_CHECKING:
+    from loradock.config.schema import SourceConfig
+
+HUB_DATA = "hub:"
+
+
+def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
+    """The first row of each text file; of Parquet, arrow and the hub, that they are there."""
+    assert plan.config is not None
+    from loradock.config.schema import SourceConfig
+
+    data = plan.config.data
+    sources = {f"data.sources.{index}.path": source for index, source in enumerate(data.sources)}
+    if isinstance(data.validation, str):
+        sources["data.validation"] = SourceConfig(path=data.validation)
+    found = [finding for key, source in sources.items() for finding in of_source(host, key, source)]
+    found += of_template(data.template)
+    return found or [ok(f"{len(sources)} sources can be read")]
+
+
+def of_source(host: Host, key: str, source: SourceConfig) -> Iterator[Finding]:
+    """What is wrong with one source, at most one thing."""
+    if source.path.startswith(HUB_DATA):
+        yield from of_hub(host, source)
+        return
+    from loradock.data.read import files, read
+    from loradock.data.readers import reader_of
+
+    try:
+        paths = files(source)
+        reader = reader_of(paths[0].name)
+        rows = read(source) if reader is None or reader[0].is_text else None
+        record = None
+        if rows is not None:
+            with closing(rows):  # pyright: ignore[reportArgumentType]  it is a generator
+                record = next(rows)
+    except LoradockError as wrong:
+        yield error(one_line(wrong.what), remedy=_remedy(key, wrong), ends=type(wrong))
+        return
+    if record is not None and record.problem:
+        place = f"{source.path}:{record.line}" if record.line else source.path
+        show = f"sed -n {record.line}p" if record.line else "ls -l"
+        what = f"{place}: {one_line(record.problem)}"
+        yield error(what, remedy=f"{show} {shlex.quote(str(paths[0]))}", ends=DataError)
+
+
+def _remedy(key: str, wrong: LoradockError) -> str:
+    """The hint of the data room where it is a command, else the key with what it suggests."""
+    hint = one_line(wrong.hint or "")
+    for before, after in (("did you mean ", "?"), ("for a hub data set write ", "")):
+        if hint.startswith(before):
+            return train_with(f"{key}={hint.removeprefix(before).removesuffix(after)}")
+    for command in ("ls -l ", "ls "):
+        if hint.startswith(command):
+            return command + shlex.quote(hint.removeprefix(command))
+    own = hint.replace("data.sources.0.", f"{key.rpartition('.')[0]}.")
+    return from_hint(own) or train_with(f"{key}=FILE")
+
+
+def of_hub(host: Host, source: SourceConfig) -> Iterator[Finding]:
+    """A data set of the hub: in a cache of this machine, or there when asked."""
+    name, revision = source.path.removeprefix(HUB_DATA), source.revision or "main"
+    environ = host.environ
+    prepared = hub_cache.prepared_commits(name, environ=environ)
+    if revision in prepared:
+        return
+    load = shlex.quote(f"import datasets; datasets.load_dataset({name!r}, revision={revision!r})")
+    fetch = f"env HF_HUB_OFFLINE=0 HF_DATASETS_OFFLINE=0 python -c {load}"
+    if hub_cache.datasets_are_offline(environ):
+        if prepared:
+            what = f"the data set {name} is here at another revision than {revision}, and the hub is switched off"
+            yield warning(what, remedy=fetch)
+            return
+        what = f"the data set {name} was never prepared here, and the hub is switched off"
+        yield error(what, remedy=fetch, ends=HubError)
+        return
+    url = host.hub_url(f"datasets/{name}/resolve/{revision}/README.md")
+    status, reason = host.hub_answer(url, token=hub_cache.token(host))
+    if status is None:
+        yield warning(f"the data set {name}: the hub cannot be reached", remedy=f"curl -sSIL {url}")
+    elif status in (401, 403):
+        what = f"the hub refuses the data set {name} ({status}): it is gated, private, or misspelt"
+        yield error(what, remedy="hf auth login", ends=HubError)
+    elif status == 404 and reason != "EntryNotFound":
+        what = f"the hub has no data set {name} at {revision}"
+        yield error(what, remedy=f"hf datasets info {name}", ends=HubError)
+
+
+def of_template(template: str) -> Iterator[Finding]:
+    """A template that is named is one of ours, or a file that can be read."""
+    from loradock.data.templates import resolve
+
+    try:
+        resolve(template, own="the tokenizer's")
+    except ConfigError as wrong:
+        yield error(
+            one_line(wrong.what), remedy=from_hint(wrong.hint) or train_with("data.template=auto"), ends=ConfigError
+        )
+    except LoradockError as wrong:
+        what = f"data.template: {template} cannot be read as UTF-8 text"
+        yield error(what, remedy=f"ls -l {shlex.quote(template)}", ends=type(wrong))
+
+
+CHECK = Check(
+    name="data-files",
+    group="model",
+    proves="Each source, the validation file and the template are there, can be read, and begin with a row.",
+    look=look,
+    needs="config",
+    limit_seconds=15,
+)

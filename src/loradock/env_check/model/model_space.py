@@ -1,0 +1,136 @@
+"""Disk for the model: what is yet to be fetched into the hub's cache, and the checkpoints that the run keeps."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from loradock.env_check.base import (
+    Check,
+    Finding,
+    Intent,
+    error,
+    ok,
+    warning,
+)
+from loradock.env_check.remedies import train_with
+from loradock.errors import DiskFull
+from loradock.facts import Facts
+from loradock.machine import Host
+from loradock.model import headers, hub_cache
+
+# A checkpoint holds the adapter in float32 and its optimiser's two moments, in float32 or in 8 bit.
+ADAPTER_BYTES = 4
+MOMENTS_BYTES = 8
+MOMENTS_8BIT_BYTES = 2
+NAMED_SIZE = re.compile(r"(?<![a-z0-9.])(\d{1,3}(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
+BYTES_PER_NAMED_BILLION = 2 * 10**9
+
+
+def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
+    """Two places, each against what will be written there."""
+    found = [*of_download(host, plan), *of_checkpoints(host, plan)]
+    return [each for each in found if each.severity != "ok"] or found[:1]
+
+
+def of_download(host: Host, plan: Intent) -> list[Finding]:
+    """By the index of the weights where that is here already, else by the number of weights in the name, as a guess."""
+    assert plan.config is not None
+    name, revision = plan.config.model.name, plan.config.model.revision or "main"
+    if not hub_cache.is_hub_id(name) or hub_cache.is_offline(host.environ):
+        return []
+    here = hub_cache.snapshot(name, revision, environ=host.environ)
+    if here and not _index(here) and any(here.glob("*.safetensors")):
+        return []
+    stated = _index(here) if here else None
+    guess = NAMED_SIZE.search(name.partition("/")[2])
+    need = stated if stated is not None else int(float(guess[1]) * BYTES_PER_NAMED_BILLION) if guess else None
+    if need is None:
+        return []
+    there = sum(file.stat().st_size for file in here.glob("*.safetensors")) if here else 0
+    return [judge_download(name, max(0, need - there), host=host, is_guess=stated is None)]
+
+
+def judge_download(name: str, need: int, *, host: Host, is_guess: bool) -> Finding:
+    """A guess can only warn."""
+    cache = hub_cache.cache(host.environ)
+    free = host.room_bytes(str(cache))
+    figures = {"download_bytes": need, "free_bytes": free}
+    if need <= free:
+        return ok(f"{cache} has room for {name}", **figures)
+    say = warning if is_guess else _full
+    about = "about " if is_guess else ""
+    what = f"{name} takes {about}{need / 1e9:.2g} GB, and {cache} lies on a disk with less free"
+    return say(what, remedy="export HF_HOME=DIR", **figures)
+
+
+def _full(what: str, *, remedy: str, **measured: float) -> Finding:
+    return error(what, remedy=remedy, ends=DiskFull, **measured)
+
+
+def _index(directory: Path) -> int | None:
+    """Bytes of all weights as their index states them."""
+    try:
+        index = json.loads((directory / "model.safetensors.index.json").read_text(encoding="utf-8"))
+        return int(index["metadata"]["total_size"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def of_checkpoints(host: Host, plan: Intent) -> list[Finding]:
+    """By the shapes in the weights' headers: all of `checkpoints.keep`, one that is being written, and the adapter."""
+    assert plan.config is not None
+    config = plan.config
+    directory = hub_cache.directory_of(config.model.name, config.model.revision, environ=host.environ)
+    if directory is None:
+        return [ok("the model is not here yet")]
+    shapes = headers.shapes(sorted(directory.glob("*.safetensors")))
+    targets = None if isinstance(config.lora.targets, str) else config.lora.targets
+    weights = adapter_weights(headers.linears(shapes), rank=config.lora.rank, targets=targets)
+    weights += saved_weights(shapes, config.lora.modules_to_save)
+    held = config.checkpoints.keep + 1 + int(config.checkpoints.keep_best)
+    moments = MOMENTS_8BIT_BYTES if config.train.optimizer.endswith("8bit") else MOMENTS_BYTES
+    need = max(0, weights * (held * (ADAPTER_BYTES + moments) + ADAPTER_BYTES) - written_bytes(plan.output))
+    free = host.room_bytes(str(plan.output))
+    figures = {"checkpoints_bytes": need, "free_bytes": free}
+    if need <= free:
+        return [ok(f"{plan.output} has room for {held} checkpoints and the adapter", **figures)]
+    what = (
+        f"{held} checkpoints and the adapter take {need / 1e6:.1f} MB, and {plan.output} lies on a disk with less free"
+    )
+    is_enough = config.checkpoints.keep > 1 and need * 2 <= free * held
+    remedy = train_with("checkpoints.keep=1") if is_enough else "loradock train --output DIR ..."
+    return [_full(what, remedy=remedy, **figures)]
+
+
+def written_bytes(output: Path) -> int:
+    """Bytes of the checkpoints that a run which is resumed has there already."""
+    return sum(file.stat().st_size for file in output.glob("checkpoints/checkpoint-*/*") if file.is_file())
+
+
+def adapter_weights(linears: dict[str, tuple[int, int]], *, rank: int, targets: tuple[str, ...] | None) -> int:
+    """Weights of a plain LoRA on the layers whose last name is among `targets`, or on all of them."""
+    chosen = [shape for name, shape in linears.items() if targets is None or name.endswith(targets)]
+    return sum(rank * (rows + columns) for rows, columns in chosen)
+
+
+def saved_weights(shapes: dict[str, tuple[int, ...]], modules: tuple[str, ...]) -> int:
+    """Weights of the modules that are trained whole."""
+    total = 0
+    for name, shape in shapes.items():
+        if name.rpartition(".")[0].endswith(modules or ("\0",)):
+            count = 1
+            for length in shape:
+                count *= length
+            total += count
+    return total
+
+
+CHECK = Check(
+    name="model-space",
+    group="model",
+    proves="The disk has room for what is yet to be fetched, and for the checkpoints that the run keeps.",
+    look=look,
+    needs="config",
+)

@@ -1,0 +1,63 @@
+"""Offline mode: the variables that switch the hub off agree with one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from loradock.env_check.base import (
+    Check,
+    Finding,
+    Intent,
+    ok,
+    warning,
+)
+from loradock.facts import Facts
+from loradock.machine import Host
+from loradock.model import hub_cache
+
+SWITCHES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+FALSE_WORDS = {"", "0", "OFF", "NO", "FALSE"}
+
+
+def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
+    """Without a hub id in the configuration nothing is asked of the hub, whatever they say."""
+    assert plan.config is not None
+    names = [plan.config.model.name] if hub_cache.is_hub_id(plan.config.model.name) else []
+    names += [source.path for source in plan.config.data.sources if source.path.startswith("hub:")]
+    if not names:
+        return [ok("nothing is asked of the hub")]
+    return judge(host.environ) or [ok(f"the hub is switched {'off' if hub_cache.is_offline(host.environ) else 'on'}")]
+
+
+def judge(environ: Mapping[str, str]) -> list[Finding]:
+    """What is wrong with the switches that are set; [] where they agree."""
+    given = {name: environ[name] for name in SWITCHES if name in environ}
+    strange = {name: v for name, v in given.items() if not hub_cache.is_true(v) and v.upper() not in FALSE_WORDS}
+    found = [
+        warning(f"{name} is {value!r}, which counts as 0: the hub is not switched off", remedy=f"export {name}=1")
+        for name, value in strange.items()
+    ]
+    on = [name for name, value in given.items() if hub_cache.is_true(value)]
+    off = [name for name, value in given.items() if value.upper() in FALSE_WORDS - {""}]
+    if on and off:
+        said = ", ".join(f"{name}={given[name]}" for name in (*on, *off))
+        effect = f"models {_state(hub_cache.is_offline(environ))}, data {_state(_data_offline(environ))}"
+        found.append(warning(f"{said} contradict one another: {effect}", remedy=f"unset {' '.join(off)}"))
+    return found
+
+
+def _data_offline(environ: Mapping[str, str]) -> bool:
+    return hub_cache.datasets_are_offline(environ)
+
+
+def _state(is_offline: bool) -> str:
+    return "offline" if is_offline else "online"
+
+
+CHECK = Check(
+    name="offline",
+    group="model",
+    proves="The variables that switch the hub off hold words that are understood, and agree.",
+    look=look,
+    needs="config",
+)

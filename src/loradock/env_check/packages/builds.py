@@ -1,0 +1,111 @@
+"""Builds: whether torch, bitsandbytes, flash-attn and Triton were compiled to work together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from loradock.env_check.base import (
+    Check,
+    Finding,
+    Intent,
+    error,
+    ok,
+    warning,
+)
+from loradock.env_check.remedies import anew, uninstall
+from loradock.facts import Facts
+from loradock.machine import Host
+
+BITSANDBYTES = re.compile(r"libbitsandbytes_cuda(\d\d)(\d+)\.so")
+PTXAS = "TRITON_PTXAS_PATH"
+FLASH_ATTN = "flash_attn_2_cuda"
+MISSING = "loradock env-check --only libraries"
+
+
+def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
+    """Each is asked of its compiled code, torch first: the others are linked against what it loads."""
+    installed = {each.name: each.version for each in host.distributions()}
+    if "torch" not in installed:
+        return [error("torch is not installed", remedy=anew(host, "torch"))]
+    if why := host.import_failure("torch"):
+        return [error(f"torch cannot be imported: {why}", remedy=MISSING if ".so" in why else anew(host, "torch"))]
+    cuda = host.torch_cuda()
+    findings: list[Finding] = []
+    if "bitsandbytes" in installed:
+        findings += four_bit(host, cuda, wants_card=plan.uses_card(facts))
+    if "flash-attn" in installed and (why := host.import_failure(FLASH_ATTN)):
+        what = f"flash-attn {installed['flash-attn']} does not load with torch {installed['torch']}: {why}"
+        asked = plan.config.model.attention if plan.config else "auto"
+        say = error if asked in ("auto", "flash_attention_2") else warning  # the run names another attention
+        findings.append(say(what, remedy=uninstall(host.prefix(), "flash-attn")))
+    if "triton" in installed and cuda:
+        findings += assembler(host, cuda)
+    together = [name for name in ("torch", "bitsandbytes", "flash-attn", "triton") if name in installed]
+    abi = "C++11 ABI" if host.torch_has_cxx11_abi() else "the old C++ ABI"
+    return findings or [ok(f"{', '.join(together)} go together: {f'CUDA {cuda}' if cuda else 'CPU'}, {abi}")]
+
+
+def four_bit(host: Host, cuda: str | None, *, wants_card: bool) -> list[Finding]:
+    """The library with the 4-bit kernels: there, loadable, and taken by bitsandbytes."""
+    if why := host.import_failure("bitsandbytes"):
+        return [error(f"bitsandbytes cannot be imported: {why}", remedy=anew(host, "bitsandbytes"))]
+    findings: list[Finding] = []
+    if cuda:
+        folder = f"{host.site_packages()}/bitsandbytes"
+        name, finding = chosen(cuda, host.libraries_in(folder), remedy=anew(host, "bitsandbytes"))
+        findings += [finding] if finding else []
+        if name and (why := host.loading(f"{folder}/{name}")):
+            findings.append(error(f"{name} does not load: {why}", remedy=MISSING))
+    has_cuda, refused = host.bitsandbytes_library()
+    if wants_card and not has_cuda and not findings:
+        why = f": {refused}" if refused else ""
+        findings.append(
+            error(f"bitsandbytes runs without GPU support beside a card{why}", remedy=anew(host, "bitsandbytes"))
+        )
+    elif refused and not findings:
+        what = "bitsandbytes has no library that loads: its 4-bit code runs in plain Python"
+        findings.append(warning(what, remedy=anew(host, "bitsandbytes")))
+    return findings
+
+
+def chosen(cuda: str, names: Sequence[str], *, remedy: str) -> tuple[str | None, Finding | None]:
+    """The library that bitsandbytes takes for this CUDA, and what is wrong about it.
+
+    As bitsandbytes/cextension.py does: the exact one, else the highest below, else the lowest above, of that major.
+    """
+    wanted = (int(cuda.split(".")[0]), int(cuda.split(".")[1]))
+    there = {(int(found[1]), int(found[2])): name for name in names if (found := BITSANDBYTES.fullmatch(name))}
+    if wanted in there:
+        return there[wanted], None
+    below = [each for each in there if each[0] == wanted[0] and each < wanted]
+    above = [each for each in there if each[0] == wanted[0] and each > wanted]
+    if not below and not above:
+        what = f"bitsandbytes is compiled without GPU support for torch's CUDA {cuda}: no library for CUDA {wanted[0]}"
+        return None, error(what, remedy=remedy)
+    other = max(below) if below else min(above)
+    what = f"bitsandbytes has no library for torch's CUDA {cuda} and takes {there[other]}"
+    return there[other], warning(what, remedy=remedy)
+
+
+def assembler(host: Host, cuda: str) -> list[Finding]:
+    """Triton's assembler: code of a newer major release than torch's may not load with the driver that torch needs."""
+    own = f"{host.site_packages()}/triton/backends/nvidia/bin/ptxas"
+    given = host.environ.get(PTXAS)
+    release = (given and host.release_of(given)) or host.release_of(own)
+    if release is None:
+        return [error(f"Triton's assembler does not run: {own}", remedy=anew(host, "triton"))]
+    if int(release.split(".")[0]) == int(cuda.split(".")[0]):
+        return []
+    what = f"Triton assembles for CUDA {release}, torch is built for CUDA {cuda}"
+    return [warning(what, remedy=f"unset {PTXAS}" if given else anew(host, "triton"))]
+
+
+CHECK = Check(
+    name="builds",
+    group="packages",
+    level="compute",
+    limit_seconds=120,
+    proves="torch, bitsandbytes, flash-attn and Triton are built for the same CUDA and C++ ABI, and load together.",
+    look=look,
+)

@@ -1,0 +1,67 @@
+"""Commands that mend: packages as the lock has them, another setting, other cards."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from loradock.errors import InputMissing
+from loradock.image.lockfile.findings import installers
+from loradock.image.lockfile.pins import IMAGE_PREFIX, find_lock, read_lock
+from loradock.machine import Host
+
+MOST_NAMED = 5
+ANOTHER_IMAGE = "loradock build"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+SETTING = re.compile(r"--set ([a-z][\w.]*=(?:\[[^\]]*\]|[^\s,]+)) ?")
+
+
+def locked_versions(host: Host) -> dict[str, str]:
+    """{package: version} of the lock; empty where there is none."""
+    try:
+        locked = read_lock(find_lock(host.prefix()), python_version=host.python())
+    except InputMissing:
+        return {}
+    return {name: each.version for name, each in locked.items()}
+
+
+def reinstall(prefix: Path, versions: Mapping[str, str], *, lock: Path | None = None) -> str:
+    """Install these packages anew ("" for any version); where they are many and there is a lock, all of it."""
+    if prefix == IMAGE_PREFIX:
+        return ANOTHER_IMAGE
+    install, _ = installers(prefix)
+    if lock is not None and len(versions) > MOST_NAMED:
+        return f"{install} --require-hashes -r {lock}"
+    return f"{install} " + " ".join(f"{name}=={version}" if version else name for name, version in versions.items())
+
+
+def uninstall(prefix: Path, name: str) -> str:
+    """Take a package away."""
+    return ANOTHER_IMAGE if prefix == IMAGE_PREFIX else f"{installers(prefix)[1]} {name}"
+
+
+def anew(host: Host, *names: str) -> str:
+    """Install packages again: as the lock has them, what it does not have in the version that is installed."""
+    versions = {each.name: each.version for each in host.distributions()} | locked_versions(host)
+    return reinstall(host.prefix(), {name: versions.get(name, "") for name in names})
+
+
+def train_with(*settings: str) -> str:
+    """The run once more with `key=value` settings; `...` stands for the rest of the user's own command."""
+    return " ".join(["loradock train", *(f"--set {shlex.quote(each)}" for each in settings), "..."])
+
+
+def from_hint(hint: str | None) -> str | None:
+    """The command with the settings, side by side, that an error's hint begins with; None where it begins otherwise."""
+    settings, end = [], 0
+    while found := SETTING.match(hint or "", end):
+        settings, end = [*settings, found[1]], found.end()
+    return train_with(*settings) if settings else None
+
+
+def showing(cards: Sequence[int], environ: Mapping[str, str]) -> str:
+    """Leave a run these cards alone; they are counted as this process sees them."""
+    entries = [each.strip() for each in environ.get(VISIBLE, "").split(",") if each.strip()]
+    return f"export {VISIBLE}=" + ",".join(entries[each] if each < len(entries) else str(each) for each in cards)

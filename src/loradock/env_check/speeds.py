@@ -1,0 +1,64 @@
+"""Speeds: timed in turns, judged by a card's published figure, and explained by the state of the card meanwhile."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+from loradock.env_check.base import Finding, ok, warning
+from loradock.env_check.gpu_state import suspects
+from loradock.machine.answers import CardState
+from loradock.plan.gpu_table import Card
+
+ROUNDS = 5
+UNITS = {"tflops": "TFLOP/s", "gb_per_second": "GB/s"}
+
+
+def medians(works: Mapping[str, Callable[[], object]], *, settle: Callable[[], object]) -> dict[str, float]:
+    """The median seconds of each piece of work, all done in turns so that a disturbance meets each of them.
+
+    `settle` waits until the device has done what it was given.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    for work in works.values():
+        work()
+    settle()
+    for _ in range(ROUNDS):
+        for name, work in works.items():
+            began = time.perf_counter()
+            work()
+            settle()
+            taken[name].append(time.perf_counter() - began)
+    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+
+
+def judge(
+    name: str,
+    rates: Mapping[str, float],
+    *,
+    subject: str,
+    peak: Card | None,
+    published: float | None,
+    card: CardState | None = None,
+) -> Finding:
+    """The best of the rates against what is published; ok with a word on it where nothing is.
+
+    `rates` are named with their unit (bf16_tflops), `published` is in the same. The text holds no rate, which differs
+    from run to run: those are measured, with the number of the card before their names (gpu0_bf16_tflops).
+    """
+    prefix = f"gpu{card.index}_" if card else ""
+    measured = {f"{prefix}{key}": round(rate, 3) for key, rate in rates.items()}
+    if peak is None or published is None:
+        return ok(f"{subject}: measured; there is no published figure to hold it against", **measured)
+    fraction, floor = max(rates.values()) / published, peak.floors[name]
+    unit = next(text for ending, text in UNITS.items() if next(iter(rates)).endswith(ending))
+    measured[f"{prefix}fraction"] = round(fraction, 3)
+    if fraction >= floor:
+        return ok(f"{subject}: at least {floor:.0%} of the published {published:g} {unit}", **measured)
+    why = ", ".join(suspects(card) if card else ()) or "no cause shows in the state of the card"
+    return warning(
+        f"{subject}: less than {floor:.0%} of the published {published:g} {unit} ({why})",
+        remedy=f"nvidia-smi -q -i {card.index if card else 0} -d PERFORMANCE,CLOCK,POWER,PIDS",
+        **measured,
+    )

@@ -1,0 +1,32 @@
+"""CPUs: what the cgroup leaves of them, against what a run needs to feed its cards."""
+
+from __future__ import annotations
+
+from loradock.env_check.base import (
+    Check,
+    Finding,
+    Intent,
+    ok,
+    warning,
+)
+from loradock.facts import Facts
+from loradock.machine import Host
+
+PER_CARD = 2
+
+
+def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
+    """A process that steps and a loader that feeds it, for each card; one CPU is slow everywhere."""
+    needed = PER_CARD * max(1, len(facts.gpus))
+    if facts.cpus < needed:
+        what = f"{facts.cpus} of the CPUs may be used by this process, a run wants {needed}"
+        return [warning(what, remedy=f"docker run --cpus {needed} ...")]
+    return [ok(f"{facts.cpus} CPUs")]
+
+
+CHECK = Check(
+    name="processors",
+    group="system",
+    proves="The cgroup leaves two CPUs for each card: one steps, one feeds it.",
+    look=look,
+)

@@ -1,0 +1,95 @@
+"""What is wrong with Kubernetes manifests: schema, meaning, and the Pod Security Standard "restricted".
+
+To add a rule: a function `look(manifest)` that yields what it finds, by `field.found(what, remedy)`, in the file of its
+family; a `Rule` with its name, its sentence and its level in that file's table; a broken manifest in tests/kubernetes.
+A new family is a new file, and a line in GROUPS. No rule relies on what another one found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from loradock.errors import Problem
+from loradock.kubernetes.check import (
+    containers,
+    failure_policy,
+    health,
+    jobs,
+    meeting,
+    names,
+    places,
+    quantities,
+    references,
+    rendezvous,
+    run_config,
+    scheduling,
+    schema,
+    security_baseline,
+    security_restricted,
+    services,
+    values,
+    volumes,
+)
+from loradock.kubernetes.check.base import Manifest, Rule
+from loradock.kubernetes.check.fields import Level
+from loradock.kubernetes.check.reading import read_all
+
+LONGEST = 400
+
+GROUPS: dict[str, tuple[Rule, ...]] = {
+    "The schema, and single values": schema.RULES + values.RULES,
+    "Names": names.RULES + references.RULES,
+    "Containers": containers.RULES + quantities.RULES,
+    "Volumes": volumes.RULES,
+    "The configuration": run_config.RULES + places.RULES,
+    "Starting and stopping": health.RULES,
+    "Jobs": jobs.RULES + failure_policy.RULES,
+    "Processes and nodes that meet": meeting.RULES + rendezvous.RULES,
+    "Services and nodes": services.RULES + scheduling.RULES,
+    "Pod Security: baseline": security_baseline.RULES,
+    "Pod Security: restricted": security_restricted.RULES,
+}
+RULES: tuple[Rule, ...] = tuple(rule for group in GROUPS.values() for rule in group)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding(Problem):
+    """A problem, the rule that found it ("yaml" for what cannot be read), and whether it is an error."""
+
+    rule: str
+    level: Level
+
+
+def problems(texts: Mapping[str, str], *, skip: Collection[str] = ()) -> list[Finding]:
+    """Everything that is wrong with the objects in the files, by file and line; `texts` has each file's by its name.
+
+    All files are looked at side by side, as they would be applied. `skip` names rules that are left out. Each finding's
+    `what` begins with the name of its rule. What cannot be read as YAML is an error as well: nothing is raised for any
+    text, and EnvironmentUnfit only where the schemas of Kubernetes are not installed.
+    """
+    manifests, unreadable = read_all(texts)
+    found = [Finding(**vars(problem), rule="yaml", level="error") for problem in unreadable]
+    found += (finding for manifest in manifests for finding in judge(manifest, skip=skip))
+    order = list(texts)
+    return sorted(found, key=lambda finding: (order.index(finding.file or ""), finding.line or 0))
+
+
+def judge(manifest: Manifest, *, skip: Collection[str] = ()) -> Iterator[Finding]:
+    """What each rule finds in one object, in the order of the table."""
+    for rule in RULES:
+        for found in dict.fromkeys(rule.look(manifest)) if rule.name not in skip else ():
+            yield Finding(
+                rule=rule.name,
+                level=found.level or rule.level,
+                what=_one_line(f"{rule.name}: {found.what}"),
+                file=manifest.file,
+                line=found.line or manifest.line(found.path),
+                hint=_one_line(found.remedy),
+            )
+
+
+def _one_line(text: str) -> str:
+    """The text, which may quote the manifest, as it can be shown: no control characters, and not without end."""
+    shown = "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+    return shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}..."

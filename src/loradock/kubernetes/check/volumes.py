@@ -1,0 +1,168 @@
+"""Rules on volumes and mounts: each fits the other, and /dev/shm holds what training puts into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from loradock.kubernetes.check.base import (
+    Manifest,
+    Pod,
+    Rule,
+    is_training,
+    resources,
+)
+from loradock.kubernetes.check.fields import Field, Found
+
+SHARED_MEMORY = "/dev/shm"
+_ADD_SHARED_MEMORY = "a volume emptyDir: {medium: Memory, sizeLimit: 8Gi}, mounted at /dev/shm"
+
+
+def _mounts(pod: Pod) -> list[Field]:
+    return [
+        mount for container in pod.containers for name in ("volumeMounts", "volumeDevices") for mount in container[name]
+    ]
+
+
+def _mounted(manifest: Manifest) -> Iterator[Found]:
+    for pod in manifest.pods:
+        known = {volume["name"].text for each in _laid_over(manifest, pod) for volume in each.spec["volumes"]}
+        for name in (mount["name"] for mount in _mounts(pod)):
+            if name.text and name.text not in known and (pod.beneath or not pod.is_partial):
+                remedy = f"there is {', '.join(sorted(known - {''}))}" if known else "add it to the pod's volumes"
+                yield name.found(f"is {name.text!r}, and the pod has no such volume", remedy)
+
+
+def _laid_over(manifest: Manifest, pod: Pod) -> list[Pod]:
+    """The pod, and what it is one with: the template beneath it, and other patches of that."""
+    if pod.beneath is None:
+        return [pod]
+    return [pod.beneath, *(each for each in manifest.pods if each.beneath is pod.beneath)]
+
+
+def _unused(manifest: Manifest) -> Iterator[Found]:
+    for pod in manifest.pods:
+        used = {mount["name"].text for mount in _mounts(pod)}
+        for name in (volume["name"] for volume in pod.spec["volumes"]):
+            if name.text and pod.main and name.text not in used and not pod.is_partial:
+                yield name.found(f"is {name.text!r}, which no container mounts", "mount it, or delete it")
+
+
+def _paths(manifest: Manifest) -> Iterator[Found]:
+    for container in (container for pod in manifest.pods for container in pod.containers):
+        seen: set[str] = set()
+        for path in (mount["mountPath"] for mount in container["volumeMounts"]):
+            plain = path.text.rstrip("/")
+            if plain and plain in seen:
+                yield path.found(f"is {path.text}, where another volume is mounted already", "give each its own path")
+            elif path.text and (":" in path.text or not path.text.startswith("/")):
+                yield path.found(f"is {path.text!r}, which is no absolute path", f"write /{path.text.replace(':', '')}")
+            seen.add(plain)
+
+
+def _sources(manifest: Manifest) -> Iterator[Found]:
+    for volume in (volume for pod in manifest.pods for volume in pod.spec["volumes"]):
+        sources = [name for name, field in volume.members if name != "name" and field]
+        if volume.members and len(sources) != 1:
+            what = f"names {' and '.join(sources)}" if sources else "says not what it is"
+            yield volume.found(what, "one of emptyDir, persistentVolumeClaim, configMap, secret, ...")
+
+
+def _keys(manifest: Manifest) -> Iterator[Found]:
+    """Keys of ConfigMaps and Secrets that the same file defines; what it does not define may be in the cluster."""
+    here = {
+        (other.kind, other.name): _keys_of(other) for other in manifest.beside if other.kind in ("ConfigMap", "Secret")
+    }
+    for pod in manifest.pods:
+        for kind, name, key in _uses(pod):
+            keys = here.get((kind, name.text))
+            if keys is not None and key.text and key.text not in keys:
+                remedy = f"it has {', '.join(sorted(keys)) or 'no keys'}"
+                yield key.found(f"is {key.text!r}, which the {kind} {name.text} beside it lacks", remedy)
+
+
+def _keys_of(manifest: Manifest) -> set[str]:
+    return {key for part in ("data", "binaryData", "stringData") for key, _ in manifest.root[part].members}
+
+
+def _uses(pod: Pod) -> Iterator[tuple[str, Field, Field]]:
+    """Each use of a key, as (kind, name, key)."""
+    for container in pod.containers:
+        for variable in container["env"]:
+            for kind in ("ConfigMap", "Secret"):
+                source = variable["valueFrom"][f"{kind[0].lower()}{kind[1:]}KeyRef"]
+                if source["optional"].value is not True:
+                    yield kind, source["name"], source["key"]
+    mounts = _mounts(pod)
+    for volume in pod.spec["volumes"]:
+        projected = list(volume.at("projected.sources"))
+        for source in (volume, *projected):
+            yield from _uses_of(source, mounts if source is volume else [], volume["name"].text)
+
+
+def _uses_of(source: Field, mounts: list[Field], volume: str) -> Iterator[tuple[str, Field, Field]]:
+    for kind, part, called in (("ConfigMap", source["configMap"], "name"), ("Secret", source["secret"], "secretName")):
+        name = part[called] or part["name"]
+        if not name or part["optional"].value is True:
+            continue
+        yield from ((kind, name, item["key"]) for item in part["items"])
+        if not part["items"]:
+            yield from ((kind, name, mount["subPath"]) for mount in mounts if mount["name"].text == volume)
+
+
+def _shared_memory(manifest: Manifest) -> Iterator[Found]:
+    for pod in manifest.pods:
+        if pod.is_partial:
+            continue
+        for container in (container for container in pod.main if is_training(container)):
+            mount = next(
+                (m for m in container["volumeMounts"] if m["mountPath"].text.rstrip("/") == SHARED_MEMORY), None
+            )
+            if mount is None:
+                what = "mounts nothing at /dev/shm, whose 64 MB loader workers and NCCL overflow"
+                yield container["volumeMounts"].found(what, _ADD_SHARED_MEMORY)
+                continue
+            volume = _volume(pod, mount["name"].text)
+            if volume is not None and volume.at("emptyDir.medium").text != "Memory":
+                yield (volume["emptyDir"] or volume).found(
+                    "is mounted at /dev/shm and lies on a disk", _ADD_SHARED_MEMORY
+                )
+
+
+def _shared_memory_size(manifest: Manifest) -> Iterator[Found]:
+    for pod in manifest.pods:
+        for container in pod.main:
+            limit = resources(container).at("limits.memory").amount
+            for mount in container["volumeMounts"]:
+                volume = _volume(pod, mount["name"].text)
+                empty = volume["emptyDir"] if volume is not None else Field(None)
+                size = empty["sizeLimit"].amount if empty["medium"].text == "Memory" else None
+                if size is not None and limit is not None and size > limit:
+                    what = f"is {empty['sizeLimit'].value}, more than the memory limit, which it counts against"
+                    yield empty["sizeLimit"].found(what, "make it smaller, or the memory limit larger")
+
+
+def _volume(pod: Pod, name: str) -> Field | None:
+    return next((volume for volume in pod.spec["volumes"] if volume["name"].text == name), None)
+
+
+RULES = (
+    Rule(name="mount-volume", says="Each mount names a volume of the pod.", look=_mounted),
+    Rule(name="volume-unused", says="Each volume is mounted.", look=_unused, level="warning"),
+    Rule(name="mount-path", says="Each mount of a container has an absolute path of its own.", look=_paths),
+    Rule(name="volume-source", says="Each volume says what it is, once.", look=_sources),
+    Rule(
+        name="key-reference",
+        says="A key of a ConfigMap or Secret that the file defines is there.",
+        look=_keys,
+    ),
+    Rule(
+        name="shared-memory",
+        says="What trains has memory at /dev/shm, more than the 64 MB of a container.",
+        look=_shared_memory,
+    ),
+    Rule(
+        name="shared-memory-size",
+        says="A volume in memory is not larger than the memory limit that it counts against.",
+        look=_shared_memory_size,
+    ),
+)

@@ -1,0 +1,57 @@
+"""The Job of a run: one pod, or one for each of several machines, and what follows when a pod fails."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loradock.kubernetes.container import RENDEZVOUS_PORT
+from loradock.kubernetes.pod_spec import metadata, template
+from loradock.kubernetes.policy import pod_failure_policy
+from loradock.kubernetes.workload import Workload
+
+
+def job_spec(workload: Workload, *, container: str, rendezvous: str | None, failures: int) -> dict[str, Any]:
+    """`failures`: how many failed pods the Job bears before it fails itself."""
+    content = {
+        "backoffLimit": failures,
+        "activeDeadlineSeconds": workload.deadline_seconds,
+        "ttlSecondsAfterFinished": workload.ttl_seconds,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": pod_failure_policy(container),
+        **indexed(workload),
+        "template": template(workload, container=container, rendezvous=rendezvous),
+    }
+    return {key: value for key, value in content.items() if value is not None}
+
+
+def indexed(workload: Workload) -> dict[str, Any]:
+    """One pod a machine with its number; nothing where there is one machine."""
+    if workload.nodes == 1:
+        return {}
+    return {"completionMode": "Indexed", "completions": workload.nodes, "parallelism": workload.nodes}
+
+
+def headless_service(workload: Workload) -> dict[str, Any]:
+    """Gives each pod of a Job a name before it is ready: the first one's is the rendezvous."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(workload),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {"batch.kubernetes.io/job-name": workload.name},
+            "ports": [{"name": "rendezvous", "port": RENDEZVOUS_PORT, "protocol": "TCP"}],
+        },
+    }
+
+
+def set_failure_policy(workload: Workload) -> dict[str, Any]:
+    """Of a JobSet: what the Job's own policy failed is over; anything else starts the whole set again."""
+    final = {"name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
+    return {"maxRestarts": workload.failures, "rules": [final]}
+
+
+def network() -> dict[str, Any]:
+    """Of a JobSet: it makes the headless service itself, which names pods before they are ready."""
+    return {"enableDNSHostnames": True, "publishNotReadyAddresses": True}

@@ -1,0 +1,230 @@
+"""The cards and their driver: what NVML, the driver's own library and the kernel's log say about them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import glob
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from loradock.facts import Gpu
+from loradock.machine.answers import CardState, DriverState
+from loradock.machine.gpu_sample import CardSampler
+from loradock.machine.gpu_state import state
+from loradock.machine.machine import Machine
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+NVIDIA, DISPLAY = "0x10de", "0x03"
+MODULE = re.compile(r"Kernel Module(?: for \w+)?\s+(\d+(?:\.\d+)+)")
+KERNEL_LOG_LINES = 100_000
+
+
+class Cards(Machine):
+    """NVIDIA cards of this machine, as this process may use them."""
+
+    def gpus(self) -> tuple[tuple[Gpu, ...], str | None]:
+        """The cards that this process may use, and the driver's version; () where none.
+
+        They are in the order that CUDA_VISIBLE_DEVICES gives them, its numbers counted along the PCI bus. CUDA counts
+        so too where CUDA_DEVICE_ORDER is PCI_BUS_ID, which a run sets unless the user has set it; else it puts what
+        it holds for the fastest card first. A partitioned card (MIG) counts as its first instance, and then as the
+        only card: CUDA sees no more of them. A card that does not answer is left out; `card_states` says so.
+        """
+        _, driver = self.nvml()
+        return tuple(unit.gpu for unit in self._chosen() if unit.gpu), driver.version
+
+    def chosen_states(self) -> tuple[CardState, ...]:
+        """The state of the card behind each of `gpus`, in the same order; asked once a process."""
+        return tuple(unit.card for unit in self._chosen())
+
+    def card_sampler(self, number: int) -> CardSampler | None:
+        """Something that asks the card behind `gpus()[number]` again and again; None where NVML does not answer."""
+        states = self.chosen_states()
+        if number >= len(states):
+            return None
+        import pynvml
+
+        return CardSampler.open(pynvml, states[number].index)
+
+    def _chosen(self) -> list[Unit]:
+        states, _ = self.nvml()
+        units = [unit for unit in _units(states, shared_bytes=self.memory_bytes()) if not unit.card.failure]
+        positions = visible([(unit.number, unit.uuid) for unit in units], self.environ.get(VISIBLE))
+        whole = [units[position] for position in positions if units[position].gpu]
+        return [unit for unit in whole if unit.gpu and " MIG " in unit.gpu.name][:1] or whole
+
+    def card_states(self, *, afresh: bool = False) -> tuple[CardState, ...]:
+        """Every card that NVML shows, in the order of the PCI bus; asked once a process unless `afresh`."""
+        states, _ = self.nvml(afresh=afresh)
+        return seen_through(states, self.environ)
+
+    def nvml(self, *, afresh: bool = False) -> tuple[tuple[CardState, ...], DriverState]:
+        """All that NVML says: every card, whatever this process may use of them, and what it says of the driver.
+
+        What is asked `afresh` is not kept: the first look stays that of a process which has taken no memory yet.
+        """
+        return _asked.__wrapped__() if afresh else _asked()
+
+    def driver(self) -> DriverState:
+        """The driver: its module, its libraries and its devices; asked once a process."""
+        return _driver()
+
+    def kernel_log(self) -> tuple[str, ...] | None:
+        """The kernel's messages, the oldest first; None where this user may not read them."""
+        try:
+            log = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            return None
+        lines: list[str] = []
+        try:
+            while len(lines) < KERNEL_LOG_LINES:
+                try:
+                    lines.append(os.read(log, 8192).decode(errors="replace").partition(";")[2].splitlines()[0])
+                except BrokenPipeError:  # the kernel overwrote what came next: go on with what is left
+                    continue
+                except BlockingIOError:
+                    break
+                except OSError:
+                    return None
+        finally:
+            os.close(log)
+        return tuple(lines)
+
+
+def visible(names: Sequence[tuple[str, str]], wanted: str | None) -> list[int]:
+    """Positions of the cards that CUDA_VISIBLE_DEVICES leaves, in its order.
+
+    `names` holds each card's number and UUID. As in CUDA, an entry is a number or the beginning of a UUID, the first
+    entry that names no card ends the list, and one that names a card again leaves none at all.
+    """
+    if wanted is None:
+        return list(range(len(names)))
+    found: list[int] = []
+    for entry in (part.strip() for part in wanted.split(",")):
+        match = [i for i, (number, uuid) in enumerate(names) if entry and (entry == number or uuid.startswith(entry))]
+        if not match:
+            break
+        found.append(match[0])
+    return found if len(set(found)) == len(found) else []
+
+
+def seen_through(states: Sequence[CardState], environ: Mapping[str, str]) -> tuple[CardState, ...]:
+    """The states, with `is_visible` as this environment has it."""
+    units = _units(states, shared_bytes=0)
+    left = visible([(unit.number, unit.uuid) for unit in units], environ.get(VISIBLE))
+    indexes = {units[position].card.index for position in left}
+    return tuple(replace(each, is_visible=each.index in indexes) for each in states)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """What CUDA could see: a whole card, or an instance of a divided one; `gpu` is None where CUDA would not see it.
+
+    `number` counts the cards that this process is permitted, as CUDA does; `card.index` counts them all.
+    """
+
+    number: str
+    card: CardState
+    uuid: str
+    gpu: Gpu | None
+
+
+def _units(states: Sequence[CardState], *, shared_bytes: int) -> list[Unit]:
+    """The cards permitted here, divided ones by their instances; one without memory of its own shares the machine's."""
+    units: list[Unit] = []
+    for place, card in enumerate(card for card in states if card.is_permitted):
+        number = str(place)
+        if card.mig_instances and card.capability:
+            for each in card.mig_instances:
+                gpu = Gpu(name=each.name, memory_bytes=each.memory_bytes, capability=card.capability)
+                units.append(Unit(number=number, card=card, uuid=each.uuid, gpu=gpu))
+        else:
+            units.append(Unit(number=number, card=card, uuid=card.uuid or "?", gpu=_whole(card, shared_bytes)))
+    return units
+
+
+def _whole(card: CardState, shared_bytes: int) -> Gpu | None:
+    if card.is_mig or card.name is None or card.capability is None:
+        return None
+    memory = shared_bytes if card.memory_bytes is None else card.memory_bytes
+    taken = 0 if card.memory_bytes is None else card.used_bytes or 0
+    return Gpu(name=card.name, memory_bytes=memory, capability=card.capability, taken_bytes=taken)
+
+
+@functools.lru_cache(maxsize=1)
+def _asked() -> tuple[tuple[CardState, ...], DriverState]:
+    """All cards, and what NVML says of itself. Kept for the life of the process: an answer can take a second."""
+    try:
+        import pynvml
+    except ImportError:
+        return (), DriverState(nvml_failure="the Python package nvidia-ml-py is not installed")
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as failure:
+        return (), DriverState(nvml_failure=str(failure), nvml_library=_told(pynvml.nvmlSystemGetNVMLVersion))
+    try:
+        states = tuple(state(pynvml, index) for index in range(_told(pynvml.nvmlDeviceGetCount) or 0))
+        return states, DriverState(
+            version=_told(pynvml.nvmlSystemGetDriverVersion), nvml_library=_told(pynvml.nvmlSystemGetNVMLVersion)
+        )
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _told(question: Callable[[], Any]) -> Any:
+    """What NVML answers, or None where it does not."""
+    import pynvml
+
+    try:
+        return question()
+    except pynvml.NVMLError:
+        return None
+
+
+@functools.lru_cache(maxsize=1)
+def _driver() -> DriverState:
+    _, told = _asked()
+    cuda, failure, library = _cuda_library()
+    return replace(
+        told,
+        cuda=cuda,
+        cuda_failure=failure,
+        cuda_library=library,
+        module=module_version(Machine().read_text("/proc/driver/nvidia/version") or ""),
+        devices=tuple(_nvidia_devices()),
+        nodes=tuple(sorted(glob.glob("/dev/nvidia[0-9]*")) + glob.glob("/dev/dxg")),
+    )
+
+
+def module_version(text: str) -> str | None:
+    """The version of the kernel module in the text of /proc/driver/nvidia/version."""
+    found = MODULE.search(text)
+    return found[1] if found else None
+
+
+def _cuda_library() -> tuple[int | None, str | None, str | None]:
+    """The CUDA that libcuda.so.1 speaks, why it is not known, and the file of the library. Starts no context."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError as failure:
+        return None, str(failure), None
+    paths = re.findall(r"\S*/libcuda\.so\S*", Machine().read_text("/proc/self/maps") or "")
+    version = ctypes.c_int(0)
+    code = library.cuDriverGetVersion(ctypes.byref(version))
+    path = os.path.realpath(paths[0]) if paths else None
+    return (version.value, None, path) if code == 0 else (None, f"cuDriverGetVersion returned {code}", path)
+
+
+def _nvidia_devices() -> Iterator[str]:
+    """PCI addresses of NVIDIA's graphics devices; its sound devices and switches are none."""
+    machine = Machine()
+    for folder in sorted(glob.glob("/sys/bus/pci/devices/*")):
+        vendor, kind = (machine.read_text(f"{folder}/{name}") or "" for name in ("vendor", "class"))
+        if vendor.strip() == NVIDIA and kind.startswith(DISPLAY):
+            yield os.path.basename(folder)

@@ -1,0 +1,85 @@
+"""Gathers `Facts` through a host: the limits of this process's cgroup, the cards it may use, the packages it has."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from loradock.errors import EnvironmentUnfit
+from loradock.facts import Facts
+from loradock.machine import Host
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "trl",
+    "peft",
+    "bitsandbytes",
+    "accelerate",
+    "datasets",
+    "tokenizers",
+    "safetensors",
+    "triton",
+    "liger-kernel",
+    "flash-attn",
+    "protobuf",
+    "numpy",
+    "loradock",
+)
+
+
+def gather(host: Host) -> Facts:
+    """Look at the machine once; takes milliseconds and imports no torch."""
+    gpus, driver = host.gpus()
+    versions = {name: host.package_version(name) for name in PACKAGES}
+    return Facts(
+        platform=host.platform(),
+        python=host.python(),
+        cpus=cpu_limit(host),
+        memory_bytes=memory_limit(host),
+        in_container=host.exists("/.dockerenv")
+        or host.exists("/run/.containerenv")
+        or "KUBERNETES_SERVICE_HOST" in host.environ,
+        gpus=gpus,
+        driver=driver,
+        packages={name: version for name, version in versions.items() if version},
+        world_size=of_launcher(host, "WORLD_SIZE", default=1),
+        rank=of_launcher(host, "RANK", default=0),
+        local_rank=of_launcher(host, "LOCAL_RANK", default=0),
+        local_world_size=of_launcher(host, "LOCAL_WORLD_SIZE", default=0) or None,
+        git_commit=git_commit(host),
+        lock_sha256=lock_sha256(host),
+    )
+
+
+def of_launcher(host: Host, name: str, *, default: int) -> int:
+    """A whole number that torchrun sets; EnvironmentUnfit where something else stands there."""
+    text = host.environ.get(name, str(default))
+    if not text.isdecimal():
+        raise EnvironmentUnfit(f"{name} is {text!r}, not a whole number", hint=f"unset {name}, or start with torchrun")
+    return int(text)
+
+
+def cpu_limit(host: Host) -> int:
+    """CPUs of this cgroup and those above it (v1 and v2), at most those that the scheduler allows; at least 1."""
+    return max(1, int(min([host.cpus_allowed(), *host.cpu_quotas()])))
+
+
+def memory_limit(host: Host) -> int:
+    """Memory of this cgroup and those above it in bytes (v1 and v2), at most the machine's."""
+    limits = host.cgroup_values("memory", v2="memory.max", v1="memory.limit_in_bytes")
+    return min([host.memory_bytes(), *limits])
+
+
+def git_commit(host: Host) -> str | None:
+    """The commit of the checkout that loradock runs from, or the one baked into the image; None elsewhere."""
+    if baked := host.environ.get("LORADOCK_COMMIT"):
+        return baked
+    return host.output_of(["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"])
+
+
+def lock_sha256(host: Host) -> str | None:
+    """The sha256 of the lock that the environment was made from; None where no lock lies beside the package."""
+    lock = host.environ.get("LORADOCK_LOCK") or str(Path(__file__).parents[3] / "docker" / "requirements.lock")
+    text = host.read_text(lock)
+    return hashlib.sha256(text.encode()).hexdigest() if text else None

@@ -1,0 +1,142 @@
+"""Seconds that an optimiser step of a plan is expected to take, for either engine, by what takes them.
+
+The passes come from the speed model, evaluations from arithmetic, and checkpoints and the host's time from this
+project's own measurements. They are to be compared with one another, not with a clock.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from loradock.facts import DataFacts
+from loradock.plan import plan as plans
+from loradock.plan import throughput
+from loradock.plan.context import ROW_SPREAD, Question
+from loradock.plan.knobs.cadence import FORWARD_SHARE
+from loradock.plan.memory.fast import Shape
+from loradock.plan.memory.widths import widths
+from loradock.plan.trials.base import Baseline
+
+HOST = "measured: bench/results/host/dispatch.md"
+SAVING = "measured: bench/results/checkpoint.md"
+PEFT_CHECKPOINTED_SECONDS = (0.2571 - 0.1307) / 32
+"""What a layer that is computed again costs the host beyond a plain one."""
+PEFT_FORWARD_KERNELS_SHARE = 96 / 314
+SAVING_SECONDS, SAVING_SECONDS_A_BYTE = 0.034, (1.039 - 0.041) / 298_500_000
+"""Of one checkpoint, on a shared CPU with a disk of its own."""
+CHECKPOINT_BYTES_A_WEIGHT = 12
+"""float32 value and two moments."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Mean seconds of an optimiser step: its `passes`, and what `evaluation` and `saving` add over their cadence.
+
+    `host` of them are waiting for the host to launch kernels.
+    """
+
+    passes: float
+    host: float
+    evaluation: float
+    saving: float
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step, all in all."""
+        return self.passes + self.evaluation + self.saving
+
+
+def has_rates(baseline: Baseline) -> bool:
+    """Whether the model knows the speed of the plan's products: of 16-bit ones on a CPU only the processor knows."""
+    return baseline.plan.value("device") == "cuda" or baseline.plan.value("compute_dtype") == "float32"
+
+
+def tokens_per_second(baseline: Baseline) -> float:
+    """Real tokens a second of one process, evaluations and checkpoints counted: what gains are ratios of."""
+    return question_of(baseline).step_tokens / predicted(baseline).step
+
+
+def predicted(baseline: Baseline) -> Prediction:
+    """The prediction for a plan on its machine."""
+    question = question_of(baseline)
+    device, host = _fast(baseline, question) if question.is_fast else _peft(question)
+    waiting = max(0.0, host - device)
+    cadence, passes = question.decided["cadence"], device + waiting
+    forward = passes * FORWARD_SHARE * question.data.validation_rows / question.config.train.global_batch
+    adapters = question.model.adapter_parameters(question.config.lora.rank)
+    saving = SAVING_SECONDS + SAVING_SECONDS_A_BYTE * CHECKPOINT_BYTES_A_WEIGHT * adapters
+    return Prediction(
+        passes=passes,
+        host=waiting,
+        evaluation=forward / cadence["evaluate"] if cadence["evaluate"] else 0.0,
+        saving=saving / cadence["save"],
+    )
+
+
+def question_of(baseline: Baseline) -> Question:
+    """The question that the baseline's plan answered, with all its answers."""
+    plan = baseline.plan
+    return Question(
+        config=baseline.config,
+        facts=baseline.facts,
+        model=plan.model,
+        data=plan.data,
+        decided={decision.name: decision.value for decision in plan.decisions},
+    )
+
+
+def padded_tokens(data: DataFacts, rows: int) -> float:
+    """Tokens of the longest of `rows` rows drawn at random, which all of them are padded to.
+
+    The mean of the maximum of exponential draws (mean x the harmonic number), its spread scaled to that assumed of rows
+    (`ROW_SPREAD`): twice the mean for 8 rows.
+    """
+    harmonic = sum(1 / count for count in range(1, rows + 1))
+    return min(float(data.longest_tokens), data.mean_tokens * (1 + ROW_SPREAD * (harmonic - 1)))
+
+
+def _fast(baseline: Baseline, question: Question) -> tuple[float, float]:
+    """Seconds of the device and of the host."""
+    rate = plans.tokens_per_second(baseline.plan, baseline.config, facts=baseline.facts)
+    device = question.step_tokens / rate
+    decided, layers = question.decided, question.model.layers
+    if not question.on_gpu or decided["cuda_graphs"]:
+        return device, 0.0
+    budget = decided["micro_batch"] * question.row_tokens
+    passes = question.passes(budget)
+    shape = Shape(tokens=budget, checkpointed=decided["checkpointed_layers"], cached=decided["cached_layers"])
+    return device, passes * throughput.fast_host_seconds(layers, shape)
+
+
+def _peft(question: Question) -> tuple[float, float]:
+    """The same for the TRL engine. The model has full checkpointing: without it the second forward is taken off."""
+    decided, data = question.decided, question.data
+    wide = widths(question.model, rank=question.config.lora.rank)
+    if decided["packing"]:
+        passes = decided["accumulation"]
+        slots = question.step_tokens / passes
+        attended = data.mean_tokens if decided["attention"] == "flash_attention_2" else 2 * slots  # a mask hides, only
+    else:
+        rows = min(decided["micro_batch"], question.samples_per_rank)
+        passes = math.ceil(question.samples_per_rank / rows)
+        attended = padded_tokens(data, rows)
+        slots = question.samples_per_rank / passes * attended
+    parts = throughput.peft_seconds(
+        wide,
+        padded_tokens=slots,
+        rows=throughput.Rows(mean_tokens=attended, supervised_share=1.0),
+        rates=question.rates,
+        dtype=decided["compute_dtype"],
+    )
+    parts.pop("waiting for the host")
+    host = throughput.PEFT_HOST_SECONDS_A_LAYER * wide.layers if question.on_gpu else 0.0
+    if question.config.model.quantization == "none":
+        parts["dequantise"] = 0.0
+    if not decided["checkpointing"]:
+        copies = throughput.PEFT_FORWARD_COPIES / (2 * throughput.PEFT_FORWARD_COPIES + throughput.PEFT_BACKWARD_COPIES)
+        second = {"products": 1 / 3, "dequantise": 1 / 3, "attention": 1 / 4.5, "traffic": copies}
+        second["kernels"] = PEFT_FORWARD_KERNELS_SHARE
+        parts = {name: seconds * (1 - second.get(name, 0.0)) for name, seconds in parts.items()}
+        host = max(0.0, host - PEFT_CHECKPOINTED_SECONDS * wide.layers)
+    return passes * sum(parts.values()), passes * host

@@ -1,0 +1,66 @@
+"""Changes taken together: the plan with all of them at once against the plan as asked, never gains multiplied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from loradock.plan.audit.findings import Finding, considered
+from loradock.plan.audit.gain import Gain, gain
+from loradock.plan.audit.prediction import predicted
+from loradock.plan.trials.base import Baseline, Trial
+from loradock.plan.trials.changed import AtLength, changed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Total:
+    """What several changes give together; `after` is the baseline with all of them, None where there is none."""
+
+    trials: tuple[Trial, ...]
+    gain: Gain
+    after: Baseline | None
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """What `--set` takes."""
+        return tuple(setting for trial in self.trials for setting in trial.settings)
+
+
+def together(
+    baseline: Baseline,
+    findings: Sequence[Finding],
+    *,
+    is_wanted: Callable[[Finding], bool],
+    at_length: AtLength | None,
+) -> Total:
+    """Take the best wanted finding, look again at what is left on the table then, until nothing is.
+
+    `findings` are those of the baseline, in order. What was set once is not set again; whatever is taken fits.
+    """
+    taken: list[Trial] = []
+    now = baseline
+    while (trial := _best(findings, taken, is_wanted=is_wanted)) is not None:
+        taken.append(trial)
+        now = changed(now, trial.settings, at_length=at_length)
+        findings, _ = considered(now, at_length=at_length)
+    nothing = Gain(low=1.0, high=1.0, source="nothing is left")
+    return Total(trials=tuple(taken), gain=gain(baseline, now) if taken else nothing, after=now if taken else None)
+
+
+def _best(findings: Sequence[Finding], taken: Sequence[Trial], *, is_wanted: Callable[[Finding], bool]) -> Trial | None:
+    """The first that is wanted and whose keys are free."""
+    used = {key_of(setting) for each in taken for setting in each.settings}
+    for each in findings:
+        if is_wanted(each) and not used & {key_of(setting) for setting in each.trial.settings}:
+            return each.trial
+    return None
+
+
+def run_seconds(baseline: Baseline) -> float:
+    """Seconds of all steps of the run."""
+    return predicted(baseline).step * baseline.plan.value("steps")
+
+
+def key_of(setting: str) -> str:
+    """The key of KEY=VALUE."""
+    return setting.partition("=")[0]

@@ -1,0 +1,295 @@
+"""The types of a decision: what was decided for a run, and why.
+
+An optimisation is one pure module with a `decide(question) -> Decision`. It reads what the user asked, what the
+machine, the model and the data are, and what was decided before it; it never touches the machine. What it decides
+is carried out in the engine and in `model/`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from loradock.config.schema import RunConfig
+from loradock.errors import ConfigError
+from loradock.facts import DataFacts, Facts, ModelFacts
+from loradock.plan import (
+    gpu_table,
+    memory,
+    obstacles,
+    pass_shape,
+    throughput,
+)
+from loradock.plan.memory import sharded
+from loradock.plan.memory.fast import FastMemory, Setting, Shape
+from loradock.plan.pass_shape import Choice, Limits
+
+MEMORY_SHARE = 0.9
+CPU_CACHE_SHARE = 0.25
+"""Of the memory of a CPU, for dense weights: other programs live there, too."""
+GPU_ROWS = 8
+GPU_TOKENS = 16_384
+"""Where any card is busy: dequantising costs 1.3 % of a pass of a 7B model on an H200, launches less, packs are 99 %
+full. Beyond it memory buys nothing."""
+CPU_TOKENS = 4_096
+PACKED_SHARE = 0.95
+"""How full packs are that samples fill in order: 97 % at 4 096 tokens was measured on rows of 166."""
+ROW_SPREAD = 0.75
+"""Assumed: the standard deviation of rows' lengths over their mean, as instruction data have it."""
+FULL_STEP = 1.6
+"""Standard deviations above the mean that a full step has: 95 % of all steps are smaller."""
+FIRST_FLASH = (8, 0)
+SHARDED = ("fsdp", "zero2", "zero3")
+"""Ways to share a model in which something of it is cut among the processes."""
+UNKNOWN_CARD = "a100-40"
+"""A card that is not in the table is taken to relate products, traffic and launches as this one does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """One thing that a run decided: its name, the value (JSON-able), and the reason in a sentence."""
+
+    name: str
+    value: Any
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Everything that a decision may look at. `decided` maps a name to the value decided before."""
+
+    config: RunConfig
+    facts: Facts
+    model: ModelFacts
+    data: DataFacts
+    decided: Mapping[str, Any]
+
+    @property
+    def on_gpu(self) -> bool:
+        """True where the run uses a card."""
+        return self.decided["device"] == "cuda"
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the device that the run may plan with."""
+        if not self.on_gpu:
+            return int(self.facts.memory_bytes // self.facts.processes_here * MEMORY_SHARE)
+        gpu = self.facts.gpu
+        return int((gpu.memory_bytes - gpu.taken_bytes) * MEMORY_SHARE)
+
+    @property
+    def runtime_bytes(self) -> int:
+        """What the process has on its device beside tensors: measured on a GPU that is there, else assumed."""
+        if not self.on_gpu:
+            return memory.CPU_RUNTIME_BYTES
+        measured = self.facts.gpu.runtime_bytes
+        return memory.RUNTIME_BYTES if measured is None else measured
+
+    @property
+    def samples_per_rank(self) -> int:
+        """Samples of an optimiser step that fall to one process."""
+        return math.ceil(self.config.train.global_batch / self.facts.world_size)
+
+    @property
+    def row_tokens(self) -> int:
+        """Tokens of a row that a micro-batch has to hold: the longest there is, packed the longest allowed."""
+        return self.data.limit_tokens if self.decided["packing"] else self.data.longest_tokens
+
+    @property
+    def useful_rows(self) -> int:
+        """Rows of a micro-batch beyond which there is nothing left to put in, or the device is busy anyway."""
+        most = self.samples_per_rank
+        if self.decided["packing"]:
+            fullest = self.fullest if self.is_fast else 1.0
+            most = min(most, math.ceil(most * self.data.mean_tokens * fullest / self.row_tokens))
+        busy_tokens = GPU_TOKENS if self.on_gpu else CPU_TOKENS
+        return max(1, min(most, busy_tokens // self.row_tokens))
+
+    def expected_bytes(
+        self, *, micro_batch: int, checkpointing: bool | int, optimizer: str, cached_layers: int = 0
+    ) -> dict[str, int]:
+        """Bytes by component for a pass of `micro_batch` rows as long as the longest there can be.
+
+        `checkpointing`: all layers, none, or for the fast and the sharded engine how many.
+        """
+        if self.decided.get("parallel") in SHARDED:
+            batch = memory.trl.Batch(rows=micro_batch, length=self.row_tokens, is_packed=self.decided["packing"])
+            setting = self.sharded_setting(checkpointing, optimizer=optimizer)
+            return sharded.parts(self.model, batch, setting=setting, sharing=self.sharing)
+        if self.is_fast:
+            layers = self.model.layers * checkpointing if isinstance(checkpointing, bool) else checkpointing
+            shape = Shape(tokens=micro_batch * self.row_tokens, checkpointed=layers, cached=cached_layers)
+            return self.fast_memory.parts(shape)
+        return memory.trl.expected(
+            self.model,
+            memory.trl.Batch(rows=micro_batch, length=self.row_tokens, is_packed=self.decided["packing"]),
+            quantization=self.config.model.quantization,
+            double_quant=self.config.model.double_quant,
+            dtype=self.decided["compute_dtype"],
+            rank=self.config.lora.rank,
+            optimizer=optimizer,
+            checkpointing=bool(checkpointing),
+            attention=self.decided["attention"],
+            has_dropout=self.config.lora.dropout > 0,
+            runtime_bytes=self.runtime_bytes,
+            on_gpu=self.on_gpu,
+        )
+
+    @property
+    def sharing(self) -> sharded.Sharing:
+        """How the processes share the model."""
+        decided = self.decided
+        return sharded.Sharing(
+            mode=decided["parallel"], processes=self.facts.world_size, cpu_offload=bool(decided.get("cpu_offload"))
+        )
+
+    def sharded_setting(self, checkpointing: bool | int, *, optimizer: str) -> sharded.Setting:
+        """How the memory model of a shared model takes this question."""
+        asked = self.config.model
+        layers = self.model.layers * checkpointing if isinstance(checkpointing, bool) else checkpointing
+        return sharded.Setting(
+            quantization=asked.quantization,
+            double_quant=asked.double_quant,
+            dtype=self.decided["compute_dtype"],
+            rank=self.config.lora.rank,
+            optimizer=optimizer,
+            checkpointed=layers,
+            attention=self.decided.get("attention", "sdpa"),
+            has_dropout=self.config.lora.dropout > 0,
+            runtime_bytes=self.runtime_bytes,
+        )
+
+    def smallest_bytes(self, *, mode: str, cpu_offload: bool) -> dict[str, int]:
+        """Bytes by component of the least that a process needs when they share the model by `mode`.
+
+        One row, all layers computed again, where nothing else was asked for. What is decided later is taken as it
+        would be.
+        """
+        train = self.config.train
+        is_fast = mode == "ddp" and self.config.engine != "trl" and not obstacles.of_fast(self.config, self.model)
+        guess = {
+            "parallel": mode,
+            "cpu_offload": cpu_offload,
+            "engine": "fast" if is_fast else "sharded" if mode == "fsdp" else "trl",
+            "packing": is_fast if train.packing == "auto" else train.packing,
+            "attention": "flash_attention_2" if self.on_gpu and "flash-attn" in self.facts.packages else "sdpa",
+        }
+        other = replace(self, decided={**self.decided, **guess})
+        is_paged = mode == "ddp" and self.on_gpu and not is_fast and train.optimizer == "auto"
+        optimizer = "adamw_fused" if train.optimizer == "auto" else train.optimizer
+        return other.expected_bytes(
+            micro_batch=1 if train.micro_batch == "auto" else train.micro_batch,
+            checkpointing=True if train.checkpointing == "auto" else self.asked_layers(train.checkpointing),
+            optimizer="paged_adamw_8bit" if is_paged else optimizer,
+        )
+
+    def host_bytes(self, *, mode: str) -> int:
+        """Host memory of a process whose part of the model lives there."""
+        setting = self.sharded_setting(True, optimizer="adamw_fused")
+        sharing = sharded.Sharing(mode=mode, processes=self.facts.world_size, cpu_offload=True)
+        return sharded.host_bytes(self.model, setting=setting, sharing=sharing)
+
+    @property
+    def is_fast(self) -> bool:
+        """True where the fast engine trains."""
+        return self.decided.get("engine") == "fast"
+
+    @property
+    def fast_memory(self) -> FastMemory:
+        """The memory model of the fast engine for this question."""
+        asked, dtype = self.config.model, self.decided["compute_dtype"]
+        setting = Setting(
+            quantization=asked.quantization,
+            double_quant=asked.double_quant,
+            dtype=dtype,
+            rank=self.config.lora.rank,
+            on_gpu=self.on_gpu,
+            has_flash=self.has_flash,
+            longest_tokens=self.data.longest_tokens,
+            mean_tokens=self.data.mean_tokens,
+            runtime_bytes=self.runtime_bytes,
+        )
+        return FastMemory(self.model, setting)
+
+    @property
+    def has_flash(self) -> bool:
+        """Whether FlashAttention-2's kernels serve the fast engine: torch's own have no softcap, flash-attn's have."""
+        if not self.on_gpu or self.facts.gpu.capability < FIRST_FLASH or self.decided["compute_dtype"] == "float32":
+            return False
+        return not self.model.capped_heads or self.decided["attention"] == "flash_attention_2"
+
+    @property
+    def limits(self) -> Limits:
+        """What the shape of the fast engine's passes keeps to."""
+        train, cached = self.config.train, self.config.model.cache_weights
+        return Limits(
+            memory_bytes=self.memory_bytes,
+            cache_bytes=self.memory_bytes if self.on_gpu else int(self.memory_bytes * CPU_CACHE_SHARE),
+            checkpointed=None if train.checkpointing == "auto" else self.asked_layers(train.checkpointing),
+            cached=None if cached == "auto" else cached,
+        )
+
+    def asked_layers(self, checkpointing: bool | int) -> int:
+        """How many layers `train.checkpointing` asks for; ConfigError where there are not so many."""
+        layers = self.model.layers
+        if isinstance(checkpointing, bool):
+            return layers * checkpointing
+        if checkpointing > layers:
+            raise ConfigError(
+                f"train.checkpointing is {checkpointing}, and {self.model.name} has {layers} layers",
+                hint=f"--set train.checkpointing={layers} (true), or less",
+            )
+        return checkpointing
+
+    def fast_choice(self) -> Choice | None:
+        """The shape of the fast engine's passes that is fastest of those that fit; None where none does."""
+        asked = self.config.train.micro_batch
+        return pass_shape.choose(
+            self.fast_memory,
+            rows=range(1, self.useful_rows + 1) if asked == "auto" else (asked,),
+            row_tokens=self.row_tokens,
+            step_tokens=self.step_tokens,
+            limits=self.limits,
+            data=self.rows,
+            rates=self.rates,
+        )
+
+    @property
+    def step_tokens(self) -> float:
+        """Tokens of an optimiser step that fall to one process, in the mean."""
+        return self.samples_per_rank * self.data.mean_tokens
+
+    def passes(self, budget: int) -> int:
+        """Micro-steps of `budget` tokens at most that a full optimiser step takes."""
+        return max(1, math.ceil(self.step_tokens * self.fullest / budget))
+
+    @property
+    def rows(self) -> throughput.Rows:
+        """What the time of a pass hangs on, of the data."""
+        data = self.data
+        learned = data.supervised_tokens / max(1, data.tokens)
+        return throughput.Rows(mean_tokens=data.mean_tokens, supervised_share=learned, fullest=self.fullest)
+
+    @property
+    def fullest(self) -> float:
+        """Tokens of a full optimiser step over those of a mean one: packs are not quite full, and rows differ."""
+        beyond_mean = self.data.longest_tokens / max(1.0, self.data.mean_tokens) - 1
+        full_step = FULL_STEP * ROW_SPREAD / math.sqrt(self.samples_per_rank)
+        return 1 + min(1.0, beyond_mean / ROW_SPREAD) * max(1 / PACKED_SHARE - 1, full_step)
+
+    @property
+    def rates(self) -> throughput.Rates:
+        """What the device is assumed to sustain."""
+        if not self.on_gpu:
+            return throughput.CPU
+        return throughput.rates_of(gpu_table.known_as(self.facts.gpu.name) or gpu_table.named(UNKNOWN_CARD))
+
+
+Decide = Callable[[Question], Decision]
+
+
+def asked(name: str, value: Any) -> Decision:
+    """A decision that the user took."""
+    return Decision(name=name, value=value, why="asked for")

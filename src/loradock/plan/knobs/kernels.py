@@ -1,0 +1,30 @@
+"""Which elementwise kernels the fast engine computes with: Triton's on a card, plain torch elsewhere."""
+
+from __future__ import annotations
+
+from loradock.errors import ConfigError
+from loradock.plan.context import Decision, Question, asked
+
+NAME = "kernels"
+
+
+def decide(question: Question) -> Decision:
+    """triton, torch, or none where the fast engine does not train. Raises ConfigError for triton without a card."""
+    wanted = question.config.model.kernels
+    if not question.is_fast:
+        idle = f", so model.kernels={wanted} has no effect" if wanted != "auto" else ""
+        return Decision(
+            name=NAME,
+            value="none",
+            why=f"the {question.decided['engine']} engine computes with the model's own modules{idle}",
+        )
+    if wanted == "triton" and not question.on_gpu:
+        raise ConfigError(
+            f"model.kernels is triton, which needs a card, and the device is {question.decided['device']}",
+            hint="--set model.kernels=auto",
+        )
+    if wanted != "auto":
+        return asked(NAME, wanted)
+    if question.on_gpu:
+        return Decision(name=NAME, value="triton", why="fused for the card")
+    return Decision(name=NAME, value="torch", why="Triton needs a card")

@@ -1,0 +1,21 @@
+"""CPU threads of this process. Fixed by the plan, so that a rerun adds up in the same order on any day."""
+
+from loradock.plan.context import Decision, Question
+
+SMALL_HIDDEN = 512
+GPU_THREADS = 4
+
+
+def decide(question: Question) -> Decision:
+    """One for a tiny model on a CPU; its share of the cores for a larger one; a few where a GPU does the work."""
+    share = max(1, question.facts.cpus // question.facts.processes_here)
+    if question.on_gpu:
+        return Decision(
+            name="threads", value=min(GPU_THREADS, share), why=f"the GPU does the work; {share} CPU(s) a process"
+        )
+    if question.model.hidden < SMALL_HIDDEN:
+        why = "an operation of so small a model takes microseconds: waiting for a second thread would cost more"
+        return Decision(name="threads", value=1, why=why)
+    return Decision(
+        name="threads", value=share, why=f"{question.facts.cpus} CPUs for {question.facts.processes_here} process(es)"
+    )

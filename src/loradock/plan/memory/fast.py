@@ -1,0 +1,244 @@
+"""Bytes that the fast engine needs on its device, by component, for any shape of its micro-batches. Pure arithmetic.
+
+Read from the engine's own code (`engine/fast/layer.py` says what a layer keeps) and held against the live bytes of real
+micro-steps; see docs/memory.md. For a token of hidden size h, with a = all query heads, p = queries, keys and values,
+I = the MLP's inner size and r = the ranks of all adapters of a layer, in elements of the compute dtype:
+
+    a plain layer keeps      2 h + p + a + 2 I + r, and in float32 two norms' rstd and a log-sum-exp a head
+    a checkpointed one       h, its input; the one that is computed again is whole for that time
+    in flight, beyond that   the gradient h, and the widest moment of one layer's forward or backward, or the head's
+
+The last layers are the plain ones, so the peak is at the head or in the last layer's backward, where all the others
+still hold what they keep. Evaluation keeps nothing, but has two layers at hand at a time, or one and the head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loradock.facts import ModelFacts
+from loradock.plan.memory.base import BYTES, RUNTIME_BYTES, weight_bytes
+from loradock.plan.memory.widths import Widths, widths
+
+FLOAT = 4
+SCALE_BYTES_A_WEIGHT = 4 / 64
+"""The expanded float32 scale of each NF4 block of 64 weights; see `engine.fast.weights`."""
+ADAPTER_BYTES = 8
+"""float32 value and gradient of an adapter's weight."""
+OPTIMIZER_BYTES = 8
+"""Two float32 moments of AdamW."""
+BATCH_BYTES_A_TOKEN = 40
+"""ids 8, positions 4, and for a supervised position rows 8, slots 8, targets 8, weights 4."""
+LOGIT_CHUNK_BYTES = 256 << 20
+LEAST_LOGIT_ROWS = 128
+HEAD_END_HIDDEN = 6
+"""Tensors of hidden states at the end of the head: two more gradients, through the norm and to all positions."""
+HEAD_SIZE = 64
+"""The smallest attention head that is common: the log-sum-exp is counted by it, at most 0.3 % of what a layer keeps."""
+FLASH_ROWS_A_DOCUMENT = 128
+"""Rows by which FlashAttention-2's backward workspace grows with each document; see `engine.fast.attention`."""
+PLAIN_COPIES = 3
+"""Float32 copies as wide as the MLP that the gate's backward makes where it is plain torch."""
+PLAIN_LOGITS = 1 << 20
+"""Logits of which plain torch's loss makes float32 copies at a time on a CPU."""
+PER_DOCUMENT_COPIES = 12
+"""Copies of a document's queries where attention is recomputed document by document. An assumption."""
+CAPPED_COPIES = 5
+"""The same beside scores that are written out (softcap): measured, 2 to 5."""
+CAPPED_SCORE_BYTES = 12
+"""A score's own bytes and these are alive at once in backward, where they are written out: measured with torch's plain
+operators, 14 in half precision and 16 in float32; a card's softmax needs 2 less in half precision."""
+CAPPED_MASK_BYTES = 1
+"""Of one mask for all heads."""
+
+ALLOCATOR_FLOOR_BYTES = 160 << 20
+FRAGMENTATION = 0.015
+"""What torch's allocator reserves on a GPU beyond its tensors' bytes, and the share of what comes and goes with a
+micro-batch: cuBLAS' workspace (32 MiB), segments of 2 MiB for tensors below 1 MiB, pages of 20 MiB for the others, and
+what lies between them. Measured with expandable segments at 96 shapes of four models (bench.memory --allocator)."""
+CPU_FRAGMENTATION = 0.08
+"""Of what comes and goes with a micro-batch, on a CPU. An assumption."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is decided before the shape of a pass: how weights are held, what computes, and how long documents are.
+
+    `has_flash`: FlashAttention-2's kernels compute attention, else each document is computed by itself.
+    `longest_tokens` and `mean_tokens` are of a document. `runtime_bytes`: what the process has beside its tensors.
+    """
+
+    quantization: str
+    double_quant: bool
+    dtype: str
+    rank: int
+    on_gpu: bool
+    has_flash: bool
+    longest_tokens: int
+    mean_tokens: float
+    runtime_bytes: int = RUNTIME_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The shape of a pass: `tokens` at most, the first `checkpointed` layers, the last `cached` layers dense."""
+
+    tokens: int
+    checkpointed: int
+    cached: int = 0
+
+
+class FastMemory:
+    """Bytes of one model under one setting, for any shape."""
+
+    def __init__(self, model: ModelFacts, setting: Setting) -> None:
+        self.model = model
+        self.setting = setting
+        self.widths: Widths = widths(model, rank=setting.rank)
+        self.bytes = BYTES[setting.dtype]
+        self.fixed = self._fixed()
+
+    def parts(self, shape: Shape) -> dict[str, int]:
+        """Bytes by component, with `total` last."""
+        moving = {
+            "activations": self.activations(shape),
+            "in flight": self.in_flight(shape),
+            "batch": shape.tokens * BATCH_BYTES_A_TOKEN,
+        }
+        held = {"dense weights": self.dense_layer * shape.cached, "dequantised layer": self.dense_room(shape)}
+        parts = {**self.fixed, **held, **moving, "fragmentation": self.fragmentation(sum(moving.values()))}
+        return {**parts, "total": sum(parts.values())}
+
+    def total(self, shape: Shape) -> int:
+        """Bytes in all."""
+        return self.parts(shape)["total"]
+
+    @property
+    def dense_layer(self) -> int:
+        """Bytes of the dense weights of one layer."""
+        return int(self.widths.weights * self.bytes) if self.is_nf4 else 0
+
+    @property
+    def is_nf4(self) -> bool:
+        """Whether matrices are made dense for each product."""
+        return self.setting.quantization == "nf4"
+
+    def dense_room(self, shape: Shape) -> int:
+        """Bytes of the room on a GPU in which one matrix after the other is made dense; see `engine.fast.weights`."""
+        is_used = self.is_nf4 and self.setting.on_gpu and shape.cached < self.widths.layers
+        return self.widths.widest * self.bytes * is_used
+
+    def fragmentation(self, moving: int) -> int:
+        """What the allocator holds beyond its tensors, while so many bytes come and go with a micro-batch."""
+        if not self.setting.on_gpu:
+            return int(moving * CPU_FRAGMENTATION)
+        return ALLOCATOR_FLOOR_BYTES + int(moving * FRAGMENTATION)
+
+    def kept_by_layer(self, tokens: int) -> int:
+        """Bytes that a plain layer keeps from forward to backward."""
+        wide = self.widths
+        elements = 2 * wide.hidden + wide.projected + wide.attended + 2 * wide.inner + wide.ranks
+        if wide.has_out_norms:
+            elements += 2 * wide.hidden
+        return int(tokens * (elements * self.bytes + FLOAT * (2 + wide.attended / HEAD_SIZE)))
+
+    def activations(self, shape: Shape) -> int:
+        """Bytes that all layers keep when forward has ended."""
+        plain = self.widths.layers - shape.checkpointed
+        return plain * self.kept_by_layer(shape.tokens) + shape.checkpointed * self._hidden(shape.tokens)
+
+    def in_flight(self, shape: Shape) -> int:
+        """Bytes of the widest moment beyond what is kept, in training or in evaluation."""
+        tokens, layers = shape.tokens, self.widths.layers
+        layer = self.kept_by_layer(tokens)
+        has_dense = self.is_nf4 and not self.setting.on_gpu and shape.cached < layers
+        moments = [self._in_layer(shape, has_dense=has_dense and not shape.cached)]
+        if has_dense and shape.cached:  # below the cached layers, which have given back what they kept
+            plain = min(shape.cached, layers - shape.checkpointed)
+            given_back = plain * layer + (shape.cached - plain) * self._hidden(tokens)
+            moments.append(self._in_layer(shape, has_dense=True) - given_back)
+        evaluation = max(layer + self._forward(tokens, has_dense=has_dense), self._head(tokens, hidden=3))
+        moments.append(evaluation - self.activations(shape))
+        return max(*moments, self._head(tokens, hidden=4), HEAD_END_HIDDEN * self._hidden(tokens))
+
+    def _fixed(self) -> dict[str, int]:
+        setting, model = self.setting, self.model
+        adapters = model.adapter_parameters(setting.rank)
+        is_expanded = self.is_nf4 and setting.double_quant
+        copies = self.bytes * (1 if self.bytes == FLOAT else 2)
+        return {
+            "base weights": weight_bytes(
+                model, quantization=setting.quantization, double_quant=setting.double_quant, dtype=setting.dtype
+            ),
+            "expanded scales": int(model.linear_parameters * SCALE_BYTES_A_WEIGHT) if is_expanded else 0,
+            "adapters and gradients": adapters * (ADAPTER_BYTES + copies),
+            "optimiser state": adapters * OPTIMIZER_BYTES,
+            "runtime": setting.runtime_bytes,
+        }
+
+    def _in_layer(self, shape: Shape, *, has_dense: bool) -> int:
+        """The widest moment of one layer's forward or backward."""
+        tokens = shape.tokens
+        forward = self._forward(tokens, has_dense=has_dense)
+        backward = max(
+            self._mlp_backward(tokens, has_dense=has_dense), self._attention_backward(tokens, has_dense=has_dense)
+        )
+        if shape.checkpointed == self.widths.layers:  # a layer is whole in its forward, and when it is computed again
+            return self.kept_by_layer(tokens) + max(forward - self._hidden(tokens), backward)
+        return max(forward, backward)
+
+    def _forward(self, tokens: int, *, has_dense: bool) -> int:
+        """The MLP half, with its normed input: a projection, or the last product beside what it reads and gives."""
+        wide = self.widths
+        last = (tokens * (wide.hidden + wide.inner) + wide.hidden * wide.inner * has_dense) * self.bytes
+        return self._hidden(tokens) + max(wide.widest * self.bytes * has_dense, last)
+
+    def _mlp_backward(self, tokens: int, *, has_dense: bool) -> int:
+        """The layer's gradient, and that of the gate's product; then that of the half's input."""
+        wide = self.widths
+        product = tokens * wide.inner * self.bytes
+        copies = 0 if self.setting.on_gpu else PLAIN_COPIES * (1 if self.bytes == FLOAT else 2)
+        down = wide.hidden * wide.inner * self.bytes * has_dense
+        first = product + max(down, tokens * wide.inner * FLOAT * copies)
+        return self._hidden(tokens) + max(first, self._hidden(tokens) + wide.widest * self.bytes * has_dense)
+
+    def _attention_backward(self, tokens: int, *, has_dense: bool) -> int:
+        """The layer's gradient, attention's, those of queries, keys and values; the kernel's own or the input's."""
+        wide = self.widths
+        held = tokens * (wide.hidden + wide.attended + wide.projected) * self.bytes
+        matrix = wide.hidden * wide.projected * has_dense
+        after = (tokens * (2 * wide.hidden + wide.projected) + matrix) * self.bytes
+        return int(held + max(after, self._attention_workspace(tokens)))
+
+    def _attention_workspace(self, tokens: int) -> float:
+        wide, setting = self.widths, self.setting
+        if not setting.has_flash:
+            return self._document_workspace(min(tokens, setting.longest_tokens))
+        documents = tokens / max(1.0, setting.mean_tokens)
+        sums = (tokens + FLASH_ROWS_A_DOCUMENT * documents) * FLOAT * wide.attended * (1 + 1 / HEAD_SIZE)
+        return sums + tokens * self.bytes * 2 * wide.attended * wide.has_grouped_heads
+
+    def _document_workspace(self, tokens: int) -> float:
+        """One document of so many tokens computed again: copies of it and, with softcap, the scores of all heads."""
+        copy = tokens * self.bytes * self.widths.attended
+        if not self.widths.capped_heads:
+            return copy * PER_DOCUMENT_COPIES
+        score = self.widths.capped_heads * (self.bytes + CAPPED_SCORE_BYTES) + CAPPED_MASK_BYTES
+        return copy * CAPPED_COPIES + tokens**2 * score
+
+    def _head(self, tokens: int, *, hidden: int) -> int:
+        """In the loop over chunks of logits: one of them, and so many tensors of hidden states.
+
+        Every position is taken to be supervised. The tensors are the last hidden states, the chosen ones, normed, and
+        in training their gradient.
+        """
+        copies = 0 if self.setting.on_gpu else 1 if self.bytes == FLOAT else 2
+        own = min(tokens * self.widths.vocabulary, PLAIN_LOGITS) * FLOAT * copies
+        return hidden * self._hidden(tokens) + self._logits(tokens) + own
+
+    def _logits(self, tokens: int) -> int:
+        row = self.widths.vocabulary * self.bytes
+        return min(tokens, max(LEAST_LOGIT_ROWS, LOGIT_CHUNK_BYTES // row)) * row
+
+    def _hidden(self, tokens: int) -> int:
+        return tokens * self.widths.hidden * self.bytes

@@ -1,0 +1,176 @@
+"""Bytes that a process needs on its card where several share a model, by component. Pure arithmetic.
+
+What is computed is the TRL engine's path (`memory.trl`: PEFT's LoRA on NF4 layers under autocast); what differs is what
+is cut among N processes. Under `ddp` nothing is; `zero2` cuts gradients and optimiser state (Rajbhandari et al. 2020,
+stages 1 and 2), `fsdp` and `zero3` the weights, too (stage 3). Then a layer is gathered for its forward and again for
+its backward, the next one is fetched meanwhile, and what arrives is copied out of one buffer into its tensors:
+
+    gathered layers    two layers whole: the one that computes, and the next
+    gathered head      the output matrix whole, from the last layer's forward to the loss's backward
+    buffers            one layer as it arrives, the gradients of one layer's adapters as they leave, and NCCL's own;
+                       with offload, what is staged
+
+NF4's scales are no parameters: each process keeps all of them. With `cpu_offload` the layers' parts, the adapter, its
+gradients and its moments live in host memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loradock.facts import ModelFacts
+from loradock.plan.memory.base import (
+    BYTES,
+    NF4_BITS,
+    NF4_SINGLE_QUANT_BITS,
+    RUNTIME_BYTES,
+    widest_input,
+    widest_matrix,
+)
+from loradock.plan.memory.trl import (
+    ADAPTER_BYTES,
+    FRAGMENTATION,
+    OPTIMIZER_BYTES,
+    Batch,
+    layer_bytes_per_token,
+    logit_bytes,
+)
+
+PACKED_BITS = {"nf4": 4.0, "int8": 8.0}
+FLOAT = 4
+GATHERED_LAYERS = 2
+NCCL_BYTES = 400 << 20
+"""Channels of a communicator. An assumption: 200 to 500 MiB a card are reported for 8 cards on one machine."""
+STAGING_BYTES = 2 << 30
+"""Beside weights that come from host memory: published runs need 0.7 to 4 GiB more than the parts explain."""
+CUTS_WEIGHTS = ("fsdp", "zero3")
+MODES = ("ddp", "zero2", "fsdp", "zero3")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """How processes share a model: the mode, how many they are, and whether host memory takes the parts."""
+
+    mode: str
+    processes: int
+    cpu_offload: bool = False
+
+    @property
+    def of_weights(self) -> int:
+        """By how much the frozen weights are cut."""
+        return self.processes if self.mode in CUTS_WEIGHTS else 1
+
+    @property
+    def of_gradients(self) -> int:
+        """By how much gradients and optimiser state are cut."""
+        return self.processes if self.mode != "ddp" else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """How weights are held and what computes; `checkpointed` of the layers are computed again."""
+
+    quantization: str
+    double_quant: bool
+    dtype: str
+    rank: int
+    optimizer: str
+    checkpointed: int
+    attention: str = "flash_attention_2"
+    has_dropout: bool = False
+    runtime_bytes: int = RUNTIME_BYTES
+
+    @property
+    def weight_bits(self) -> float:
+        """Bits of a packed weight, its scale left out."""
+        return PACKED_BITS.get(self.quantization, 8.0 * BYTES[self.dtype])
+
+    @property
+    def scale_bits(self) -> float:
+        """Bits of the scales of a packed weight."""
+        whole = {"nf4": NF4_BITS if self.double_quant else NF4_SINGLE_QUANT_BITS}
+        return whole.get(self.quantization, self.weight_bits) - self.weight_bits
+
+
+def parts(model: ModelFacts, batch: Batch, *, setting: Setting, sharing: Sharing) -> dict[str, int]:
+    """Bytes on one card by component, with `total` last."""
+    on_card = 0 if sharing.cpu_offload else 1
+    adapters = model.adapter_parameters(setting.rank)
+    found = {
+        "base weights": packed_bytes(model, setting) * on_card // sharing.of_weights,
+        "scales": int(model.linear_parameters * setting.scale_bits / 8),
+        "embedding and head": other_bytes(model, setting) // sharing.of_weights,
+        "adapters and gradients": adapter_bytes(adapters, setting=setting, sharing=sharing) * on_card,
+        "optimiser state": adapters * OPTIMIZER_BYTES[setting.optimizer] * on_card // sharing.of_gradients,
+        **moving(model, setting, sharing),
+        "activations": activation_bytes(model, batch, setting=setting),
+        "logits": logit_bytes(model, batch, dtype=setting.dtype),
+        "dequantised layer": widest_matrix(model) * BYTES[setting.dtype] * (setting.quantization != "none"),
+        "runtime": setting.runtime_bytes,
+    }
+    total = sum(found.values())
+    found["fragmentation"] = int(total * (FRAGMENTATION - 1))
+    return {**found, "total": total + found["fragmentation"]}
+
+
+def host_bytes(model: ModelFacts, *, setting: Setting, sharing: Sharing) -> int:
+    """Bytes of host memory that one process needs for what does not live on its card."""
+    if not sharing.cpu_offload:
+        return 0
+    adapters = model.adapter_parameters(setting.rank)
+    weights = packed_bytes(model, setting) // sharing.of_weights
+    moments = adapters * OPTIMIZER_BYTES[setting.optimizer] // sharing.of_gradients
+    return weights + adapter_bytes(adapters, setting=setting, sharing=sharing) + moments
+
+
+def packed_bytes(model: ModelFacts, setting: Setting) -> int:
+    """The linear layers' weights, without scales."""
+    return int(model.linear_parameters * setting.weight_bits / 8)
+
+
+def other_bytes(model: ModelFacts, setting: Setting) -> int:
+    """Embedding, head and norms, in the compute dtype."""
+    return (model.parameters - model.linear_parameters) * BYTES[setting.dtype]
+
+
+def sent_bytes(model: ModelFacts, setting: Setting, sharing: Sharing) -> tuple[int, int]:
+    """What a process gets from the others: bytes of weights a pass, and of gradients a step.
+
+    Cut weights are gathered for the forward and again for the backward pass; gradients travel in float32.
+    """
+    others = (sharing.processes - 1) / sharing.processes
+    weights = 2 * (packed_bytes(model, setting) + other_bytes(model, setting)) if sharing.of_weights > 1 else 0
+    return int(weights * others), int(2 * model.adapter_parameters(setting.rank) * FLOAT * others)
+
+
+def adapter_bytes(adapters: int, *, setting: Setting, sharing: Sharing) -> int:
+    """float32 values, cut with the weights, and gradients; where values are whole, the copies that autocast keeps."""
+    copies = ADAPTER_BYTES[setting.dtype] - 2 * FLOAT if sharing.of_weights == 1 else 0
+    return adapters * (FLOAT + copies) // sharing.of_weights + adapters * FLOAT // sharing.of_gradients
+
+
+def moving(model: ModelFacts, setting: Setting, sharing: Sharing) -> dict[str, int]:
+    """What is whole for a while only, and what carries it."""
+    adapters = model.adapter_parameters(setting.rank) * FLOAT // max(1, model.layers)
+    layer = packed_bytes(model, setting) // max(1, model.layers) + adapters
+    is_cut = sharing.of_weights > 1
+    arriving = layer + 2 * adapters if is_cut else 0
+    staged = STAGING_BYTES if sharing.cpu_offload else 0
+    return {
+        "gathered layers": GATHERED_LAYERS * layer * is_cut,
+        "gathered head": model.vocabulary * model.hidden * BYTES[setting.dtype] * is_cut,
+        "buffers": (NCCL_BYTES if sharing.processes > 1 else 0) + arriving + staged,
+    }
+
+
+def activation_bytes(model: ModelFacts, batch: Batch, *, setting: Setting) -> int:
+    """Bytes kept from forward to backward: inputs of the layers that are computed again, and the others whole.
+
+    One that is computed again is whole for that time; in flight is the gradient of the widest input, and its adapter's.
+    """
+    dtype, again = setting.dtype, setting.checkpointed
+    mask = 0 if setting.attention == "flash_attention_2" else batch.mask_elements * BYTES[dtype]
+    layer = batch.tokens * layer_bytes_per_token(model, dtype=dtype, has_dropout=setting.has_dropout) + mask
+    inputs = batch.tokens * model.hidden * BYTES[dtype]
+    in_flight = batch.tokens * widest_input(model) * (BYTES[dtype] + FLOAT)
+    return int((model.layers - again) * layer + again * inputs + (layer if again else 0)) + in_flight

@@ -1,0 +1,73 @@
+"""How wide a decoder layer is: what one token has in it, and its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loradock.facts import LinearShape, ModelFacts
+from loradock.plan.memory.base import widest_input
+
+OUT_NORM_ARCHITECTURES = ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
+"""Their layers have a norm after each half, too, and keep what goes into it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Widths:
+    """One decoder layer, as the mean over all: elements of a token, and weights.
+
+    `attended`: all query heads together; `projected`: queries, keys and values; `inner`: the MLP's product; `outputs`:
+    of all linears; `capped_heads`: query heads whose scores are soft-capped; `ranks`: of all adapters of the layer;
+    `weights`: of its linears; `widest`: of the largest group of them with a common input, which is made dense at once:
+    gate and up, as a rule.
+    """
+
+    layers: int
+    hidden: int
+    attended: float
+    projected: float
+    inner: int
+    outputs: float
+    capped_heads: int
+    ranks: float
+    weights: float
+    widest: int
+    vocabulary: int
+    has_out_norms: bool
+
+    @property
+    def inputs(self) -> float:
+        """Inputs of the four groups of linear layers: projections, attention's output, gate and up, down."""
+        return 2 * self.hidden + self.attended + self.inner
+
+    @property
+    def has_grouped_heads(self) -> bool:
+        """Whether there are fewer key heads than query heads."""
+        return self.projected < 3 * self.attended
+
+
+def widths(model: ModelFacts, *, rank: int) -> Widths:
+    """Those of the model with adapters of this rank on its targets."""
+    targets = set(model.targets)
+    each = 1 / max(1, model.layers)
+    attended = sum(layer.columns for layer in _ending(model, "o_proj")) * each or float(model.hidden)
+    outputs = sum(layer.rows for layer in model.linears) * each
+    inner = widest_input(model)
+    projected = max(attended, outputs - 2 * model.hidden - 2 * inner)
+    return Widths(
+        layers=model.layers,
+        hidden=model.hidden,
+        attended=attended,
+        projected=projected,
+        inner=inner,
+        outputs=outputs,
+        capped_heads=model.capped_heads,
+        ranks=rank * sum(layer.name in targets for layer in model.linears) * each,
+        weights=model.linear_parameters * each,
+        widest=int(model.hidden * max(2 * inner, projected)),
+        vocabulary=model.vocabulary,
+        has_out_norms=model.architecture in OUT_NORM_ARCHITECTURES,
+    )
+
+
+def _ending(model: ModelFacts, name: str) -> list[LinearShape]:
+    return [layer for layer in model.linears if layer.name.endswith(f".{name}")]

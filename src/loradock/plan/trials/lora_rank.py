@@ -1,0 +1,24 @@
+"""The rank of the adapters, halved."""
+
+from __future__ import annotations
+
+from loradock.plan.trials.base import Baseline, Trial
+
+
+def propose(baseline: Baseline) -> tuple[Trial, ...]:
+    """Half, where there is a half. Alpha is halved too, so that the adapters keep their scale."""
+    lora = baseline.config.lora
+    if lora.rank < 2:
+        return ()
+    half = lora.rank // 2
+    return (
+        Trial(
+            name="lora-rank-x0.5",
+            title=f"LoRA rank {half} instead of {lora.rank}",
+            settings=(f"lora.rank={half}", f"lora.alpha={lora.alpha * half / lora.rank:g}"),
+            cause=f"adapters of rank {lora.rank}",
+            phase="passes",
+            price="half the trainable weights",
+            accuracy_risk="moderate",
+        ),
+    )

@@ -1,0 +1,43 @@
+"""Rows cut at half the length, and what that costs in tokens and rows."""
+
+from __future__ import annotations
+
+from loradock.facts import DataFacts
+from loradock.plan.trials.base import Baseline, Trial
+from loradock.plan.trials.changed import lost_shares
+
+LEAST_TOKENS = 32
+HEAVY_SHARE = 0.1
+
+
+def propose(baseline: Baseline) -> tuple[Trial, ...]:
+    """Half, where some row is longer than that: else nothing would change but the unit of the micro-batch."""
+    data = baseline.plan.data
+    half = data.limit_tokens // 2
+    if half < LEAST_TOKENS or data.longest_tokens <= half:
+        return ()
+    least, most = lost_shares(data, half)
+    is_dropping = baseline.config.data.long_rows == "drop"
+    return (
+        Trial(
+            name="sequence-length-x0.5",
+            title=f"rows of at most {half} tokens instead of {data.limit_tokens}",
+            settings=(f"data.max_length={half}",),
+            cause="rows are long: attention and memory grow with them, and padding to them",
+            phase="passes",
+            price=price(data, half, least=least, most=most, is_dropping=is_dropping),
+            accuracy_risk="high" if least > HEAVY_SHARE or is_dropping else "moderate",
+        ),
+    )
+
+
+def price(data: DataFacts, length: int, *, least: float, most: float, is_dropping: bool) -> str:
+    """The price in words; how many rows and tokens exactly, only the rows themselves say."""
+    rows = min(data.train_rows, data.tokens // (length + 1))
+    whole = data.tokens if is_dropping else round(most * data.tokens)
+    doing = "dropped whole" if is_dropping else "cut off"
+    floor = f"{least:.0%} to " if least > 0 else "up to "
+    return (
+        f"{floor}{whole / data.tokens:.0%} of the tokens in up to {rows:,} of {data.train_rows:,} rows are {doing}; "
+        f"`loradock data stats --lengths {length}` counts them"
+    )

@@ -1,0 +1,23 @@
+"""No loading at all: every step trains on the first one's rows, which shows what loading costs."""
+
+from __future__ import annotations
+
+from loradock.plan.trials.base import Baseline, Trial
+
+
+def propose(baseline: Baseline) -> tuple[Trial, ...]:
+    """Always, unless it is on: the one sure way to tell whether the loader is the bottleneck. No remedy."""
+    if baseline.config.data.repeat_first:
+        return ()
+    return (
+        Trial(
+            name="synthetic-data",
+            title="the first step's rows again and again, without the loader",
+            settings=("data.repeat_first=true",),
+            cause="waiting for data",
+            phase="data",
+            price="nothing is learned but the first step's rows",
+            is_remedy=False,
+            accuracy_risk="high",
+        ),
+    )

@@ -1,0 +1,54 @@
+"""What FlashAttention-2's kernels take, whichever library ships them, and how arguments are made to fit.
+
+Read in csrc/flash_attn/flash_api.cpp of flash-attn 2.8.3.post2; torch builds its kernels from the same project. Each
+document that cu_seqlens names, an empty one too, costs backward 128 rows of workspace: 128·H·(D rounded up to 32, above
+128 to 64)·4 bytes, 2 MiB at 32 heads of 128. So an end padded by many repeats is dear.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from loradock.training.backends.fast.attention.base import Case, Documents
+
+FIRST_CAPABILITY = (8, 0)
+LARGEST_HEAD = 256
+HEAD_MULTIPLE = 8
+
+
+def no_flash_kernel(case: Case) -> str | None:
+    """Why FlashAttention-2 has no kernel for the case, or None."""
+    if case.device != "cuda" or case.capability is None:
+        return "FlashAttention-2 needs a GPU"
+    if case.capability < FIRST_CAPABILITY:
+        major, minor = case.capability
+        return f"FlashAttention-2 needs sm80 or newer, this card is sm{major}{minor}"
+    if case.dtype not in (torch.float16, torch.bfloat16):
+        return f"FlashAttention-2 computes in fp16 and bf16, not in {str(case.dtype).removeprefix('torch.')}"
+    if case.head_dim > LARGEST_HEAD:
+        return f"FlashAttention-2 takes heads of {LARGEST_HEAD} at most, these have {case.head_dim}"
+    return None
+
+
+def launch_limit(documents: Documents) -> int:
+    """The longest document as the kernels are told, in tokens: 2 at least.
+
+    At 1 they take the batch for one step of generation, with as many tokens as cu_seqlens has documents.
+    """
+    return max(documents.longest, 2)
+
+
+def left_window(window: int | None) -> int:
+    """How many tokens before itself a token sees, as the kernels count; -1 is all."""
+    return -1 if window is None else window - 1
+
+
+def padded(heads: torch.Tensor) -> torch.Tensor:
+    """[T, H, D] with D brought up to a multiple of 8 by zeros, which add nothing to a score or to an output."""
+    missing = -heads.shape[-1] % HEAD_MULTIPLE
+    return torch.nn.functional.pad(heads, (0, missing)) if missing else heads
+
+
+def unpadded(heads: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """Undo `padded`."""
+    return heads if heads.shape[-1] == head_dim else heads[..., :head_dim].contiguous()

@@ -1,0 +1,94 @@
+"""Attention for every other case: document by document, forward without a graph, backward by recomputing.
+
+For cards without flash kernels (sm75), fp32 on a card, and softcap where flash-attn is missing. Without softcap torch's
+scaled_dot_product_attention picks its kernel (memory-efficient on sm75); with softcap the scores are written out, and a
+document of n tokens needs H·n·n floats at a time. Backward runs a small autograd region for each document, so it cannot
+work inside torch.inference_mode().
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from loradock.training.backends.fast.attention.base import (
+    Case,
+    Documents,
+    Gradients,
+    Rule,
+    Saved,
+)
+from loradock.training.backends.fast.attention.mask import needs_mask, visible
+
+
+@dataclass(frozen=True)
+class PerDocument:
+    """Any device, dtype, head size and rule; saves nothing. Launches follow the bounds, so no graph may replay them."""
+
+    name: str = "per-document"
+    merit: str = "torch's attention, document by document"
+    is_static: bool = False
+
+    def obstacle(self, case: Case) -> str | None:
+        """It serves every case."""
+        return None
+
+    @torch.no_grad()
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, documents: Documents, rule: Rule
+    ) -> tuple[torch.Tensor, Saved]:
+        """See `Attention.forward`."""
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        for start, end in documents.spans():
+            out[start:end] = _attend(q[start:end], k[start:end], v[start:end], rule)
+        return out, ()
+
+    def backward(
+        self,
+        dout: torch.Tensor,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        out: torch.Tensor,
+        saved: Saved,
+        documents: Documents,
+        rule: Rule,
+    ) -> Gradients:
+        """See `Attention.backward`."""
+        gradients = tuple(torch.empty_like(tensor, memory_format=torch.contiguous_format) for tensor in (q, k, v))
+        for start, end in documents.spans():
+            leaves = [tensor[start:end].detach().requires_grad_() for tensor in (q, k, v)]
+            with torch.enable_grad():
+                attended = _attend(leaves[0], leaves[1], leaves[2], rule)
+            for whole, part in zip(gradients, torch.autograd.grad(attended, leaves, dout[start:end]), strict=True):
+                whole[start:end] = part
+        dq, dk, dv = gradients
+        return dq, dk, dv
+
+
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rule: Rule) -> torch.Tensor:
+    """Causal attention of one document: q [L, H, D], k and v [L, K, D] -> [L, H, D]."""
+    repeats = q.shape[1] // k.shape[1]
+    if repeats > 1:  # not every kernel behind SDPA takes fewer key heads
+        k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
+    q, k, v = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (q, k, v))
+    attended = _sdpa(q, k, v, rule) if rule.softcap is None else _capped(q, k, v, rule, rule.softcap)
+    return attended.squeeze(0).transpose(0, 1)
+
+
+def _sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rule: Rule) -> torch.Tensor:
+    """[1, H, L, D] each, by the kernel that torch picks; a mask only where the window is shorter than the document."""
+    length = q.shape[2]
+    mask = visible(length, rule.window, device=q.device) if needs_mask(length, rule.window) else None
+    return scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=rule.scale)
+
+
+def _capped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rule: Rule, softcap: float) -> torch.Tensor:
+    """[1, H, L, D] each, scores written out; the softmax in fp32 (fp64 for fp64), as transformers' Gemma 2 has it."""
+    scores = q @ k.transpose(-1, -2) * rule.scale
+    scores = torch.tanh(scores / softcap) * softcap
+    hidden = visible(q.shape[2], rule.window, device=q.device).logical_not()
+    exact = torch.promote_types(q.dtype, torch.float32)
+    return scores.masked_fill(hidden, -torch.inf).softmax(-1, dtype=exact).to(q.dtype) @ v

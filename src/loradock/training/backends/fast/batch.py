@@ -1,0 +1,111 @@
+"""The tensors of a micro-batch: one flat row of tokens, and where its supervised ones are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from loradock.data.collate import MicroBatch
+from loradock.training.backends.fast.attention.base import Documents
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FlatBatch:
+    """T tokens of whole documents laid end to end; M positions whose next token is supervised.
+
+    `ids` int64 [T], `positions` int32 [T] (from 0 in each document). `rows` int64 [M]: the positions; `targets` int64
+    [M]: their next tokens; `weights` float32 [M]: 1. Entries that only fill a static shape have weight 0 and `slots`
+    int64 [M] of T, a spare row (else `slots` is `rows`), so that nothing is written twice.
+    """
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    documents: Documents
+    rows: torch.Tensor
+    slots: torch.Tensor
+    targets: torch.Tensor
+    weights: torch.Tensor
+
+    @property
+    def tokens(self) -> int:
+        """Tokens, padding included."""
+        return self.ids.numel()
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Its own tensors by name, without those of the documents."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "documents"}
+
+    def __reduce__(self) -> Any:
+        """By value: each tensor that another process sends takes a file descriptor, and a step has hundreds."""
+        arrays = {name: tensor.numpy() for name, tensor in self.tensors().items()}
+        documents = self.documents
+        return _from_arrays, (arrays, documents.bounds, documents.cu_seqlens.numpy(), documents.longest)
+
+    def to(self, device: torch.device) -> FlatBatch:
+        """The batch on a device, copied without waiting where it lies in pinned memory."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> FlatBatch:
+        """The batch in pinned memory; the data loader calls it."""
+        return self._each(torch.Tensor.pin_memory)
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> FlatBatch:
+        changed = {name: change(tensor) for name, tensor in self.tensors().items()}
+        return FlatBatch(**changed, documents=replace(self.documents, cu_seqlens=change(self.documents.cu_seqlens)))
+
+
+def _from_arrays(arrays: dict[str, Any], bounds: tuple[int, ...], cu_seqlens: Any, longest: int) -> FlatBatch:
+    documents = Documents(bounds=bounds, cu_seqlens=torch.from_numpy(cu_seqlens), longest=longest)
+    return FlatBatch(**{name: torch.from_numpy(array) for name, array in arrays.items()}, documents=documents)
+
+
+def flatten(
+    micro_batch: MicroBatch, *, pad_token_id: int, longest: int, multiple: int = 1, documents_multiple: int = 1
+) -> FlatBatch:
+    """Lay the rows of a micro-batch end to end, filled up to a multiple of `multiple` tokens and positions.
+
+    `longest` bounds the length of a document; what fills up is cut into documents of at most that length. On the device
+    empty documents fill their number up to a multiple of `documents_multiple`.
+    """
+    rows = [
+        micro_batch.prepared.row(int(row), length=int(length))
+        for row, length in zip(micro_batch.rows, micro_batch.lengths, strict=True)
+    ]
+    lengths = [len(ids) for ids, _ in rows]
+    used = sum(lengths)
+    total = rounded_up(used, multiple)
+    lengths += [min(longest, total - start) for start in range(used, total, longest)]
+    bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    empty = np.full(rounded_up(len(lengths), documents_multiple) - len(lengths), total, dtype=np.int32)
+    ids = np.full(total, pad_token_id, dtype=np.int64)
+    ids[:used] = np.concatenate([row for row, _ in rows])
+    is_learned = np.zeros(total + 1, dtype=np.bool_)
+    if not micro_batch.is_idle:
+        is_learned[:used] = np.concatenate([mask for _, mask in rows])
+    is_learned[bounds[:-1]] = False  # the first token of a document follows from nothing in it
+    positions = np.arange(total, dtype=np.int32) - np.repeat(bounds[:-1], np.diff(bounds))
+    learned = np.flatnonzero(is_learned).astype(np.int64) - 1
+    filling = np.zeros(max(multiple, rounded_up(len(learned), multiple)) - len(learned), dtype=np.int64)
+    places = np.concatenate([learned, filling])
+    return FlatBatch(
+        ids=torch.from_numpy(ids),
+        positions=torch.from_numpy(positions.astype(np.int32)),
+        documents=Documents(
+            bounds=tuple(int(bound) for bound in bounds),
+            cu_seqlens=torch.from_numpy(np.concatenate([bounds, empty])),
+            longest=longest,
+        ),
+        rows=torch.from_numpy(places),
+        slots=torch.from_numpy(np.concatenate([learned, filling + total])),
+        targets=torch.from_numpy(np.concatenate([ids[learned + 1], filling])),
+        weights=torch.from_numpy((np.arange(len(places)) < len(learned)).astype(np.float32)),
+    )
+
+
+def rounded_up(count: int, multiple: int) -> int:
+    """The next multiple."""
+    return -(-count // multiple) * multiple

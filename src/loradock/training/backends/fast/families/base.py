@@ -1,0 +1,176 @@
+"""What a family is: how a transformers model of one kind is read as the parts that the fast engine computes with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from loradock.training.backends.fast.attention.base import Rule
+from loradock.training.backends.fast.kernels.base import Activation
+
+ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Norm:
+    """An RMS norm (Zhang and Sennrich 2019). `offset`: Gemma's, which multiplies by 1 + weight."""
+
+    weight: torch.Tensor
+    epsilon: float
+    offset: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerParts:
+    """One decoder layer. `qkv` and `gate_up` are modules that read the same input: one each, or one for all.
+
+    `heads` are (queries, keys and values, size). `rotary` names the table of positions. Norms that a family does not
+    have are None.
+    """
+
+    attention_norm: Norm
+    qkv: tuple[Any, ...]
+    heads: tuple[int, int, int]
+    query_norm: Norm | None
+    key_norm: Norm | None
+    rotary: str
+    rule: Rule
+    output: Any
+    attention_out_norm: Norm | None
+    mlp_norm: Norm
+    gate_up: tuple[Any, ...]
+    activation: Activation
+    down: Any
+    mlp_out_norm: Norm | None
+
+    def groups(self) -> tuple[tuple[Any, ...], ...]:
+        """The linear modules in groups with a common input, in the order of the forward."""
+        return (self.qkv, (self.output,), self.gate_up, (self.down,))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ModelParts:
+    """A decoder. `tables`: name -> (cos, sin), float32 [positions, rotated part of a head]."""
+
+    embedding: torch.Tensor
+    embedding_scale: float
+    tables: dict[str, tuple[torch.Tensor, torch.Tensor]]
+    layers: tuple[LayerParts, ...]
+    norm: Norm
+    head: torch.Tensor
+    softcap: float | None = None
+
+
+class Family(Protocol):
+    """A kind of model."""
+
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        """The class names it serves, as transformers has them."""
+        ...
+
+    def parts(self, model: Any, *, positions: int) -> ModelParts:
+        """The parts of a loaded model (a PeftModel); `positions` is the longest document in tokens.
+
+        Raises Unfit where this very model has something that the fast engine does not compute.
+        """
+        ...
+
+
+class Unfit(Exception):
+    """This model or request is not for the fast engine; the text says why."""
+
+
+def decoder_of(model: Any) -> Any:
+    """The decoder (embedding, layers, norm) inside a causal LM, with or without adapters around it."""
+    return model.get_base_model().model if hasattr(model, "get_base_model") else model.model
+
+
+def norm_of(module: Any, *, offset: bool = False) -> Norm:
+    """An RMS norm module as its parts."""
+    epsilon = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
+    return Norm(weight=module.weight.detach(), epsilon=float(epsilon), offset=offset)
+
+
+def activation_of(name: str) -> Activation:
+    """The gate's activation as the kernels name it. Unfit where they have none such."""
+    if name not in ACTIVATIONS:
+        raise Unfit(f"its activation {name} has no kernel here")
+    return ACTIVATIONS[name]
+
+
+def tables_of(
+    rotary: Any, *, positions: int, kinds: Sequence[str] = ()
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Cosines and sines of every position, by the model's own rotary module; one table a kind of layer.
+
+    Unfit where the angles depend on the length of the input, not on the position alone.
+    """
+    types = rotary.rope_type if isinstance(rotary.rope_type, dict) else {"": rotary.rope_type}
+    for rope in types.values():
+        if "dynamic" in rope or (rope == "longrope" and positions > original_positions(rotary.config)):
+            raise Unfit(f"its rotary embedding ({rope}) changes with the length of the input")
+    device = next(iter(rotary.buffers())).device
+    like = torch.zeros(1, dtype=torch.float32, device=device)
+    at = torch.arange(positions, device=device)[None]
+    found = {kind: rotary(like, at, *([kind] if kind else [])) for kind in (kinds or ("",))}
+    return {kind: (cos[0].contiguous(), sin[0].contiguous()) for kind, (cos, sin) in found.items()}
+
+
+def original_positions(config: Any) -> int:
+    """Positions up to which long-range rotary embeddings keep their short factors."""
+    given = (getattr(config, "rope_parameters", None) or {}).get("original_max_position_embeddings")
+    return int(given or getattr(config, "original_max_position_embeddings", None) or config.max_position_embeddings)
+
+
+def rule_of(attention: Any, *, window: int | None, softcap: float | None = None) -> Rule:
+    """How this attention module weighs. Unfit where it drops weights at random."""
+    if attention.attention_dropout:
+        raise Unfit(f"its attention has a dropout of {attention.attention_dropout}")
+    return Rule(scale=float(attention.scaling), window=window, softcap=softcap)
+
+
+def heads_of(attention: Any, config: Any) -> tuple[int, int, int]:
+    """(query heads, key and value heads, size of a head)."""
+    return config.num_attention_heads, config.num_key_value_heads, attention.head_dim
+
+
+def split_layer(
+    layer: Any, config: Any, *, window: int | None, activation: str, has_head_norms: bool = False, offset: bool = False
+) -> LayerParts:
+    """A layer of the common build: q, k and v apart, gate and up apart, one norm before each half."""
+    attention, mlp = layer.self_attn, layer.mlp
+    return LayerParts(
+        attention_norm=norm_of(layer.input_layernorm, offset=offset),
+        qkv=(attention.q_proj, attention.k_proj, attention.v_proj),
+        heads=heads_of(attention, config),
+        query_norm=norm_of(attention.q_norm, offset=offset) if has_head_norms else None,
+        key_norm=norm_of(attention.k_norm, offset=offset) if has_head_norms else None,
+        rotary="",
+        rule=rule_of(attention, window=window),
+        output=attention.o_proj,
+        attention_out_norm=None,
+        mlp_norm=norm_of(layer.post_attention_layernorm, offset=offset),
+        gate_up=(mlp.gate_proj, mlp.up_proj),
+        activation=activation_of(activation),
+        down=mlp.down_proj,
+        mlp_out_norm=None,
+    )
+
+
+def common_model(
+    model: Any, *, positions: int, layers: Sequence[LayerParts], offset: bool = False, kinds: Sequence[str] = ()
+) -> ModelParts:
+    """A model of the common build around its layers; `kinds` are those of its tables of positions."""
+    decoder = decoder_of(model)
+    return ModelParts(
+        embedding=decoder.embed_tokens.weight.detach(),
+        embedding_scale=1.0,
+        tables=tables_of(decoder.rotary_emb, positions=positions, kinds=kinds),
+        layers=tuple(layers),
+        norm=norm_of(decoder.norm, offset=offset),
+        head=model.get_output_embeddings().weight.detach(),
+    )

@@ -1,0 +1,27 @@
+"""Mistral: a Llama whose layers may all look through a sliding window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loradock.training.backends.fast.families.base import (
+    ModelParts,
+    common_model,
+    decoder_of,
+    split_layer,
+)
+
+
+class Mistral:
+    """Mistral: a Llama whose layers may all look through a sliding window."""
+
+    architectures = ("MistralForCausalLM",)
+
+    def parts(self, model: Any, *, positions: int) -> ModelParts:
+        """See `base.Family`."""
+        config = model.config
+        layers = [
+            split_layer(layer, config, window=config.sliding_window, activation=config.hidden_act)
+            for layer in decoder_of(model).layers
+        ]
+        return common_model(model, positions=positions, layers=layers)

@@ -1,0 +1,73 @@
+"""Output head and cross entropy on the supervised positions alone, the gradient made in the same pass, in chunks.
+
+The logits of a chunk exist once and are overwritten by their gradient, so the head needs two products of matrices
+instead of three, and its memory does not grow with the batch.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from loradock.training.backends.fast.batch import FlatBatch
+from loradock.training.backends.fast.families.base import Norm
+from loradock.training.backends.fast.kernels import Kernels
+
+CHUNK_BYTES = 256 << 20
+LEAST_ROWS = 128
+
+
+class Head:
+    """The final norm and the output matrix [vocabulary, hidden], both frozen; `softcap` bounds the logits (Gemma 2)."""
+
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        norm: Norm,
+        *,
+        softcap: float | None,
+        kernels: Kernels,
+    ) -> None:
+        self.weight = weight
+        self.norm = norm
+        self.softcap = softcap
+        self.kernels = kernels
+        self.chunk_rows = max(LEAST_ROWS, CHUNK_BYTES // (weight.shape[0] * weight.element_size()))
+
+    def loss_and_gradient(
+        self, x: torch.Tensor, batch: FlatBatch, *, scale: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(scale x summed negative log-likelihood in nats, its gradient to x [T, hidden]), both of the same pass."""
+        chosen = x.index_select(0, batch.rows)
+        normed, rstd = self._normed(chosen)
+        loss = torch.zeros((), dtype=torch.float32, device=x.device)
+        weights = batch.weights * scale
+        gradient = torch.empty_like(normed)
+        for part in self._chunks(len(chosen)):
+            logits = torch.mm(normed[part], self.weight.t())
+            losses = self.kernels.cross_entropy_(logits, batch.targets[part], weights[part], softcap=self.softcap)
+            torch.mm(logits, self.weight, out=gradient[part])
+            loss += losses.sum()
+            del logits  # before the next chunk's are made
+        norm = self.norm
+        gradient = self.kernels.rms_norm_backward(gradient, chosen, rstd, norm.weight, offset=norm.offset)
+        dx = torch.zeros(x.shape[0] + 1, x.shape[1], dtype=x.dtype, device=x.device)
+        dx.index_copy_(0, batch.slots, gradient)
+        return loss, dx[:-1]
+
+    def loss(self, x: torch.Tensor, batch: FlatBatch) -> torch.Tensor:
+        """Summed negative log-likelihood of the supervised tokens, in nats."""
+        normed, _ = self._normed(x.index_select(0, batch.rows))
+        total = torch.zeros((), dtype=torch.float32, device=x.device)
+        for part in self._chunks(len(normed)):
+            logits = torch.mm(normed[part], self.weight.t())
+            total += self.kernels.cross_entropy_(
+                logits, batch.targets[part], batch.weights[part], softcap=self.softcap, with_gradient=False
+            ).sum()
+            del logits
+        return total
+
+    def _normed(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.kernels.rms_norm(x, self.norm.weight, self.norm.epsilon, offset=self.norm.offset)
+
+    def _chunks(self, rows: int) -> list[slice]:
+        return [slice(first, min(first + self.chunk_rows, rows)) for first in range(0, rows, self.chunk_rows)]

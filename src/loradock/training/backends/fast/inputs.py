@@ -1,0 +1,34 @@
+"""Micro-batches of the plan as flat tensors, filled up as the device wants it."""
+
+from __future__ import annotations
+
+from loradock.data.collate import MicroBatch
+from loradock.training.backends.fast.batch import FlatBatch, flatten, rounded_up
+from loradock.training.job import Job
+
+CUDA_MULTIPLE = 64
+"""On a card tokens and supervised positions are filled up to a multiple of this."""
+BUCKETS = 8
+"""With graphs to a multiple of the budget over this, so that few shapes come up; documents by DOCUMENTS_MULTIPLE."""
+DOCUMENTS_MULTIPLE = 32
+
+
+def flat_inputs(micro_batch: MicroBatch, **shape: int) -> tuple[FlatBatch, int]:
+    """The flat tensors of a micro-batch, and their slots."""
+    batch = flatten(micro_batch, **shape)
+    return batch, batch.tokens
+
+
+def filled_up(job: Job) -> dict[str, int]:
+    """How micro-batches are filled up: not at all on a CPU; on a card to even shapes, with graphs to few of them."""
+    plan = job.plan
+    shape = {"pad_token_id": job.tokenizer.pad_token_id, "longest": plan.data.limit_tokens}
+    if plan.value("device") == "cpu":
+        return shape
+    if not plan.value("cuda_graphs"):
+        return shape | {"multiple": CUDA_MULTIPLE}
+    budget = plan.value("micro_batch") * plan.data.limit_tokens
+    return shape | {
+        "multiple": rounded_up(-(-budget // BUCKETS), CUDA_MULTIPLE),
+        "documents_multiple": DOCUMENTS_MULTIPLE,
+    }

@@ -1,0 +1,12 @@
+"""The elementwise kernels in Triton: one pass over memory each, float32 inside; what they do is in `base`."""
+
+from __future__ import annotations
+
+from loradock.training.backends.fast.kernels.cross_entropy import cross_entropy_
+from loradock.training.backends.fast.kernels.gate import gate, gate_backward_
+from loradock.training.backends.fast.kernels.rms_norm import rms_norm, rms_norm_backward
+from loradock.training.backends.fast.kernels.rope import rope_
+
+__all__ = ["NAME", "cross_entropy_", "gate", "gate_backward_", "rms_norm", "rms_norm_backward", "rope_"]
+
+NAME: str = "triton"

@@ -1,0 +1,260 @@
+"""One decoder layer, forward and backward: what each half keeps between the two is all in its `...Kept`.
+
+For a token of hidden size h, with q, k, v the projected sizes and I the MLP's, a layer keeps 2h (the inputs of both
+halves), q + k + v, q (attention's output) and 2I elements of the compute dtype; norms and the gate's product are
+computed again in backward. A checkpointed layer keeps h, its input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from loradock.training.backends.fast.adapters import FlatAdapters
+from loradock.training.backends.fast.attention.base import Attention
+from loradock.training.backends.fast.batch import FlatBatch
+from loradock.training.backends.fast.families.base import LayerParts, Norm
+from loradock.training.backends.fast.kernels import Kernels
+from loradock.training.backends.fast.linear import LinearGroup
+from loradock.training.backends.fast.weights import DenseRoom
+
+SEEDS_A_LAYER = 64
+"""Numbers set aside for the dropout masks of one layer: 16 for each of its four groups."""
+SEEDS_A_GROUP = 16
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AttentionKept:
+    """What the attention half's backward needs. q and k [T, heads, size] are before their norm, or after rotation."""
+
+    x: torch.Tensor
+    rstd: torch.Tensor
+    h: torch.Tensor | None
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    q_rstd: torch.Tensor | None
+    k_rstd: torch.Tensor | None
+    out: torch.Tensor
+    attention: Any
+    h_output: torch.Tensor | None
+    unnormed: torch.Tensor | None
+    out_rstd: torch.Tensor | None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MlpKept:
+    """What the MLP half's backward needs."""
+
+    x: torch.Tensor
+    rstd: torch.Tensor
+    h: torch.Tensor | None
+    gate_up: torch.Tensor
+    h_down: torch.Tensor | None
+    unnormed: torch.Tensor | None
+    out_rstd: torch.Tensor | None
+
+
+LayerKept = tuple[AttentionKept, MlpKept]
+
+
+class Layer:
+    """One decoder layer over flat batches."""
+
+    def __init__(
+        self,
+        parts: LayerParts,
+        *,
+        adapters: FlatAdapters,
+        room: DenseRoom,
+        table: tuple[torch.Tensor, torch.Tensor],
+        attention: Attention,
+        kernels: Kernels,
+        index: int,
+    ) -> None:
+        self.parts = parts
+        self.qkv, self.output, self.gate_up, self.down = (
+            LinearGroup(modules, adapters, room) for modules in parts.groups()
+        )
+        self.cos, self.sin = table
+        self.attention = attention
+        self.kernels = kernels
+        self.index = index
+
+    def forward(self, x: torch.Tensor, batch: FlatBatch, *, seed: int | None) -> tuple[torch.Tensor, LayerKept]:
+        """x [T, hidden] -> [T, hidden], and what backward needs. `seed` is that of the micro-batch's dropout."""
+        y, attention = self._attention_forward(x, batch, seed=seed)
+        z, mlp = self._mlp_forward(y, seed=seed)
+        return z, (attention, mlp)
+
+    def recompute(self, x: torch.Tensor, batch: FlatBatch, *, seed: int | None) -> LayerKept:
+        """What backward needs, from x [T, hidden] again; the last product, which it does not read, is left out."""
+        y, attention = self._attention_forward(x, batch, seed=seed)
+        if self.parts.mlp_out_norm is not None:
+            _, mlp = self._mlp_forward(y, seed=seed)
+            return attention, mlp
+        rstd, h, gate_up, product = self._mlp_inner(y, seed=seed)
+        h_down = self.down.down(product, seed=self._seed(seed, 3, self.down))
+        return attention, MlpKept(x=y, rstd=rstd, h=h, gate_up=gate_up, h_down=h_down, unnormed=None, out_rstd=None)
+
+    def backward(self, dz: torch.Tensor, kept: LayerKept, batch: FlatBatch, *, seed: int | None) -> torch.Tensor:
+        """The gradient to the layer's input, in the storage of `dz` [T, hidden]; its adapters' into the flat buffer."""
+        attention, mlp = kept
+        return self._attention_backward(self._mlp_backward(dz, mlp, seed=seed), attention, batch, seed=seed)
+
+    def groups(self) -> tuple[LinearGroup, ...]:
+        """All linear layers."""
+        return self.qkv, self.output, self.gate_up, self.down
+
+    def _attention_forward(
+        self, x: torch.Tensor, batch: FlatBatch, *, seed: int | None
+    ) -> tuple[torch.Tensor, AttentionKept]:
+        parts = self.parts
+        normed, rstd = self._norm(x, parts.attention_norm)
+        joined, h = self.qkv.forward(normed, seed=self._seed(seed, 0, self.qkv))
+        both, q, k, v = self._split(joined)
+        raw_q, q_rstd = q, None
+        raw_k, k_rstd = k, None
+        if parts.query_norm is not None and parts.key_norm is not None:
+            q, q_rstd = self._head_norm(raw_q, parts.query_norm)
+            k, k_rstd = self._head_norm(raw_k, parts.key_norm)
+            self._rotate(q, batch, sign=1)
+            self._rotate(k, batch, sign=1)
+        else:
+            self._rotate(both, batch, sign=1)
+        out, saved = self.attention.forward(q, k, v, batch.documents, parts.rule)
+        y, h_output = self.output.forward(out.flatten(1), seed=self._seed(seed, 1, self.output))
+        unnormed, out_rstd = None, None
+        if parts.attention_out_norm is not None:
+            unnormed = y
+            y, out_rstd = self._norm(y, parts.attention_out_norm)
+        kept = AttentionKept(
+            x=x,
+            rstd=rstd,
+            h=h,
+            q=raw_q,
+            k=raw_k,
+            v=v,
+            q_rstd=q_rstd,
+            k_rstd=k_rstd,
+            out=out,
+            attention=saved,
+            h_output=h_output,
+            unnormed=unnormed,
+            out_rstd=out_rstd,
+        )
+        return y.add_(x), kept
+
+    def _attention_backward(
+        self, dy: torch.Tensor, kept: AttentionKept, batch: FlatBatch, *, seed: int | None
+    ) -> torch.Tensor:
+        parts = self.parts
+        inner = self._out_norm_backward(dy, kept.unnormed, kept.out_rstd, parts.attention_out_norm)
+        output_seed, qkv_seed = self._seed(seed, 1, self.output), self._seed(seed, 0, self.qkv)
+        dh = self.output.backward_b(inner, kept.h_output)
+        dout = self.output.backward_input(inner, dh, seed=output_seed)
+        self.output.backward_a(dh, kept.out.flatten(1), seed=output_seed)
+        q, k = kept.q, kept.k
+        if parts.query_norm is not None and parts.key_norm is not None:
+            q, _ = self._head_norm(kept.q, parts.query_norm)
+            k, _ = self._head_norm(kept.k, parts.key_norm)
+            self._rotate(q, batch, sign=1)
+            self._rotate(k, batch, sign=1)
+        dq, dk, dv = self.attention.backward(
+            dout.view_as(kept.out), q, k, kept.v, kept.out, kept.attention, batch.documents, parts.rule
+        )
+        if parts.query_norm is not None and parts.key_norm is not None:
+            self._rotate(dq, batch, sign=-1)
+            self._rotate(dk, batch, sign=-1)
+            dq = self._head_norm_backward(dq, kept.q, kept.q_rstd, parts.query_norm)
+            dk = self._head_norm_backward(dk, kept.k, kept.k_rstd, parts.key_norm)
+        joined = torch.cat([dq, dk, dv], dim=1)
+        if parts.query_norm is None:
+            self._rotate(joined[:, : -kept.v.shape[1]], batch, sign=-1)
+        joined = joined.flatten(1)
+        dh = self.qkv.backward_b(joined, kept.h)
+        if dh is not None:
+            normed, _ = self._norm(kept.x, parts.attention_norm)
+            self.qkv.backward_a(dh, normed, seed=qkv_seed)
+        if self.index == 0:
+            return dy  # below the first layer nothing is trained
+        dn = self.qkv.backward_input(joined, dh, seed=qkv_seed)
+        norm = parts.attention_norm
+        return self.kernels.rms_norm_backward(dn, kept.x, kept.rstd, norm.weight, offset=norm.offset, into=dy)
+
+    def _mlp_forward(self, x: torch.Tensor, *, seed: int | None) -> tuple[torch.Tensor, MlpKept]:
+        parts = self.parts
+        rstd, h, gate_up, product = self._mlp_inner(x, seed=seed)
+        y, h_down = self.down.forward(product, seed=self._seed(seed, 3, self.down))
+        unnormed, out_rstd = None, None
+        if parts.mlp_out_norm is not None:
+            unnormed = y
+            y, out_rstd = self._norm(y, parts.mlp_out_norm)
+        kept = MlpKept(x=x, rstd=rstd, h=h, gate_up=gate_up, h_down=h_down, unnormed=unnormed, out_rstd=out_rstd)
+        return y.add_(x), kept
+
+    def _mlp_inner(
+        self, x: torch.Tensor, *, seed: int | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]:
+        """The norm's rstd, the adapters' h, gate and up, and what the last product of the half reads."""
+        normed, rstd = self._norm(x, self.parts.mlp_norm)
+        gate_up, h = self.gate_up.forward(normed, seed=self._seed(seed, 2, self.gate_up))
+        gate, up = gate_up.chunk(2, dim=1)
+        return rstd, h, gate_up, self.kernels.gate(gate, up, self.parts.activation)
+
+    def _mlp_backward(self, dz: torch.Tensor, kept: MlpKept, *, seed: int | None) -> torch.Tensor:
+        parts = self.parts
+        inner = self._out_norm_backward(dz, kept.unnormed, kept.out_rstd, parts.mlp_out_norm)
+        down_seed, gate_seed = self._seed(seed, 3, self.down), self._seed(seed, 2, self.gate_up)
+        dh = self.down.backward_b(inner, kept.h_down)
+        dproduct = self.down.backward_input(inner, dh, seed=down_seed)
+        gate, up = kept.gate_up.chunk(2, dim=1)
+        product = self.kernels.gate_backward_(dproduct, gate, up, parts.activation)
+        self.down.backward_a(dh, product, seed=down_seed)
+        del dproduct, product
+        dh = self.gate_up.backward_b(kept.gate_up, kept.h)
+        if dh is not None:
+            normed, _ = self._norm(kept.x, parts.mlp_norm)
+            self.gate_up.backward_a(dh, normed, seed=gate_seed)
+            del normed
+        dn = self.gate_up.backward_input(kept.gate_up, dh, seed=gate_seed)
+        norm = parts.mlp_norm
+        return self.kernels.rms_norm_backward(dn, kept.x, kept.rstd, norm.weight, offset=norm.offset, into=dz)
+
+    def _norm(self, x: torch.Tensor, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.kernels.rms_norm(x, norm.weight, norm.epsilon, offset=norm.offset)
+
+    def _head_norm(self, x: torch.Tensor, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
+        """The norm of each head by itself; x [T, heads, size]."""
+        y, rstd = self._norm(x.reshape(-1, x.shape[-1]), norm)
+        return y.view(x.shape), rstd
+
+    def _head_norm_backward(self, dy: torch.Tensor, x: torch.Tensor, rstd: Any, norm: Norm) -> torch.Tensor:
+        size = x.shape[-1]
+        flat = dy.reshape(-1, size)
+        return self.kernels.rms_norm_backward(flat, x.reshape(-1, size), rstd, norm.weight, offset=norm.offset).view(
+            x.shape
+        )
+
+    def _out_norm_backward(self, dy: torch.Tensor, x: Any, rstd: Any, norm: Norm | None) -> torch.Tensor:
+        """Through the norm after a half, where there is one; dy itself goes on along the residual."""
+        if norm is None:
+            return dy
+        return self.kernels.rms_norm_backward(dy, x, rstd, norm.weight, offset=norm.offset)
+
+    def _rotate(self, heads: torch.Tensor, batch: FlatBatch, *, sign: int) -> None:
+        self.kernels.rope_(heads, self.cos, self.sin, batch.positions, sign=sign)
+
+    def _split(self, joined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Views of the projections' joined output: q and k together [T, H + K, D], q [T, H, D], k and v [T, K, D]."""
+        queries, keys, size = self.parts.heads
+        heads = joined.view(joined.shape[0], queries + 2 * keys, size)
+        q, k, v = heads.split([queries, keys, keys], dim=1)
+        return heads[:, : queries + keys], q, k, v
+
+    def _seed(self, seed: int | None, group: int, layers: LinearGroup) -> int | None:
+        if seed is None or not layers.dropout:
+            return None
+        return seed + SEEDS_A_LAYER * self.index + SEEDS_A_GROUP * group

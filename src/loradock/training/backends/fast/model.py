@@ -1,0 +1,133 @@
+"""The whole model over one flat batch: embedding, layers, head, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from loradock.training.backends.fast import families
+from loradock.training.backends.fast.adapters import FlatAdapters
+from loradock.training.backends.fast.attention.base import Attention
+from loradock.training.backends.fast.attention.per_document import PerDocument
+from loradock.training.backends.fast.batch import FlatBatch
+from loradock.training.backends.fast.families.base import ModelParts
+from loradock.training.backends.fast.head import Head
+from loradock.training.backends.fast.kernels import Kernels
+from loradock.training.backends.fast.layer import Layer, LayerKept
+from loradock.training.backends.fast.linear import adapter_parameters
+from loradock.training.backends.fast.weights import DenseRoom
+
+
+class FastModel:
+    """Computes losses and adapter gradients of a PeftModel whose weights it shares.
+
+    `checkpointed` of the layers keep their input only and are computed again in backward. `positions` is the longest
+    document, in tokens. Raises Unfit for a model no family serves.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        positions: int,
+        dtype: torch.dtype,
+        attention: Attention,
+        kernels: Kernels,
+        checkpointed: int = 0,
+    ) -> None:
+        parts = families.read(model, positions=positions)
+        self.dtype = dtype
+        self.embedding, self.embedding_scale = parts.embedding, parts.embedding_scale
+        self.output_matrix = parts.head
+        self.adapters = FlatAdapters(trained_by(parts), dtype=dtype)
+        self.room = DenseRoom()
+        self.layers = [
+            Layer(
+                each,
+                adapters=self.adapters,
+                room=self.room,
+                table=parts.tables[each.rotary],
+                attention=attention,
+                kernels=kernels,
+                index=index,
+            )
+            for index, each in enumerate(parts.layers)
+        ]
+        self.head = Head(parts.head.to(dtype), parts.norm, softcap=parts.softcap, kernels=kernels)
+        self.checkpointed = checkpointed
+        self.attention = attention
+        self.adapters.refresh()
+
+    @contextmanager
+    def in_float32(self) -> Iterator[None]:
+        """Inside, the same weights and adapters are computed with in float32, and no layer keeps more than its input.
+
+        Attention is that of each document by itself, which has every dtype. NF4 values are not rounded.
+        """
+        before = self.dtype, self.checkpointed, [layer.attention for layer in self.layers]
+        self._compute_in(torch.float32, len(self.layers), [PerDocument()] * len(self.layers))
+        try:
+            yield
+        finally:
+            self._compute_in(*before)
+
+    def _compute_in(self, dtype: torch.dtype, checkpointed: int, attention: Sequence[Attention]) -> None:
+        self.dtype, self.checkpointed = dtype, checkpointed
+        self.adapters.compute_in(dtype)
+        self.adapters.refresh()
+        self.head.weight = self.output_matrix.to(dtype)
+        self.room.release()
+        for layer, backend in zip(self.layers, attention, strict=True):
+            layer.attention = backend
+            for group in layer.groups():
+                group.bind(self.adapters)
+
+    def keep_dense(self, layers: int) -> None:
+        """Keep the frozen matrices of the last so many layers dense, and those of no other."""
+        self.room.release()
+        first = len(self.layers) - layers
+        for index, layer in enumerate(self.layers):
+            for group in layer.groups():
+                group.weight.keep(self.dtype if index >= first else None)
+
+    def loss_and_gradients(self, batch: FlatBatch, *, scale: float, seed: int | None = None) -> torch.Tensor:
+        """scale x the summed negative log-likelihood of the supervised tokens, in nats; float32 scalar on the device.
+
+        The gradients of the same are added to `adapters.gradient`. `seed` is that of the dropout masks, None for none.
+        """
+        x = self._embed(batch)
+        kept: list[LayerKept | torch.Tensor] = []
+        for index, layer in enumerate(self.layers):
+            before = x
+            x, all_kept = layer.forward(x, batch, seed=seed)
+            kept.append(before if index < self.checkpointed else all_kept)
+            del all_kept
+        loss, gradient = self.head.loss_and_gradient(x, batch, scale=scale)
+        del x
+        for layer in reversed(self.layers):
+            held = kept.pop()
+            if isinstance(held, torch.Tensor):
+                held = layer.recompute(held, batch, seed=seed)
+            gradient = layer.backward(gradient, held, batch, seed=seed)
+            del held
+        self.adapters.accumulate()
+        return loss
+
+    def loss(self, batch: FlatBatch) -> torch.Tensor:
+        """The summed negative log-likelihood of the supervised tokens, in nats, without dropout."""
+        x = self._embed(batch)
+        for layer in self.layers:
+            x = layer.forward(x, batch, seed=None)[0]  # what it keeps goes at once
+        return self.head.loss(x, batch)
+
+    def _embed(self, batch: FlatBatch) -> torch.Tensor:
+        x = torch.nn.functional.embedding(batch.ids, self.embedding).to(self.dtype)
+        return x * self.embedding_scale if self.embedding_scale != 1.0 else x
+
+
+def trained_by(parts: ModelParts) -> list[torch.nn.Parameter]:
+    """The adapters' weights in the order that stacks what shares an input."""
+    return [p for layer in parts.layers for group in layer.groups() for p in adapter_parameters(group)]

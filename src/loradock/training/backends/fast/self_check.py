@@ -1,0 +1,241 @@
+"""The start-up check on the real model: documents do not see one another, and loss and gradient are PEFT's.
+
+In float32 both give the same numbers, so that there a scale is seen that is off by one per cent in one layer. In a
+dtype of 16 bits rounding alone moves the gradient of a real model by a tenth, PEFT's as much as ours: there ours may be
+as far from that of float32 as PEFT's own, and a little more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from loradock.data.collate import Array
+from loradock.training import guards
+from loradock.training.backends.fast import reference
+from loradock.training.backends.fast.attention.base import Documents
+from loradock.training.backends.fast.batch import FlatBatch
+from loradock.training.backends.fast.model import FastModel
+from loradock.training.job import Job, Unsound
+
+ROWS = 4
+LONGEST = 64
+NOISE = 0.01
+"""Of what is added to the adapters for the comparison, standard deviation."""
+LEAST_NORM = 1e-4
+"""Of one adapter matrix's gradient, as a share of the whole: one that is smaller counts as this large."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distance:
+    """How far loss and gradient are from those held to be right, as shares of these.
+
+    `gradient` is the larger one of all A and all B, `adapter` that of the one matrix that is worst.
+    """
+
+    loss: float
+    gradient: float
+    adapter: float
+
+    def __str__(self) -> str:
+        return f"loss {self.loss:.1e}, gradient {self.gradient:.1e}, one adapter's {self.adapter:.1e}"
+
+    def is_within(self, limit: Distance) -> bool:
+        """False where one of them is larger, or not a number."""
+        return all(found <= most for found, most in zip(astuple(self), astuple(limit), strict=True))
+
+    def plus(self, factor: float, other: Distance) -> Distance:
+        """This one and so many times the other one."""
+        mine, theirs = astuple(self), astuple(other)
+        loss, gradient, adapter = (one + factor * two for one, two in zip(mine, theirs, strict=True))
+        return Distance(loss=loss, gradient=gradient, adapter=adapter)
+
+
+LEAK_LIMIT = 1e-5
+EXACT_LIMIT = Distance(loss=1e-4, gradient=1e-3, adapter=3e-3)
+"""In float32, where sums in another order are all that may differ."""
+ROUNDED_LIMIT = Distance(loss=2e-2, gradient=2e-2, adapter=1e-1)
+OF_PEFTS_OWN = 1.5
+"""In another dtype: ROUNDED_LIMIT and so many times what PEFT is off by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Differences:
+    """What was found. `leak`: how far a document's loss moves with the others' tokens, as a share of it.
+
+    `exact`: the fast engine from PEFT, both in float32. `rounded` and `pefts`: either of them in the run's dtype from
+    PEFT in float32; None where that is the run's dtype.
+    """
+
+    leak: float
+    exact: Distance
+    rounded: Distance | None = None
+    pefts: Distance | None = None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the fast engine computes what PEFT computes."""
+        is_exact = self.leak <= LEAK_LIMIT and self.exact.is_within(EXACT_LIMIT)
+        if self.rounded is None or self.pefts is None:
+            return is_exact
+        return is_exact and self.rounded.is_within(ROUNDED_LIMIT.plus(OF_PEFTS_OWN, self.pefts))
+
+    def __str__(self) -> str:
+        text = f"other documents move a loss by {self.leak:.0e}; in float32 from PEFT: {self.exact}"
+        if self.rounded is None:
+            return text
+        return f"{text}; in the compute dtype from float32: {self.rounded} (PEFT's own: {self.pefts})"
+
+
+def check(model: FastModel, job: Job) -> Differences:
+    """Compare on the first rows of the run, cut to 64 tokens, every token of them learned, without dropout.
+
+    LoRA begins with B at zero, where A gets no gradient and adds nothing: small values stand in the adapters meanwhile.
+    The run's own random state is not drawn from. Raises Unsound where a difference is larger than the compute dtype
+    explains, or a gradient is not finite; Diverged where PEFT's own loss is not finite.
+    """
+    rows = [ids[:LONGEST] for ids in first_rows(job)]
+    with noisy(model):
+        found = compared(model, job, rows)
+    if not found.is_sound:
+        raise Unsound(f"the fast engine does not compute what PEFT computes: {found}", hint="--set engine=trl")
+    return found
+
+
+@contextmanager
+def noisy(model: FastModel) -> Iterator[None]:
+    """Inside, small values are added to the adapters; what they give no gradient to has none left from before."""
+    adapters = model.adapters
+    values = adapters.values.clone()
+    generator = torch.Generator(values.device).manual_seed(0)
+    try:
+        adapters.values.add_(torch.randn(values.shape, generator=generator, device=values.device), alpha=NOISE)
+        adapters.refresh()
+        adapters.fresh.zero_()
+        yield
+    finally:
+        adapters.gradient.zero_()
+        adapters.values.copy_(values)
+        adapters.refresh()
+
+
+def first_rows(job: Job) -> list[Array]:
+    """Token ids of the first rows that this process sees, of two tokens at least: up to ROWS of them."""
+    found: list[Array] = []
+    for index in range(min(ROWS, len(job.steps))):
+        for batch in job.steps[index].micro_batches:
+            for row, length in zip(batch.rows, batch.lengths, strict=True):
+                ids, _ = batch.prepared.row(int(row), length=int(length))
+                found += [ids] if len(ids) > 1 else []
+        if len(found) >= ROWS:
+            break
+    return found[:ROWS]
+
+
+def compared(model: FastModel, job: Job, rows: list[Array]) -> Differences:
+    """The rows packed, by the fast engine, against each alone by PEFT."""
+    parameters = model.adapters.parameters
+    leak = moved(model, rows, vocabulary=job.plan.model.vocabulary)
+    pefts = reference.loss_and_gradient(job.model, rows, parameters)
+    if not math.isfinite(pefts[0]):
+        raise guards.diverged((job.resume.step if job.resume else 0) + 1, f"the loss of its first rows is {pefts[0]}")
+    ours = computed(model, rows)
+    if model.dtype == torch.float32:
+        return Differences(leak=leak, exact=distance(model, job, ours, pefts))
+    with reference.in_float32(job.model):
+        truth = reference.loss_and_gradient(job.model, rows, parameters)
+    with model.in_float32():
+        exact = distance(model, job, computed(model, rows), truth)
+    rounded, own = distance(model, job, ours, truth), distance(model, job, pefts, truth)
+    return Differences(leak=leak, exact=exact, rounded=rounded, pefts=own)
+
+
+def computed(model: FastModel, rows: list[Array]) -> tuple[float, torch.Tensor]:
+    """Loss and flat gradient of the rows by the fast engine, all in one batch."""
+    model.adapters.gradient.zero_()
+    loss = float(model.loss_and_gradients(learned(model, rows), scale=1.0))
+    return loss, model.adapters.gradient.clone()
+
+
+def moved(model: FastModel, rows: list[Array], *, vocabulary: int) -> float:
+    """How far the loss of the last row moves when all tokens of the others change, as a share of it.
+
+    The shapes are the same, so the last row's numbers are, bit for bit, where nothing of the others is seen.
+    """
+    *others, last = rows
+    changed = [(row + 1) % vocabulary for row in others]
+    first = sum(len(row) for row in others)
+    losses = []
+    for packed in (others, changed):
+        batch = learned(model, [*packed, last])
+        batch.weights[batch.rows < first] = 0.0
+        losses.append(float(model.loss(batch)))
+    return relative(losses[1] - losses[0], losses[0])
+
+
+def distance(
+    model: FastModel, job: Job, found: tuple[float, torch.Tensor], expected: tuple[float, torch.Tensor]
+) -> Distance:
+    """From the expected loss and flat gradient."""
+    adapters, whole = model.adapters, expected[1]
+    difference = found[1] - whole
+    is_a = places_of_a(model, job)
+    least = LEAST_NORM * float(whole.norm())
+    return Distance(
+        loss=relative(found[0] - expected[0], expected[0]),
+        gradient=largest(relative(float(difference[part].norm()), float(whole[part].norm())) for part in (is_a, ~is_a)),
+        adapter=largest(
+            float(adapters.view(difference, [each], each.shape).norm())
+            / max(float(adapters.view(whole, [each], each.shape).norm()), least)
+            for each in adapters.parameters
+        ),
+    )
+
+
+def largest(values: Iterable[float]) -> float:
+    """The largest, or not a number where one is none."""
+    return float(np.max(list(values)))
+
+
+def places_of_a(model: FastModel, job: Job) -> torch.Tensor:
+    """Where A lies in the flat buffer, and not B: their gradients are of different size."""
+    names = {id(parameter): name for name, parameter in job.model.named_parameters()}
+    return torch.cat(
+        [
+            torch.full((each.numel(),), "lora_A" in names[id(each)], device=model.adapters.values.device)
+            for each in model.adapters.parameters
+        ]
+    )
+
+
+def relative(difference: float, whole: float) -> float:
+    """The difference as a share of the whole."""
+    return abs(difference) / max(abs(whole), 1e-6)
+
+
+def learned(model: FastModel, rows: list[Array]) -> FlatBatch:
+    """The rows end to end on the model's device, every token learned that follows another."""
+    bounds = np.cumsum([0, *(len(row) for row in rows)]).astype(np.int32)
+    ids = torch.from_numpy(np.concatenate(rows).astype(np.int64))
+    spans = list(pairwise(bounds))
+    places = torch.from_numpy(np.concatenate([np.arange(start, end - 1) for start, end in spans]).astype(np.int64))
+    batch = FlatBatch(
+        ids=ids,
+        positions=torch.from_numpy(np.concatenate([np.arange(end - start) for start, end in spans]).astype(np.int32)),
+        documents=Documents(
+            bounds=tuple(int(bound) for bound in bounds),
+            cu_seqlens=torch.from_numpy(bounds),
+            longest=max(len(row) for row in rows),
+        ),
+        rows=places,
+        slots=places,
+        targets=ids[places + 1],
+        weights=torch.ones(len(places)),
+    )
+    return batch.to(model.adapters.values.device)

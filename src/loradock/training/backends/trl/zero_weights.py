@@ -1,0 +1,72 @@
+"""Weights under ZeRO-3: cut over the processes as they come, whole for reading; the adapter whole again at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from bitsandbytes.nn import Linear4bit
+
+from loradock.model.spread import GUARD, PART, gathered
+from loradock.training.backends.trl.zero import load, replaced
+
+NF4_BITS = 4
+
+
+def cut(model: Any, settings: Any, *, device: torch.device) -> None:
+    """Give DeepSpeed, by its own `settings`, the weights of a model that was read part by part (`model.spread`).
+
+    On every process one weight at a time is whole, on `device`, so that the base need not fit there.
+    """
+    load().zero.Init(module=Arriving(model, device=device), config_dict_or_path=settings)
+    getattr(model.get_base_model(), GUARD).remove()
+
+
+class Arriving(torch.nn.Module):
+    """A model whose weights are put together of their parts as they are asked for, one after the other."""
+
+    def __init__(self, model: Any, *, device: torch.device) -> None:
+        super().__init__()
+        self.model = model
+        self.device = device
+
+    def parameters(self, recurse: bool = True) -> Iterator[torch.nn.Parameter]:
+        """Each parameter, whole. DeepSpeed cuts one before it asks for the next; every process takes part."""
+        for parameter in self.model.parameters(recurse):
+            part = parameter.__dict__.pop(PART, None)
+            if part is not None:
+                parameter.data = gathered(part.to(self.device), shape=parameter.shape)
+            yield parameter
+
+
+def check_packed(model: Any, *, mode: str) -> None:
+    """EnvironmentUnfit where a weight that was quantised is not held as NF4 any more, once it is cut."""
+    for name, layer in model.named_modules():
+        if not isinstance(layer, Linear4bit):
+            continue
+        weight, state = cast("Any", layer.weight), cast("Any", layer.quant_state)
+        held, weights = weight.ds_numel * weight.ds_tensor.element_size(), state.shape.numel()
+        if held != math.ceil(weights * NF4_BITS / 8):
+            raise replaced(mode, f"{name} has {weights:,} weights in {held:,} bytes, and NF4 takes half a byte each")
+
+
+@contextlib.contextmanager
+def whole(parameters: Sequence[Any]) -> Iterator[None]:
+    """Inside, these parameters are whole on every process, for reading."""
+    if not any(hasattr(each, "ds_tensor") for each in parameters):
+        yield
+        return
+    with load().zero.GatheredParameters(list(parameters)):
+        yield
+
+
+def keep_whole(parameters: Sequence[Any]) -> None:
+    """Make these parameters whole on every process for good: what is left of the run reads and writes them."""
+    cut = [each for each in parameters if hasattr(each, "ds_tensor")]
+    if cut:
+        cut[0].all_gather(param_list=cut)
+    for each in cut:
+        each.ds_persist = True

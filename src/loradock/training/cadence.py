@@ -1,0 +1,98 @@
+"""When to log, evaluate, save and stop, and what the evaluations say: the same for every engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loradock import signals
+from loradock.distributed import collectives
+from loradock.plan.plan import HELD
+from loradock.training.checkpoint.store import Checkpoint
+from loradock.training.job import Job
+from loradock.training.saving import Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Due:
+    """What belongs to a step that has ended, in this order."""
+
+    log: bool
+    evaluate: bool
+    save: bool
+
+
+class Flow:
+    """The plan's cadence, always at the last step, and after a signal; the best evaluation, and the early stop.
+
+    `ended` says why there is nothing left to train, `stopped_by` which signal asks to end; None where there is none.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.cadence = job.plan.value("cadence")
+        self.ended: str | None = None
+        self.stopped_by: str | None = None
+        self.evaluated_step = 0
+        self.best_loss: float | None = None
+        self.best_step: int | None = None
+
+    def resume(self, checkpoint: Checkpoint, *, has_best: bool) -> bool:
+        """Take up where the checkpoint stood; returns True where it still owes its evaluation.
+
+        `has_best`: the best checkpoint that it names is there. One that was to be kept and is gone counts no more.
+        """
+        progress = Progress.of(checkpoint)
+        self.evaluated_step = progress.evaluated_step
+        if has_best or not self.job.config.checkpoints.keep_best:
+            self.best_loss, self.best_step = progress.best_loss, progress.best_step
+        if checkpoint.fingerprint == self.job.checkpoints.fingerprint:  # else what ended it may have changed
+            self.ended = progress.ended
+        if progress.step >= len(self.job.steps):
+            self.ended = self.ended or "last step"
+        return self.is_evaluated(progress.step) and progress.evaluated_step < progress.step
+
+    def is_evaluated(self, step: int) -> bool:
+        """True where an evaluation belongs to this step."""
+        if self.job.evaluation is None or not step:
+            return False
+        return step >= len(self.job.steps) or step % self.cadence["evaluate"] == 0
+
+    def after(self, step: int) -> Due:
+        """What is due after a step. After a signal an evaluation waits for the run that continues."""
+        if self.job.peers:
+            self.job.peers.step = step
+        if collectives.any_of(bool(signals.requested())):
+            self.stopped_by = signals.requested() or "another process of the run"
+        is_ending = step >= len(self.job.steps) or bool(self.stopped_by)
+        saves = is_ending or step % self.cadence["save"] == 0
+        return Due(
+            # A metric line never reaches over a checkpoint: a run that continues from it gives the same lines.
+            log=saves or step == 1 or step % self.cadence["log"] == 0,
+            evaluate=not self.stopped_by and self.is_evaluated(step),
+            save=saves,
+        )
+
+    def judge(self, step: int, loss: float) -> bool:
+        """Note an evaluation; returns True where its checkpoint is to be kept. May end the run early.
+
+        How many evaluations ago the best one was follows from the steps.
+        """
+        self.evaluated_step = step
+        is_best = self.best_loss is None or loss < self.best_loss
+        if is_best:
+            self.best_loss, self.best_step = loss, step
+        patience = self.job.config.train.early_stopping
+        if patience and step - (self.best_step or 0) >= patience * self.cadence["evaluate"]:
+            self.ended = "early stop"
+        return bool(self.ended) or (is_best and self.job.config.checkpoints.keep_best)
+
+    def progress(self, step: int) -> Progress:
+        """Where the run stands, for the manifest."""
+        return Progress(
+            step=step,
+            evaluated_step=self.evaluated_step,
+            best_loss=self.best_loss,
+            best_step=self.best_step,
+            ended=self.ended,
+            decided={name: self.job.plan.value(name) for name in HELD},
+        )

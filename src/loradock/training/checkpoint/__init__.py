@@ -1,0 +1,1 @@
+"""Checkpoints: what one holds, how it is written, found, verified and exported."""

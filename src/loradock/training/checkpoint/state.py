@@ -1,0 +1,123 @@
+"""What a checkpoint holds besides its manifest, as bytes: the adapter, and all that the next step depends on.
+
+    adapter_model.safetensors   the trainable weights, named as peft names them
+    adapter_config.json         peft's own description of the adapter
+    training_state.pt           optimiser, gradient scaler, and each process's random state
+
+Every engine writes and reads the same three, so that a run may be continued by another one. The learning rate is not
+among them: it follows from the configuration and the step.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from loradock.model import adapters
+from loradock.model.export import WEIGHTS
+from loradock.training.checkpoint.store import Checkpoint
+
+CONFIG = "adapter_config.json"
+STATE = "training_state.pt"
+
+Stateful = Mapping[str, Any]
+"""optimizer, scaler -> the object with state_dict() and load_state_dict(), or None where there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomState:
+    """The states of every generator that training draws from, of one process: bytes of them are a few kilobytes."""
+
+    python: Any
+    numpy: Any
+    torch: Any
+    cuda: Any
+
+    @classmethod
+    def now(cls) -> RandomState:
+        """A copy of the present state; nothing is read back from a card, whose generator counts on the host."""
+        kind, keys, *rest = np.random.get_state(legacy=True)
+        words = np.asarray(keys).tolist()  # what reads it back takes plain values and tensors only
+        cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+        return cls(python=random.getstate(), numpy=(kind, words, *rest), torch=torch.get_rng_state(), cuda=cuda)
+
+    def restore(self) -> None:
+        """Put every generator back."""
+        random.setstate(self.python)
+        kind, keys, *rest = self.numpy
+        np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
+        torch.set_rng_state(self.torch)
+        if self.cuda is not None and torch.cuda.is_available():
+            torch.cuda.set_rng_state(self.cuda)
+
+
+def as_files(model: Any, parts: Stateful, *, random_states: Sequence[RandomState]) -> dict[str, bytes | memoryview]:
+    """The files of a checkpoint by name. `random_states` has one entry a process, in the order of their ranks."""
+    from safetensors.torch import save
+
+    weights = unshared({name: tensor.detach().cpu().contiguous() for name, tensor in adapters.state(model).items()})
+    settings = {
+        name: sorted(value) if isinstance(value, set) else value
+        for name, value in (model.peft_config["default"].to_dict() | {"inference_mode": True}).items()
+    }
+    state = {
+        "random": [vars(each) for each in random_states],
+        **{name: part.state_dict() if part is not None else None for name, part in parts.items()},
+    }
+    stream = io.BytesIO()
+    torch.save(state, stream)
+    return {
+        WEIGHTS: save(weights, metadata={"format": "pt"}),
+        CONFIG: (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode(),
+        STATE: stream.getbuffer(),
+    }
+
+
+def unshared(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors with a copy of each that shares its memory with another (tied weights): safetensors refuses those."""
+    seen: set[int] = set()
+    alone: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        alone[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
+    return alone
+
+
+def restore_adapter(model: Any, checkpoint: Checkpoint) -> None:
+    """Put the adapter of a verified checkpoint into the model, in place."""
+    adapters.restore(model, checkpoint.read(WEIGHTS))
+
+
+def restore(checkpoint: Checkpoint, parts: Stateful, *, rank: int) -> None:
+    """Put optimiser, scaler and random state back, as rank `rank` left them.
+
+    What a person sets (learning rate, weight decay, betas) stays as this attempt has it: it may be an allowed change.
+
+    A process that the run did not have before draws from a state that follows from rank 0's and its own rank.
+    """
+    state = torch.load(io.BytesIO(checkpoint.read(STATE)), map_location="cpu", weights_only=True)
+    optimizer = parts["optimizer"]
+    asked = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    for name, part in parts.items():
+        if part is not None and state[name] is not None:
+            part.load_state_dict(state[name])
+    for group, settings in zip(optimizer.param_groups, asked, strict=True):
+        group.update(settings)
+    saved = state["random"]
+    RandomState(**saved[min(rank, len(saved) - 1)]).restore()
+    if rank >= len(saved):
+        torch.manual_seed(torch.initial_seed() + rank)
+
+
+def tensors_of(parts: Stateful) -> Iterable[torch.Tensor]:
+    """Every floating-point tensor of the optimiser's state."""
+    optimizer = parts.get("optimizer")
+    for values in optimizer.state_dict()["state"].values() if optimizer is not None else ():
+        yield from (value for value in values.values() if torch.is_tensor(value) and value.is_floating_point())

@@ -1,0 +1,53 @@
+"""What ended a run, as an error with an exit code: libraries say it in their own words."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from loradock import signals
+from loradock.distributed import collectives
+from loradock.distributed.place import continuing
+from loradock.errors import (
+    EnvironmentUnfit,
+    Interrupted,
+    LoradockError,
+    NoCheckpoint,
+    OutOfMemory,
+    Stopped,
+    storage_error,
+)
+from loradock.training.checkpoint.manifest import DamagedCheckpoint
+
+NATIVE_ERROR = re.compile(r"\(os error (\d+)\)")
+"""How libraries that are written in Rust (safetensors, tokenizers) name the error of a system call."""
+
+
+def as_loradock_error(error: BaseException, directory: Path, *, has_committed: bool) -> LoradockError:
+    """The error with its exit code; one that nobody foresaw is a bug (70) and keeps its type.
+
+    Where a signal came, what broke in its wake (a worker that it ended, too) is its doing.
+    """
+    by = signals.requested()
+    if isinstance(error, KeyboardInterrupt) or (by and isinstance(error, (EnvironmentUnfit, OSError, RuntimeError))):
+        hint = continuing(directory)
+        kind, committed = (Stopped, "what was new is committed") if has_committed else (Interrupted, "nothing was new")
+        return kind(f"stopped by {by or 'a signal'}; {committed}", hint=hint)
+    if isinstance(error, LoradockError):
+        return error
+    if isinstance(error, DamagedCheckpoint):
+        hint = "the same command again falls back to the checkpoint before it"
+        return NoCheckpoint(f"a checkpoint changed while it was read: {error}", hint=hint)
+    if collectives.is_cut_off(error):
+        what = f"another process of this run has ended, or cannot be reached: {error}"
+        return EnvironmentUnfit(
+            what, hint="see what that one says; the same command continues from the last checkpoint"
+        )
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, without importing torch
+        first = str(error).splitlines()[0]
+        return OutOfMemory(f"the card is full: {first}", hint="free the card, or take a smaller model or a larger card")
+    if isinstance(error, OSError):
+        return storage_error(error, Path(error.filename or directory))
+    if native := NATIVE_ERROR.search(str(error)):
+        return storage_error(OSError(int(native[1]), str(error)), directory)
+    return LoradockError(f"unexpected {type(error).__name__}: {error}", hint="report this with run.json")

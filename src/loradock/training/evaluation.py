@@ -1,0 +1,54 @@
+"""Evaluation that every engine shares: the loss over all supervised tokens, not a mean of batch means."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from loradock.training.job import EvalResult
+
+Batch = TypeVar("Batch")
+
+
+def evaluate(
+    model: Any,
+    batches: Iterable[tuple[Batch, int]],
+    loss_sum: Callable[[Batch], Any],
+    *,
+    step: int,
+    poll: Callable[[], None],
+) -> EvalResult:
+    """Evaluate without gradients and without dropout; the model's mode is put back, no random number is drawn.
+
+    `batches` yields each batch with their number of supervised tokens; `loss_sum` gives the summed
+    negative log-likelihood in nats of one batch. `poll` is called before each batch, and raises to end it all. Under
+    DDP each process evaluates its share and sums are reduced.
+    """
+    import torch
+    import torch.distributed
+
+    began = time.monotonic()
+    was_training = model.training
+    model.eval()
+    device = next(model.parameters()).device
+    total = torch.zeros(2, dtype=torch.float64, device=device)
+    try:
+        with torch.no_grad():
+            for tensors, supervised in batches:
+                poll()
+                total[0] += loss_sum(tensors).double()
+                total[1] += supervised
+    finally:
+        model.train(was_training)
+    if torch.distributed.is_initialized():
+        torch.distributed.all_reduce(total)
+    loss = float(total[0] / total[1].clamp(min=1))
+    return EvalResult(
+        step=step,
+        loss=loss,
+        perplexity=math.exp(min(loss, 700.0)),
+        supervised_tokens=int(total[1]),
+        seconds=time.monotonic() - began,
+    )

@@ -1,0 +1,176 @@
+"""The run record: `run.json` (what was asked, found, decided and how it ended) and `metrics.jsonl` (one line an event).
+
+`run.json` is written when the run starts, again when something new is known, and when it ends, also by an error; each
+time whole and by rename, so that a reader never sees half of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from loradock import __version__, atomic_io
+from loradock.config.schema import RunConfig
+from loradock.facts import Facts
+from loradock.training.run_dir.paths import RECORD
+
+BLOCK_BYTES = 1 << 22
+
+
+class RunRecord:
+    """The record of one run in its directory. A process other than rank 0 keeps one without writing it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        config: RunConfig,
+        origins: dict[str, str],
+        facts: Facts,
+        before: Mapping[str, Any] | None = None,
+        fence: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`before` is the record of the run that this one continues; `fence` raises where another one took over.
+
+        What the run was asked stays as it was recorded until it is known that this one may continue it (`put`).
+        """
+        self.directory = directory
+        self.is_writing = facts.rank == 0
+        self.fence = fence
+        self.has_committed = False
+        before = before or {}
+        self.began = time.monotonic()
+        self.hashing: dict[Path, Future[str | None]] = {}
+        self.pool = ThreadPoolExecutor(max_workers=1)
+        self.is_over = threading.Event()
+        self.content: dict[str, Any] = {
+            "loradock": __version__,
+            "run_id": before.get("run_id") or uuid.uuid4().hex,
+            "status": "running",
+            "started": before.get("started") or now(),
+            "attempts": [*before.get("attempts", []), *([attempt(before)] if before else [])],
+            "continued": now() if before else None,
+            "config": before.get("config") or config.model_dump(mode="json"),
+            "origins": origins,
+            "facts": asdict(facts),
+            "timings_seconds": {},
+            **{part: before[part] for part in ("fingerprint", "base", "alerts") if part in before},
+        }
+        self.write()
+
+    @property
+    def run_id(self) -> str:
+        """The name of this run and of no other, kept through every attempt."""
+        return self.content["run_id"]
+
+    def put(self, **parts: Any) -> None:
+        """Add parts to run.json and write it."""
+        self.content.update(parts)
+        self.write()
+
+    def timing(self, name: str, seconds: float) -> None:
+        """Note how long a stage took; written with the next part."""
+        self.content["timings_seconds"][name] = round(seconds, 3)
+
+    def spent_before(self, stages: Mapping[str, float]) -> None:
+        """Count what the process did before this record began, seconds by stage: the total is of the whole process."""
+        for name, seconds in stages.items():
+            self.timing(name, seconds)
+        self.began -= sum(stages.values())
+
+    def hash_weights(self, files: Sequence[Path]) -> None:
+        """Start the sha256 of the base's weight files beside the run; `end` waits for it."""
+        if self.is_writing:
+            self.hashing = {file: self.pool.submit(sha256, file, unless=self.is_over) for file in files}
+
+    def metric(self, kind: str, values: dict[str, Any]) -> None:
+        """Append one line to metrics.jsonl."""
+        if not self.is_writing:
+            return
+        self.fence()
+        line = {"kind": kind, "time": now(), **values}
+        with (self.directory / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+    def rewind(self, step: int) -> None:
+        """Forget the metric lines after the step that a run resumes from; they are made again."""
+        file = self.directory / "metrics.jsonl"
+        if not self.is_writing or not file.exists():
+            return
+        kept = [line for line in parsed(file) if line["step"] <= step]
+        atomic_io.replace(file, "".join(json.dumps(line) + "\n" for line in kept))
+
+    def metrics(self, kind: str) -> list[dict[str, Any]]:
+        """The lines of one kind that were recorded so far, of this attempt and of those that it continues."""
+        return metrics(self.directory, kind)
+
+    def end(self, status: str, *, exit_code: int, error: str | None = None) -> None:
+        """Write how the run ended; one that failed keeps everything that was known, and waits for no hash."""
+        if status != "finished":
+            self.is_over.set()
+            for task in self.hashing.values():
+                task.cancel()
+        done = {file.name: task for file, task in self.hashing.items() if not task.cancelled()}
+        digests = {name: task.result() for name, task in done.items() if not task.exception()}
+        self.content["weights_sha256"] = {name: digest for name, digest in digests.items() if digest}
+        self.pool.shutdown()
+        self.timing("total", time.monotonic() - self.began)
+        self.put(status=status, exit_code=exit_code, error=error, ended=now())
+
+    def write(self) -> None:
+        """Write run.json by rename, flushed to the disk."""
+        if not self.is_writing:
+            return
+        self.fence()
+        atomic_io.replace(self.directory / RECORD, json.dumps(self.content, indent=2, default=str) + "\n")
+
+
+def metrics(directory: Path, kind: str) -> list[dict[str, Any]]:
+    """The lines of one kind in a run's metrics.jsonl."""
+    file = directory / "metrics.jsonl"
+    return [line for line in parsed(file) if line["kind"] == kind] if file.exists() else []
+
+
+def parsed(file: Path) -> list[dict[str, Any]]:
+    """The whole lines of a metrics file; what a killed process or a power cut left between them is passed over."""
+    lines: list[dict[str, Any]] = []
+    for text in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and {"kind", "step"} <= line.keys():
+            lines.append(line)
+    return lines
+
+
+def attempt(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a later attempt keeps of the record of an earlier one; a killed one has no end."""
+    began = record.get("continued") or record.get("started")
+    ended = {key: record.get(key) for key in ("ended", "exit_code", "error", "resumed_from")}
+    return {"started": began, "status": record.get("status"), **ended}
+
+
+def sha256(file: Path, *, unless: threading.Event) -> str | None:
+    """The sha256 of a file, read in blocks; None where `unless` is set before the end."""
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(BLOCK_BYTES):
+            digest.update(block)
+            if unless.is_set():
+                return None
+    return digest.hexdigest()
+
+
+def now() -> str:
+    """UTC, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,123 @@
+"""Where a run stands: new, to be continued, or finished; and with which configuration it may be continued."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from loradock.config.load import Loaded, leaves
+from loradock.config.schema import RunConfig
+from loradock.errors import NoCheckpoint, NotWritable, StorageError, storage_error
+from loradock.plan.plan import HELD
+from loradock.training.run_dir import fingerprint
+from loradock.training.run_dir import paths as directories
+from loradock.training.run_dir.paths import RECORD
+
+State = Literal["new", "unfinished", "finished"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What was found: `directory` is None where a new one has to be made, `record` is the run's where there is one."""
+
+    state: State
+    directory: Path | None
+    record: dict[str, Any]
+
+
+NEW = Standing(state="new", directory=None, record={})
+
+
+def look(loaded: Loaded, *, parent: Path | None, name: str, must_exist: bool, allowed: Collection[str]) -> Standing:
+    """Where the run stands that this configuration asks for.
+
+    A directory that the user named (`parent` None: config.output) holds that run, or none: NoCheckpoint names what
+    differs. Of the numbered directories below `parent` the last one of the same run is continued where it is
+    unfinished. A finished run with an allowed change is unfinished: it may have more to do.
+    Raises UsageError where other things lie in the directory, StorageError where run.json cannot be read.
+    """
+    if parent is None:
+        directory = Path(loaded.config.output or "")
+        if not directories.holds_run(directory):
+            if must_exist:
+                raise NoCheckpoint(f"there is no run in {directory}", hint="leave out --resume to start one")
+            return Standing(state="new", directory=directory, record={})
+        standing = standing_of(directory)
+        changes = same(loaded.config, standing.record, allowed=allowed, directory=directory)
+        return replace(standing, state="unfinished") if changes else standing
+    for last in directories.numbered_before(parent, name):
+        try:
+            standing = standing_of(last)
+            changes = same(loaded.config, standing.record, allowed=allowed, directory=last)
+        except (NoCheckpoint, StorageError, NotWritable):  # another run, or none; the one before it may be this one
+            continue
+        return standing if standing.state == "unfinished" or changes else NEW
+    return NEW
+
+
+def standing_of(directory: Path) -> Standing:
+    """How the run in a directory stands. Finished is one whose record says so and whose adapter is there."""
+    record = read(directory)
+    is_finished = record.get("status") == "finished" and (directory / "adapter").is_dir()
+    return Standing(state="finished" if is_finished else "unfinished", directory=directory, record=record)
+
+
+def same(
+    config: RunConfig, record: Mapping[str, Any], *, allowed: Collection[str], directory: Path
+) -> dict[str, dict[str, str]]:
+    """The allowed changes to the recorded configuration. NoCheckpoint (83) with every key that differs besides."""
+    asked = fingerprint.of_config(recorded_config(record, directory))
+    found = {key: text for key, text in record.get("fingerprint", {}).items() if key not in asked}
+    return fingerprint.check(
+        {**found, **asked}, {**found, **fingerprint.of_config(config)}, allowed=allowed, directory=directory
+    )
+
+
+def recorded(directory: Path) -> Loaded:
+    """The configuration of the run in `directory`, as run.json keeps it. NoCheckpoint where there is no run."""
+    if not (directory / RECORD).exists():
+        raise NoCheckpoint(f"there is no run in {directory}", hint="leave out --resume to start one")
+    config = recorded_config(read(directory), directory)
+    return Loaded(config=config, origins={key: str(directory / RECORD) for key in leaves(config)}, warnings=())
+
+
+def recorded_config(record: Mapping[str, Any], directory: Path) -> RunConfig:
+    """The configuration in a record. StorageError where it is none of this version."""
+    try:
+        return RunConfig.model_validate(record["config"])
+    except (KeyError, ValueError) as error:
+        what = f"{directory / RECORD} holds no configuration of this version"
+        raise StorageError(what, hint="start a new run with another --output") from error
+
+
+def held(config: RunConfig, decided: Mapping[str, Any], *, asked_anew: Collection[str]) -> tuple[RunConfig, list[str]]:
+    """The configuration with what the run decided when it began, where it asks for nothing else; and which that is.
+
+    A continued run must not compute otherwise because it now has another card, or less memory free. A micro-batch that
+    was halved because the card was full stays halved, unless `asked_anew` (allowed changes) names it.
+    """
+    content = config.model_dump()
+    names: list[str] = []
+    for name, (*path, key) in HELD.items():
+        section = content
+        for part in path:
+            section = section[part]
+        is_free = section[key] == "auto" or (name == "micro_batch" and "train.micro_batch" not in asked_anew)
+        if name in decided and is_free and section[key] != decided[name]:
+            section[key] = decided[name]
+            names.append(name)
+    return RunConfig.model_validate(content), names
+
+
+def read(directory: Path) -> dict[str, Any]:
+    """The content of run.json; StorageError where it is not JSON."""
+    file = directory / RECORD
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise storage_error(error, file) from error
+    except ValueError as error:
+        raise StorageError(f"{file} is not JSON", hint="start a new run with another --output") from error

@@ -1,0 +1,103 @@
+"""The model card and the training curve: what lies beside an adapter for the next person."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from analysis.report.content import (
+    REVISION,
+    content,
+    evaluations,
+    metrics,
+)
+from PIL import Image
+
+from loradock.plan.plan import shown
+from loradock.training.observers import loss_curve, model_card
+
+
+def written(directory: Path, *, lines: bool = True, **known: Any) -> str:
+    file = directory / "README.md"
+    model_card.write(content(directory, **known), evaluations() if lines else [], file)
+    return file.read_text(encoding="utf-8")
+
+
+def test_the_card_begins_with_metadata_that_yaml_reads(tmp_path: Path) -> None:
+    front = yaml.safe_load(written(tmp_path).split("---")[1])
+    assert front["base_model"] == "mistralai/Mistral-7B-v0.3"
+    assert (front["library_name"], front["pipeline_tag"]) == ("peft", "text-generation")
+
+
+def test_the_card_holds_the_facts_of_the_run(tmp_path: Path) -> None:
+    text = written(tmp_path)
+    for fact in (
+        "# mistral-rows-001",
+        REVISION,
+        "r=8, alpha=32",
+        "q_proj",
+        "0.0002, cosine",
+        "NVIDIA H200",
+        "torch 2.10.0",
+        "bitsandbytes 0.50.2",
+        "c0ffee",
+        "| rows.jsonl | sha256 abababababababab |",
+        "10000 trained, 100 held out",
+        "1,660,000, of which 830,000 are learned",
+        "| loss on | assistant |",
+        "| steps | 40 |",
+        "flash_attention_2 (flash-attn 2.8.3 is installed",
+        "| 40 | 1.2500 | 3.490 |",
+        "![training curve](training_curve.png)",
+        f'from_pretrained("mistralai/Mistral-7B-v0.3", revision="{REVISION}")',
+    ):
+        assert fact in text, fact
+
+
+def test_the_card_says_why_each_decision_was_taken(tmp_path: Path) -> None:
+    known = content(tmp_path)
+    text = written(tmp_path)
+    for decision in known["plan"]["decisions"]:
+        assert f"| {decision['name']} | {shown(decision['value'])} ({decision['why']})" in text
+
+
+def test_every_row_of_a_table_has_two_cells(tmp_path: Path) -> None:
+    assert model_card.table("T", [("a", "x|y")]).splitlines()[-1] == "| a | x/y |"
+    rows = [line for line in written(tmp_path, lines=False).splitlines() if line.startswith("| ")]
+    assert all(line.count("|") == 3 for line in rows)
+
+
+def test_a_card_without_revision_evaluation_or_quantiser_leaves_them_out(tmp_path: Path) -> None:
+    packages = {"torch": "2.10.0", "peft": "0.21.2", "transformers": "5.23.0"}
+    text = written(tmp_path, lines=False, revision=None, packages=packages, gpus=())
+    assert "revision=" not in text
+    assert "None" not in text
+    assert "perplexity" not in text
+    assert "bitsandbytes" not in text
+    assert "| device | CPU |" in text
+    assert "training_curve.png" in text
+
+
+@pytest.mark.parametrize("steps", [0, 1, 40])
+@pytest.mark.parametrize("has_evaluations", [True, False])
+def test_the_curve_is_a_png_of_960_by_540(tmp_path: Path, steps: int, has_evaluations: bool) -> None:
+    file = tmp_path / "curve.png"
+    loss_curve.draw(metrics(steps), evaluations() if has_evaluations else [], file)
+    with Image.open(file) as image:
+        image.load()
+        assert (image.format, image.size) == ("PNG", (960, 540))
+
+
+def test_the_curve_shows_the_losses_in_their_colours(tmp_path: Path) -> None:
+    def colours(with_evaluations: bool) -> set[tuple[int, ...]]:
+        file = tmp_path / "curve.png"
+        loss_curve.draw(metrics(), evaluations() if with_evaluations else [], file)
+        with Image.open(file) as image:
+            found = image.convert("RGB").getcolors(1 << 20)
+        return {colour for count, colour in found or [] if isinstance(colour, tuple) and count > 20}
+
+    blue, red = (0x1F, 0x6F, 0x8B), (0xC0, 0x39, 0x2B)
+    assert {blue, red} <= colours(with_evaluations=True)
+    assert red not in colours(with_evaluations=False)

@@ -1,0 +1,141 @@
+"""Faults under ZeRO-2 and ZeRO-3: each ends all processes by its name and its exit code, and nothing false is kept."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from training.backends.trl.conftest import (
+    ALL_CUT,
+    DROPOUT,
+    SLOW,
+    STEPS,
+    Group,
+    Start,
+)
+
+from loradock.errors import Diverged, EnvironmentUnfit, Hung, NoCheckpoint
+from loradock.training.checkpoint.store import visible
+
+pytestmark = pytest.mark.full
+PEER_SECONDS, SLACK_SECONDS = 15.0, 45.0
+"""Silence; and a report, the naming and the record, on a machine that others use."""
+# transformers passes over what it was told.
+UNTOLD = """
+from loradock.training.backends.trl import zero
+zero.settings = lambda job: None
+"""
+# accelerate passes over what transformers told it.
+UNPLUGGED = """
+import os
+from accelerate import Accelerator
+real = Accelerator.__init__
+def without(self, *rest, **more):
+    more.pop("deepspeed_plugin", None)
+    os.environ.pop("ACCELERATE_USE_DEEPSPEED", None)
+    real(self, *rest, **more)
+Accelerator.__init__ = without
+"""
+UNCUT = """
+import torch
+from loradock.training.backends.trl import zero
+real = zero.flats
+zero.flats = lambda optimizer: [torch.cat(real(optimizer))] * 2
+"""
+SPOILT = """
+import torch
+from loradock.training.backends.trl import zero_weights
+real = zero_weights.gathered
+zero_weights.gathered = lambda part, shape: real(part, shape=shape).to(torch.int16)
+"""
+SLOWEST_AT_FIVE = SLOW.replace("0.5", "5 if step == 5 else 0.1")
+INFINITE = """
+import torch
+from loradock.training.backends.trl.zero_trainer import ZeroTrainer
+real = ZeroTrainer.backward
+class Spoilt(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, loss):
+        return loss.clone()
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * float("inf")
+def backward(self, model, loss):
+    real(self, model, Spoilt.apply(loss) if self.step == 4 and self.job.rank == 1 else loss)
+ZeroTrainer.backward = backward
+"""
+
+
+REPLACED = [
+    (2, UNTOLD, "the model came out as DistributedDataParallel, no DeepSpeedEngine"),
+    (3, UNTOLD, "accelerate shares by MULTI_CPU, not by DeepSpeed"),
+    (2, UNPLUGGED, "the model came out as DistributedDataParallel, no DeepSpeedEngine"),
+    (3, UNPLUGGED, "accelerate shares by MULTI_CPU, not by DeepSpeed"),
+    (2, UNCUT, "the optimiser's state is not cut: ZeRO-2 over 2 processes"),
+    (3, SPOILT, "weights in [0-9,]+ bytes, and NF4 takes half a byte each"),
+]
+
+
+@pytest.mark.parametrize(("stage", "code", "what"), REPLACED)
+def test_a_mode_that_was_silently_replaced_is_an_error_that_names_it(
+    stage: int, code: str, what: str, tmp_path: Path, start: Start
+) -> None:
+    group = start(tmp_path, stage=stage, code=code)
+    assert group.finish() == [EnvironmentUnfit.exit_code] * 2, group.text()
+    assert re.search(f"train.parallel zero{stage} was silently replaced: .*{what}", group.text())
+    assert f"step 1/{STEPS}" not in group.text()
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_gradient_that_is_not_finite_on_one_process_ends_all_before_the_step(
+    stage: int, tmp_path: Path, start: Start
+) -> None:
+    group = start(tmp_path, stage=stage, code=INFINITE)
+    assert group.finish() == [Diverged.exit_code] * 2
+    assert "training diverged at step 5: the gradient norm is inf" in group.text()
+    assert [step for step, _ in visible(group.folder / "out" / "checkpoints")] == [4]
+    assert len(group.losses()) == 4
+
+
+def test_a_file_that_contradicts_the_run_ends_every_process_with_its_problems(tmp_path: Path, start: Start) -> None:
+    group = start(tmp_path, stage=2, own={"train_batch_size": 99, "optimizer": {}})
+    assert group.finish() == [78, 78]
+    assert "train_batch_size is 99, and the run's is 8 (--set train.global_batch=99)" in group.text()
+    assert "optimizer is not DeepSpeed's to decide here" in group.text()
+
+
+def test_a_file_that_changed_is_another_run_and_each_key_is_named(tmp_path: Path, start: Start) -> None:
+    first = start(tmp_path, stage=2, code=SLOW)
+    first.reach(2)
+    first.processes[0].send_signal(signal.SIGTERM)
+    assert first.finish() == [75, 75], first.text()
+    other = {"zero_optimization": {**ALL_CUT["zero_optimization"], "overlap_comm": True}}
+    again = start(tmp_path, stage=2, own=other)
+    assert again.finish() == [NoCheckpoint.exit_code] * 2, again.text()
+    assert "train.deepspeed.zero_optimization.overlap_comm was absent, now true" in again.text()
+    accepted = start(tmp_path, stage=2, own=other, allowed=["train.deepspeed"])
+    assert accepted.finish() == [0, 0], accepted.text()
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_process_that_is_killed_is_named_in_time_and_the_same_command_continues_to_the_same_bits(
+    lost: int, stage: int, tmp_path: Path, start: Start, undisturbed: Callable[..., Group]
+) -> None:
+    first = start(tmp_path, DROPOUT, f"limits.peer_seconds={PEER_SECONDS}", stage=stage, code=SLOWEST_AT_FIVE)
+    first.reach(5)
+    first.processes[lost].kill()
+    began = time.monotonic()
+    codes = first.finish()
+    assert time.monotonic() - began < PEER_SECONDS + SLACK_SECONDS
+    assert codes[1 - lost] in (EnvironmentUnfit.exit_code, Hung.exit_code), first.text()
+    assert re.search(rf"error: .*rank {lost} on {os.uname().nodename}", first.logs[1 - lost].read_text("utf-8"))
+    again = start(tmp_path, DROPOUT, stage=stage)
+    assert again.finish() == [0, 0], again.text()
+    assert "continuing from checkpoint-4" in again.text()
+    assert again.adapter() == undisturbed(stage).adapter()
