@@ -56,7 +56,7 @@ QUESTIONS = numbered(
     Question(
         "Is the memory estimate of the plan above the peak that was reserved, as it is with torch's allocator on the "
         "stand-in (by 0.3 to 3.8 %)? What does `runtime` measure, and do expandable segments work with this driver?",
-        "the margins of `memory/`, and so the micro-batch and the checkpointing that the plan chooses",
+        "the margins of `plan/memory/`, and so the micro-batch and the checkpointing that the plan chooses",
     ),
     Question(
         "Is a continued run exact on a GPU, with `deterministic: true` and without?",
@@ -78,11 +78,11 @@ QUESTIONS = numbered(
     Question(
         "Does `env-check` find a healthy GPU healthy, within 30 s, and are its tolerances in bf16 right? Which SDPA "
         "backends raise?",
-        "the tolerances of `checks/compute`, and its default level",
+        "the tolerances of `env_check/compute`, and its default level",
     ),
     Question(
         "What NVML really answers on a GPU (MIG, ECC, clocks, power, PCIe in a VM), against the recorded facts",
-        "the facts that the tests of `checks/gpu` stand on",
+        "the facts that the tests of `env_check/gpu` stand on",
     ),
     Question(
         "Shares of the published figures that a healthy GPU reaches",
@@ -137,7 +137,7 @@ QUESTIONS = numbered(
     ),
     Question(
         "Is `largest pass` (measured before the first step) near what the plan expects, for each real config?",
-        "the activation terms of `memory/`",
+        "the activation terms of `plan/memory/`",
     ),
     Question(
         "Is forking trials safe on a GPU (no CUDA before the fork), and is the memory of one trial given back before "

@@ -1,7 +1,7 @@
 """Facts: what the machine, the model and the data are. Types only, so that pure rooms can read them.
 
-`probe.py` gathers `Facts` through the host, `model/shape.py` reads `ModelFacts` from a model's config without its
-weights, and the train command counts `DataFacts` once the rows are prepared.
+`machine/probe.py` gathers `Facts` through the host, `model/shape.py` reads `ModelFacts` from a model's config without
+its weights, and a run counts `DataFacts` once the rows are prepared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class Gpu:
     """One GPU. `capability` is the compute capability, (8, 0) for an A100.
 
     `taken_bytes`: what other processes held when this one began. `runtime_bytes`: what CUDA itself takes, where it was
-    measured (`engine.device_memory`).
+    measured (`training.device_memory`).
     """
 
     name: str

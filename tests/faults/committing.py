@@ -49,7 +49,7 @@ def main() -> None:
     if options.variant == "in-place":
         commits = InPlace(options.folder, run_id=RUN_ID, fingerprint={}, keep=options.keep)
     if options.variant == "without-fsync":
-        store.durable.os.fsync = lambda _descriptor: None
+        store.atomic_io.os.fsync = lambda _descriptor: None
     os.path.exists(BEGIN)
     for step in options.steps:
         commits.commit(step, files=content(step), progress={"step": step})

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 STEP_PHASES = ("data", "passes", "optimizer")
-"""What a metric line's seconds are made of, as `engine.meter` names it; what is left over is `other`."""
+"""What a metric line's seconds are made of, as `training.meter` names it; what is left over is `other`."""
 BETWEEN = ("logging", "evaluation", "saving")
 """What happens between steps, every so many of them."""
 PHASES = (*STEP_PHASES, "other", *BETWEEN)

@@ -211,5 +211,5 @@ def show(culprit: processes.Rank, problem: str, *, folder: Path) -> None:
         for line in lines:
             click.echo(f"[rank {culprit.number}] {line}", err=True)
     click.echo(f"launch: {problem} (logs: {folder})", err=True)
-    if code > launch.BY_SIGNAL:  # it could not say so itself
+    if code > processes.BY_SIGNAL:  # it could not say so itself
         termination_log.write(code, problem)

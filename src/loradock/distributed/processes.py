@@ -2,7 +2,7 @@
 
 Each leads a process group of its own, so that a signal to the launcher's group, or a Ctrl-C, reaches it once and by way
 of the launcher; the kernel kills it where the launcher dies. How one ended is written where the others of this machine
-look (`engine.rendezvous.last_words`), and they tell the rest: a killed process cannot say so itself.
+look (`distributed.rendezvous.last_words`), and they tell the rest: a killed process cannot say so itself.
 """
 
 from __future__ import annotations

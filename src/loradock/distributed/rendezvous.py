@@ -21,7 +21,7 @@ ATTEMPT_SECONDS = 3.0
 STORE_SECONDS = 60.0
 POLL_SECONDS = 0.1
 PATIENCE = timedelta(hours=6)
-"""For what the process group itself keeps there; who waits in vain is ended by `engine.peers`."""
+"""For what the process group itself keeps there; who waits in vain is ended by `distributed.heartbeat`."""
 
 
 @dataclass(frozen=True, kw_only=True)

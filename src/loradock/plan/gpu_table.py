@@ -1,6 +1,6 @@
-"""Named cards: what is published of each, in `cards.json`, so that plans are made and speeds judged without one.
+"""Named cards: what is published of each, in `gpus.json`, so that plans are made and speeds judged without one.
 
-To add a card: a row in `cards.json` with the source of its figures; `about` there says what each means.
+To add a card: a row in `gpus.json` with the source of its figures; `about` there says what each means.
 """
 
 from __future__ import annotations

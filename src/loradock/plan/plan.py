@@ -150,5 +150,6 @@ def _question(plan: Plan, config: RunConfig, *, facts: Facts) -> Question:
 def shown(value: Any) -> str:
     """A decision's value as a person reads it."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {shown(inner)}" for key, inner in value.items() if inner is not None)
+        inner: dict[str, Any] = value
+        return ", ".join(f"{key} {shown(part)}" for key, part in inner.items() if part is not None)
     return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)

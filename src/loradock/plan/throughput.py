@@ -3,7 +3,7 @@
 Products count LoRA's two passes (forward, gradient of the input; the base has no gradient of its own) and a third for
 layers computed again, in the fast engine without its last product. Reading the dense weights is taken not to overlap
 with them, which is what makes small passes slow. Traffic of what is not a product was read from the engine's code for
-the fast engine, and counted by dispatch trace for PEFT. A card's rates are its published ones (`cards.json`) times what
+the fast engine, and counted by dispatch trace for PEFT. A card's rates are its published ones (`gpus.json`) times what
 is assumed to be sustained.
 """
 

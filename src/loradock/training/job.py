@@ -33,7 +33,7 @@ class StepResult:
 
     `loss` is the mean over supervised tokens, in nats; `tokens` are real ones (no padding), summed over all
     processes; `memory_bytes` is the peak that the allocator reserved on this process's card (0 on a CPU). `phases`:
-    seconds of this process by what it did (see `engine.meter`); `logging` is that of the line before, not in `seconds`.
+    seconds of this process by what it did (see `meter`); `logging` is that of the line before, not in `seconds`.
     `rank_seconds`: of a step, what each process took for its own part, without waiting for the others and as if all had
     as many tokens; its keys are `RANK@HOST`. None for one process, and where the engine cannot tell.
     """

@@ -1,6 +1,6 @@
 """Bytes that the fast engine needs on its device, by component, for any shape of its micro-batches. Pure arithmetic.
 
-Read from the engine's own code (`engine/fast/layer.py` says what a layer keeps) and held against the live bytes of real
+Read from the engine's own code (`backends/fast/layer.py` says what a layer keeps) and held against the live bytes of real
 micro-steps; see docs/memory.md. For a token of hidden size h, with a = all query heads, p = queries, keys and values,
 I = the MLP's inner size and r = the ranks of all adapters of a layer, in elements of the compute dtype:
 
@@ -22,7 +22,7 @@ from loradock.plan.memory.widths import Widths, widths
 
 FLOAT = 4
 SCALE_BYTES_A_WEIGHT = 4 / 64
-"""The expanded float32 scale of each NF4 block of 64 weights; see `engine.fast.weights`."""
+"""The expanded float32 scale of each NF4 block of 64 weights; see `backends.fast.weights`."""
 ADAPTER_BYTES = 8
 """float32 value and gradient of an adapter's weight."""
 OPTIMIZER_BYTES = 8
@@ -36,7 +36,7 @@ HEAD_END_HIDDEN = 6
 HEAD_SIZE = 64
 """The smallest attention head that is common: the log-sum-exp is counted by it, at most 0.3 % of what a layer keeps."""
 FLASH_ROWS_A_DOCUMENT = 128
-"""Rows by which FlashAttention-2's backward workspace grows with each document; see `engine.fast.attention`."""
+"""Rows by which FlashAttention-2's backward workspace grows with each document; see `backends.fast.attention`."""
 PLAIN_COPIES = 3
 """Float32 copies as wide as the MLP that the gate's backward makes where it is plain torch."""
 PLAIN_LOGITS = 1 << 20
@@ -124,7 +124,7 @@ class FastMemory:
         return self.setting.quantization == "nf4"
 
     def dense_room(self, shape: Shape) -> int:
-        """Bytes of the room on a GPU in which one matrix after the other is made dense; see `engine.fast.weights`."""
+        """Bytes of the room on a GPU in which one matrix after the other is made dense; see `backends.fast.weights`."""
         is_used = self.is_nf4 and self.setting.on_gpu and shape.cached < self.widths.layers
         return self.widths.widest * self.bytes * is_used
 

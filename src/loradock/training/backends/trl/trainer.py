@@ -3,7 +3,7 @@
 One item of the trainer's loader is one optimiser step (a list of micro-batches), so samples, their order and the
 cursor are ours; `training_step` loops over the micro-batches and divides each loss by the supervised tokens of the
 whole step, over all micro-batches and processes. DDP averages gradients, hence the factor `world_size`. What is saved,
-and how a run continues from it, is ours too (`engine.saving`): the trainer is never told of a checkpoint.
+and how a run continues from it, is ours too (`training.saving`): the trainer is never told of a checkpoint.
 """
 
 from __future__ import annotations
