@@ -13,7 +13,7 @@ from loradock.distributed.watchdog import Limits, Watchdog
 from loradock.machine import Host, probe
 from loradock.model import adapters, shape, source, tokenizer
 from loradock.model import load as loading
-from loradock.plan import plan as plans
+from loradock.plan import planner
 from loradock.training.checkpoint.store import Checkpoints
 from loradock.training.job import Job
 
@@ -30,7 +30,7 @@ def job_of(directory: Path, *settings: str, model: Path, data: Path, max_length:
     found = shape.inspect(base, loaded.config)
     config = loaded.config
     corpus = prepare_corpus(config, tokenizer=words, max_length=max_length, facts=facts)
-    plan = plans.make(config, facts=facts, model=found, data=corpus.facts)
+    plan = planner.make(config, facts=facts, model=found, data=corpus.facts)
     whole, _ = loading.load(base, config.model, plan=plan, local_rank=0)
     adapted = adapters.attach(whole, config, base=base)
     with torch.no_grad():

@@ -17,7 +17,7 @@ from loradock.cli import cli
 from loradock.commands.diagnose import command_of
 from loradock.commands.run_options import Ask
 from loradock.config.load import load
-from loradock.plan.trials.changed import changed_config
+from loradock.plan.changed import changed_config
 
 if TYPE_CHECKING:
     from faults.forking import Command, Forking

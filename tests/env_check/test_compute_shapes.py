@@ -12,6 +12,7 @@ from loradock.env_check.compute import attention_kernels, tiny_model, training
 from loradock.facts import AttentionShape, Facts
 from loradock.machine import Host
 from loradock.model import nf4
+from loradock.plan.plan import Decision, draft
 
 # Query heads over key-value heads, and head size, as published: SmolLM2-135M, Qwen2.5-0.5B and 7B, Phi-2, Falcon-7B.
 PUBLISHED = [(9, 3, 64), (14, 2, 64), (28, 4, 128), (32, 32, 80), (71, 1, 64)]
@@ -47,12 +48,14 @@ def test_capped_scores_are_judged_by_the_attention_that_a_run_would_use(tmp_path
     gemma2 = AttentionShape(heads=8, key_value_heads=4, head_size=256, window=4096, softcap=50.0)
     plan = Intent(output=tmp_path, cache=tmp_path, scratch=tmp_path, attention=gemma2)
     facts = Facts(platform="", python="", cpus=1, memory_bytes=2**34, in_container=False)
-    for decided in ({}, {"attention": "eager"}):
-        found = attention_kernels.look(Host(), facts, replace(plan, decided=decided))
+    for made in (None, draft([Decision(name="attention", value="eager", why="a test")])):
+        found = attention_kernels.look(Host(), facts, replace(plan, plan=made))
         assert {each.severity for each in found} == {"ok"}, found
     (*_, refused) = [
         each
-        for each in attention_kernels.look(Host(), facts, replace(plan, decided={"attention": "sdpa"}))
+        for each in attention_kernels.look(
+            Host(), facts, replace(plan, plan=draft([Decision(name="attention", value="sdpa", why="a test")]))
+        )
         if each.severity == "error"
     ]
     assert refused.what.startswith("sdpa attention cannot do this model's (no softcap)")

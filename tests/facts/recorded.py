@@ -9,7 +9,7 @@ from typing import Any
 from loradock.config.schema import RunConfig
 from loradock.facts import DataFacts, Facts, Gpu, LinearShape, ModelFacts
 from loradock.plan import gpu_table as named
-from loradock.plan import plan
+from loradock.plan import planner
 from loradock.plan.context import Decision
 from loradock.plan.plan import Plan
 
@@ -126,7 +126,7 @@ def planned(
     config: RunConfig | None = None,
 ) -> Plan:
     """The plan for these facts; by default Mistral-7B on short rows on an A10."""
-    return plan.make(
+    return planner.make(
         config or RunConfig(),
         facts=facts or machine("a10"),
         model=model or models()["mistral-7b"],
@@ -134,6 +134,6 @@ def planned(
     )
 
 
-def decision(plan: Plan, name: str) -> Decision:
+def decision(plan: Plan, name: str) -> Decision[Any]:
     """The decision of this name."""
     return next(found for found in plan.decisions if found.name == name)

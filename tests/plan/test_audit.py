@@ -14,7 +14,7 @@ from facts.recorded import STACK, config, data, machine, models
 
 from loradock.analysis.report.audit import as_dict, rates_line, set_line
 from loradock.facts import DataFacts
-from loradock.plan import plan as plans
+from loradock.plan import planner
 from loradock.plan.audit import (
     Audit,
     Finding,
@@ -29,8 +29,8 @@ from loradock.plan.audit.prediction import (
     tokens_per_second,
 )
 from loradock.plan.audit.totals import key_of
-from loradock.plan.trials.base import Baseline
-from loradock.plan.trials.changed import changed, changed_config
+from loradock.plan.changed import changed, changed_config
+from loradock.plan.planner import context_of
 
 SEED: dict[str, Any] = {
     "train": {"global_batch": 8, "micro_batch": 4, "checkpointing": True},
@@ -52,7 +52,7 @@ def test_a_gain_is_the_ratio_of_what_the_speed_model_says_of_both_plans() -> Non
     auto = finding(found, "checkpointing-auto")
     after = changed(found.baseline, auto.trial.settings)
     facts = machine("a10")
-    rates = [plans.tokens_per_second(each.plan, each.config, facts=facts) for each in (found.baseline, after)]
+    rates = [planner.tokens_per_second(each.plan, each.config, facts=facts) for each in (found.baseline, after)]
     assert auto.gain.expected == pytest.approx(rates[1] / rates[0], rel=0.02)  # checkpoints are in it, too
     assert auto.gain.source == "speed model"
     assert auto.gain.expected > 1.1
@@ -78,8 +78,8 @@ def test_the_conservative_total_has_no_risk_and_is_planned_anew_with_all_of_it()
     assert found.conservative.trials
     assert all(each.accuracy_risk == each.stability_risk == "none" for each in found.conservative.trials)
     config_after = changed_config(found.baseline.config, found.conservative.settings)
-    plan = plans.make(config_after, facts=machine("a10"), model=models()["mistral-7b"], data=data())
-    after = predicted(Baseline(config=config_after, plan=plan, facts=machine("a10")))
+    plan = planner.make(config_after, facts=machine("a10"), model=models()["mistral-7b"], data=data())
+    after = predicted(context_of(plan, config_after, facts=machine("a10")))
     assert found.conservative.gain.low == pytest.approx(predicted(found.baseline).step / after.step)
     assert plan.memory_bytes["total"] <= found.available_bytes
     keys = [key_of(setting) for setting in found.conservative.settings]
@@ -156,15 +156,15 @@ def test_the_trl_engine_is_predicted_slower_with_padding_with_checkpointing_and_
 
     def step(**train: Any) -> float:
         wanted = config(engine="trl", train={**asked, **train})
-        plan = plans.make(wanted, facts=machine("a10"), model=models()["mistral-7b"], data=data())
-        return predicted(Baseline(config=wanted, plan=plan, facts=machine("a10"))).step
+        plan = planner.make(wanted, facts=machine("a10"), model=models()["mistral-7b"], data=data())
+        return predicted(context_of(plan, wanted, facts=machine("a10"))).step
 
     plain = step(packing=False, checkpointing=False)
     assert step(packing=False, checkpointing=True) / plain == pytest.approx(1.5, abs=0.15)
     assert step(packing=True, checkpointing=False) < plain
     fast = config(train={"global_batch": 64})
-    plan = plans.make(fast, facts=machine("a10"), model=models()["mistral-7b"], data=data())
-    assert predicted(Baseline(config=fast, plan=plan, facts=machine("a10"))).step < plain / 1.5
+    plan = planner.make(fast, facts=machine("a10"), model=models()["mistral-7b"], data=data())
+    assert predicted(context_of(plan, fast, facts=machine("a10"))).step < plain / 1.5
 
 
 def test_the_host_is_waited_for_where_passes_are_short_and_graphs_take_that_away() -> None:
@@ -255,7 +255,7 @@ def test_sentences_fit_what_is_none_and_what_is_some() -> None:
     why = next(each.why for each in found.baseline.plan.decisions if each.name == "checkpointing")
     assert why == "the activations of all 32 layers fit: none is computed again"
     assert any("loaded by the process that trains" in line for line in found.good)
-    cached = found.baseline.plan.value("cached_layers")
+    cached = found.baseline.plan.cached_layers.value
     assert any(line.startswith(f"nothing is dequantised for {cached} of 32 layers") for line in found.good)
 
 

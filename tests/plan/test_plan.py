@@ -13,9 +13,9 @@ from facts.recorded import STACK, cards, config, data, machine, models, planned
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, OutOfMemory
 from loradock.facts import DataFacts, Facts, ModelFacts
-from loradock.plan import plan as plans
+from loradock.plan import planner
 from loradock.plan.context import MEMORY_SHARE
-from loradock.plan.knobs import DECISIONS
+from loradock.plan.plan import KNOBS
 
 QUESTIONS = 400
 
@@ -47,25 +47,25 @@ def test_any_question_gets_a_plan_that_fits_or_is_refused_for_memory() -> None:
     for seed in range(QUESTIONS):
         asked, facts, model, rows = random_question(seed)
         try:
-            plan = plans.make(asked, facts=facts, model=model, data=rows)
+            plan = planner.make(asked, facts=facts, model=model, data=rows)
         except OutOfMemory:
             refused += 1
             continue
         made += 1
         memory = facts.gpu.memory_bytes if facts.has_gpu else facts.memory_bytes // facts.world_size
         fits = plan.memory_bytes["total"] <= memory * MEMORY_SHARE
-        assert fits or (not facts.has_gpu and plan.value("micro_batch") == 1), seed
-        assert 1 <= plan.value("micro_batch") <= asked.train.global_batch, seed
-        assert plan.value("steps") >= 1, seed
+        assert fits or (not facts.has_gpu and plan.micro_batch.value == 1), seed
+        assert 1 <= plan.micro_batch.value <= asked.train.global_batch, seed
+        assert plan.steps.value >= 1, seed
     assert made > QUESTIONS / 2
     assert refused > 10
 
 
 def test_more_processes_than_samples_of_a_step_are_refused_with_both_remedies() -> None:
     step = config(train={"global_batch": 8})
-    assert planned(facts=plans.machine_with("h200", count=4, nodes=2), config=step).value("accumulation") == 1
+    assert planned(facts=planner.machine_with("h200", count=4, nodes=2), config=step).accumulation.value == 1
     with pytest.raises(ConfigError, match=r"16 processes .* train.global_batch is 8: .* no sample for 8") as refused:
-        planned(facts=plans.machine_with("h200", count=8, nodes=2), config=step)
+        planned(facts=planner.machine_with("h200", count=8, nodes=2), config=step)
     assert refused.value.exit_code == 78
     assert refused.value.hint == "8 GPUs at most, or --set train.global_batch=16, which changes what is trained"
 
@@ -74,11 +74,11 @@ def test_every_decision_has_a_name_of_its_own_and_a_reason() -> None:
     for seed in range(0, QUESTIONS, 20):
         asked, facts, model, rows = random_question(seed)
         try:
-            plan = plans.make(asked, facts=facts, model=model, data=rows)
+            plan = planner.make(asked, facts=facts, model=model, data=rows)
         except OutOfMemory:
             continue
         names = [decision.name for decision in plan.decisions]
-        assert len(set(names)) == len(names) == len(DECISIONS)
+        assert len(set(names)) == len(names) == len(KNOBS)
         assert all(len(decision.why) > 8 for decision in plan.decisions), plan.decisions
 
 
@@ -86,10 +86,10 @@ def test_the_same_question_gets_the_same_plan() -> None:
     for seed in range(0, QUESTIONS, 40):
         asked, facts, model, rows = random_question(seed)
         try:
-            first = plans.make(asked, facts=facts, model=model, data=rows)
+            first = planner.make(asked, facts=facts, model=model, data=rows)
         except OutOfMemory:
             continue
-        assert first == plans.make(asked, facts=facts, model=model, data=rows)
+        assert first == planner.make(asked, facts=facts, model=model, data=rows)
 
 
 def test_a_card_with_more_memory_never_gets_a_smaller_micro_batch_or_more_checkpointing() -> None:
@@ -101,7 +101,7 @@ def test_a_card_with_more_memory_never_gets_a_smaller_micro_batch_or_more_checkp
                 plan = planned(facts=machine(card), model=model, data=rows)
             except OutOfMemory:
                 continue
-            found.append((not plan.value("checkpointing"), plan.value("micro_batch")))
+            found.append((not plan.checkpointing.value, plan.micro_batch.value))
         assert [free for free, _ in found] == sorted(free for free, _ in found), model.name
         kept = [size for free, size in found if not free]
         assert kept == sorted(kept), model.name

@@ -12,8 +12,7 @@ from facts.recorded import data, machine, models
 from loradock.config.load import load
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, InputMissing
-from loradock.plan import plan as plans
-from loradock.plan import zero_config
+from loradock.plan import planner, zero_config
 from loradock.plan.plan import Plan
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +26,7 @@ def asked(*settings: str, stage: int = 2) -> RunConfig:
 
 def planned(config: RunConfig) -> Plan:
     facts = machine("h200", world_size=4)
-    return plans.make(config, facts=facts, model=models()["tinyllama-1.1b"], data=data())
+    return planner.make(config, facts=facts, model=models()["tinyllama-1.1b"], data=data())
 
 
 def made(*settings: str, stage: int = 2) -> dict[str, Any]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from loradock.facts import DataFacts, Facts
     from loradock.model.source import BaseModel
     from loradock.plan.audit import Audit
-    from loradock.plan.trials.changed import AtLength
+    from loradock.plan.changed import AtLength
 
 QUIET = {"TRANSFORMERS_VERBOSITY": "error", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 LEARNED_SHARE = 0.5
@@ -98,7 +98,7 @@ def made_up_facts(rows: int, mean: int, longest: int, *, length: int, validation
     `validation` is `data.validation`; a file of its own is taken to hold no rows.
     """
     from loradock.facts import DataFacts
-    from loradock.plan.trials.changed import estimated
+    from loradock.plan.row_cut import estimated
 
     share = 0.0 if isinstance(validation, str) else validation
     held_out = min(rows - 1, round(share * rows if share < 1 else share))
@@ -140,10 +140,10 @@ def _loaded(ask: Ask, *, needs_rows: bool) -> Loaded:
 def _machine(gpu: str | None, *, count: int | None, nodes: int) -> Facts:
     """One of the machines, with the named card or as this one; with so many processes, where a number is given."""
     from loradock.machine import Host, probe
-    from loradock.plan import plan as plans
+    from loradock.plan import planner
 
     if gpu:
-        return plans.machine_with(gpu, count=count or 1, nodes=nodes)
+        return planner.machine_with(gpu, count=count or 1, nodes=nodes)
     here = probe.gather(Host())
     count = count or (max(1, len(here.gpus)) if nodes > 1 else None)
     return replace(here, world_size=count * nodes, local_world_size=count) if count else here

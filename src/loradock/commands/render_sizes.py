@@ -12,7 +12,7 @@ from loradock.errors import InputMissing
 from loradock.facts import DataFacts, Facts, ModelFacts
 from loradock.kubernetes import sizes as sizing
 from loradock.kubernetes.sizes import Seen, Sizes, cpus_of
-from loradock.plan import plan as plans
+from loradock.plan import planner
 
 ROWS = 10_000
 """Of the data set that sizes are made for: all of them as long as is allowed, so that no row has to be read."""
@@ -28,7 +28,7 @@ def sized(config: RunConfig, site: Site, given: Given, *, is_demo: bool) -> tupl
 
     gpus = given.gpus if given.gpus is not None else int(not is_demo and config.device != "cpu")
     facts = machine(site, given, config=config, gpus=gpus)
-    plans.require_samples(config, processes=facts.world_size)
+    planner.require_samples(config, processes=facts.world_size)
     earlier = measured(site.from_run)
     notes: list[str] = []
     model, length = look(config)
@@ -39,7 +39,7 @@ def sized(config: RunConfig, site: Site, given: Given, *, is_demo: bool) -> tupl
     elif gpus and given.card is None:
         notes.append("no card is named: neither is it known whether the run fits, nor how long a step takes (--gpu)")
     else:
-        plan = plans.make(config, facts=facts, model=model, data=longest_rows(length))
+        plan = planner.make(config, facts=facts, model=model, data=longest_rows(length))
     sizes = sizing.sizes(
         config,
         facts,

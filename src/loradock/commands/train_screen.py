@@ -91,7 +91,7 @@ class Screen:
             self.note(line)
         self.console.print(console.plan_table(plan))
         self.console.print(console.memory_table(plan))
-        self.total = plan.value("steps")
+        self.total = plan.steps.value
 
     def event(self, event: Event) -> None:
         """Something happened in training."""

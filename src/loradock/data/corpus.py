@@ -66,10 +66,10 @@ class Corpus:
             self.train.prepared,
             fitted=self.train.fitted,
             global_batch=self.config.train.global_batch,
-            micro_batch=plan.value("micro_batch"),
-            packing=plan.value("packing"),
+            micro_batch=plan.micro_batch.value,
+            packing=plan.packing.value,
             seed=self.config.train.seed,
-            total_steps=plan.value("steps"),
+            total_steps=plan.steps.value,
             world_size=facts.world_size,
             rank=facts.rank,
         )
@@ -81,8 +81,8 @@ class Corpus:
         return EvalBatches(
             self.validation.prepared,
             fitted=self.validation.fitted,
-            micro_batch=plan.value("micro_batch"),
-            packing=plan.value("packing"),
+            micro_batch=plan.micro_batch.value,
+            packing=plan.packing.value,
             world_size=facts.world_size,
             rank=facts.rank,
         )

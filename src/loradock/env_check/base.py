@@ -6,10 +6,10 @@ machine through `host` alone, says what it found, and changes nothing; what is w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from loradock.errors import EnvironmentUnfit, LoradockError
 from loradock.facts import AttentionShape, Facts
@@ -17,6 +17,7 @@ from loradock.machine import Host
 
 if TYPE_CHECKING:
     from loradock.config.schema import RunConfig
+    from loradock.plan.plan import Plan
 
 Severity = Literal["ok", "warning", "error"]
 Level = Literal["quick", "compute", "bench"]
@@ -65,8 +66,7 @@ class Intent:
 
     `config` is None where none was named: then a check judges by what every run needs. `output`, `cache` and `scratch`
     are the folders of run directories, prepared data and temporary files; they need not exist yet. `attention` is the
-    shape of the configured model's attention, or that of a common one. `decided` are the values of the run's plan by
-    name; empty where none was made yet.
+    shape of the configured model's attention, or that of a common one. `plan` is None where none was made yet.
     """
 
     output: Path
@@ -74,7 +74,7 @@ class Intent:
     scratch: Path
     attention: AttentionShape = field(default_factory=AttentionShape)
     config: RunConfig | None = None
-    decided: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    plan: Plan | None = None
 
     @property
     def folders(self) -> dict[str, Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ from loradock.env_check.child import Looked
 from loradock.env_check.examination import Examination, examine
 from loradock.facts import Facts
 from loradock.machine import Host
+from loradock.plan.plan import Plan
 
 
 class Shown(Protocol):
@@ -44,8 +45,8 @@ class Guard:
         self.begun.refuse()
         return self.begun.summary()
 
-    def compute(self, decided: Mapping[str, Any], *, beat: Callable[[], None]) -> dict[str, Any]:
-        """What computes, as the plan's values `decided` by name will; all that was found, for run.json.
+    def compute(self, plan: Plan, *, beat: Callable[[], None]) -> dict[str, Any]:
+        """What computes, as the plan of the run says; all that was found, for run.json.
 
         `beat` is called as each check ends. Raises where the machine cannot train.
         """
@@ -54,8 +55,8 @@ class Guard:
             beat()
             self.shown.looked(looked)
 
-        plan = replace(self.plan, decided=decided)
-        later = examine(host=self.host, facts=self.facts, plan=plan, progress=progress, computes=True)
+        intent = replace(self.plan, plan=plan)
+        later = examine(host=self.host, facts=self.facts, plan=intent, progress=progress, computes=True)
         whole = self.begun.then(later)
         self.shown.examined(whole)
         whole.refuse()

@@ -21,8 +21,8 @@ from loradock.kubernetes.quantities import (
 )
 from loradock.plan.audit.prediction import SAVING_SECONDS, SAVING_SECONDS_A_BYTE, predicted
 from loradock.plan.memory import LOADER_MOST_WORKERS, LOADER_PREFETCH
-from loradock.plan.plan import Plan, host_bytes
-from loradock.plan.trials.base import Baseline
+from loradock.plan.plan import Plan
+from loradock.plan.planner import context_of, host_bytes
 
 LIBRARIES_BYTES = 4 * GIB
 """Of one process with CUDA and all libraries before any model is there; env-check asks for as much."""
@@ -187,7 +187,7 @@ def weight_files_bytes(model: ModelFacts) -> int:
 
 def _shm(config: RunConfig, facts: Facts, plan: Plan | None) -> Sized:
     """Twice what the data loader's workers hold at once and NCCL's buffers."""
-    workers = (plan.value("dataloader")["workers"] if plan else loader_workers(config)) * facts.processes_here
+    workers = (plan.dataloader.value.workers if plan else loader_workers(config)) * facts.processes_here
     length = plan.data.limit_tokens if plan else 1024
     rows = math.ceil(config.train.global_batch / facts.world_size)
     loader = workers * (LOADER_PREFETCH + 1) * rows * length * TOKEN_BYTES
@@ -227,7 +227,7 @@ def _storage(scratch: Sized, output: Sized, fetched_bytes: int) -> Sized:
 def _grace(config: RunConfig, facts: Facts, plan: Plan | None, earlier: Seen) -> Sized:
     step, step_why = earlier.step_seconds, "seen"
     if step is None and plan is not None:
-        step, step_why = predicted(Baseline(config=config, plan=plan, facts=facts)).step, "predicted"
+        step, step_why = predicted(context_of(plan, config, facts=facts)).step, "predicted"
     if step is None:
         step, step_why = UNKNOWN_STEP_SECONDS, "assumed"
     save, save_why = earlier.save_seconds, "seen"

@@ -112,10 +112,10 @@ def listed(counts: Counter[str]) -> str:
 
 def check(found: dict[str, str], plan: Plan) -> None:
     """EnvironmentUnfit where a part came out in another dtype than the plan says."""
-    expected = {"compute": plan.value("compute_dtype"), "adapters": "float32"}
+    expected = {"compute": plan.compute_dtype.value, "adapters": "float32"}
     if IN_PRODUCTS in found:
-        expected[IN_PRODUCTS] = plan.value("compute_dtype")
-    if not plan.value("optimizer").endswith("8bit"):
+        expected[IN_PRODUCTS] = plan.compute_dtype.value
+    if not plan.optimizer.value.endswith("8bit"):
         expected["optimiser state"] = "float32"
     wrong = [f"{part} is {found[part]}, not {dtype}" for part, dtype in expected.items() if found[part] != dtype]
     if wrong:

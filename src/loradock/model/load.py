@@ -48,22 +48,22 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
     import torch
     from transformers import AutoModelForCausalLM
 
-    torch.set_num_threads(plan.value("threads"))
-    dtype = getattr(torch, plan.value("compute_dtype"))
-    device = f"cuda:{local_rank}" if plan.value("device") == "cuda" else "cpu"
-    attention = plan.value("attention")
+    torch.set_num_threads(plan.threads.value)
+    dtype = getattr(torch, plan.compute_dtype.value)
+    device = f"cuda:{local_rank}" if plan.device.value == "cuda" else "cpu"
+    attention = plan.attention.value
     for patch in BUILDING:
         patch(base.config)
     try:
-        if plan.value("parallel") in CUTS_WEIGHTS:
+        if plan.parallel.value in CUTS_WEIGHTS:
             model = spread.read(
                 base,
                 asked,
                 dtype=dtype,
-                storage=dtype if plan.value("parallel") == "fsdp" else torch.uint8,
+                storage=dtype if plan.parallel.value == "fsdp" else torch.uint8,
                 attention=attention,
                 device=device,
-                kept_on="cpu" if plan.value("cpu_offload") else device,
+                kept_on="cpu" if plan.cpu_offload.value else device,
             )
         else:
             model = AutoModelForCausalLM.from_pretrained(

@@ -1,16 +1,13 @@
-"""The types of a decision: what was decided for a run, and why.
+"""What a knob looks at: what the user asked, what the machine, the model and the data are, what was decided before.
 
-An optimisation is one pure module with a `decide(question) -> Decision`. It reads what the user asked, what the
-machine, the model and the data are, and what was decided before it; it never touches the machine. What it decides
-is carried out in the engine and in `model/`.
+Pure: it never touches the machine. What is decided is carried out in the backends and in `model/`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
 
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError
@@ -25,6 +22,9 @@ from loradock.plan import (
 from loradock.plan.memory import sharded
 from loradock.plan.memory.fast import FastMemory, Setting, Shape
 from loradock.plan.pass_shape import Choice, Limits
+from loradock.plan.plan import Decision, Plan
+
+Value = TypeVar("Value")
 
 MEMORY_SHARE = 0.9
 CPU_CACHE_SHARE = 0.25
@@ -48,28 +48,19 @@ UNKNOWN_CARD = "a100-40"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
-    """One thing that a run decided: its name, the value (JSON-able), and the reason in a sentence."""
-
-    name: str
-    value: Any
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """Everything that a decision may look at. `decided` maps a name to the value decided before."""
+class Context:
+    """Everything that a decision may look at. `plan` is what was decided before."""
 
     config: RunConfig
     facts: Facts
     model: ModelFacts
     data: DataFacts
-    decided: Mapping[str, Any]
+    plan: Plan
 
     @property
     def on_gpu(self) -> bool:
         """True where the run uses a card."""
-        return self.decided["device"] == "cuda"
+        return self.plan.device.value == "cuda"
 
     @property
     def memory_bytes(self) -> int:
@@ -95,13 +86,13 @@ class Question:
     @property
     def row_tokens(self) -> int:
         """Tokens of a row that a micro-batch has to hold: the longest there is, packed the longest allowed."""
-        return self.data.limit_tokens if self.decided["packing"] else self.data.longest_tokens
+        return self.data.limit_tokens if self.plan.packing.value else self.data.longest_tokens
 
     @property
     def useful_rows(self) -> int:
         """Rows of a micro-batch beyond which there is nothing left to put in, or the device is busy anyway."""
         most = self.samples_per_rank
-        if self.decided["packing"]:
+        if self.plan.packing.value:
             fullest = self.fullest if self.is_fast else 1.0
             most = min(most, math.ceil(most * self.data.mean_tokens * fullest / self.row_tokens))
         busy_tokens = GPU_TOKENS if self.on_gpu else CPU_TOKENS
@@ -114,8 +105,8 @@ class Question:
 
         `checkpointing`: all layers, none, or for the fast and the sharded engine how many.
         """
-        if self.decided.get("parallel") in SHARDED:
-            batch = memory.trl.Batch(rows=micro_batch, length=self.row_tokens, is_packed=self.decided["packing"])
+        if self.plan.parallel.value in SHARDED:
+            batch = memory.trl.Batch(rows=micro_batch, length=self.row_tokens, is_packed=self.plan.packing.value)
             setting = self.sharded_setting(checkpointing, optimizer=optimizer)
             return sharded.parts(self.model, batch, setting=setting, sharing=self.sharing)
         if self.is_fast:
@@ -124,14 +115,14 @@ class Question:
             return self.fast_memory.parts(shape)
         return memory.trl.expected(
             self.model,
-            memory.trl.Batch(rows=micro_batch, length=self.row_tokens, is_packed=self.decided["packing"]),
+            memory.trl.Batch(rows=micro_batch, length=self.row_tokens, is_packed=self.plan.packing.value),
             quantization=self.config.model.quantization,
             double_quant=self.config.model.double_quant,
-            dtype=self.decided["compute_dtype"],
+            dtype=self.plan.compute_dtype.value,
             rank=self.config.lora.rank,
             optimizer=optimizer,
             checkpointing=bool(checkpointing),
-            attention=self.decided["attention"],
+            attention=self.plan.attention.value,
             has_dropout=self.config.lora.dropout > 0,
             runtime_bytes=self.runtime_bytes,
             on_gpu=self.on_gpu,
@@ -140,23 +131,22 @@ class Question:
     @property
     def sharing(self) -> sharded.Sharing:
         """How the processes share the model."""
-        decided = self.decided
         return sharded.Sharing(
-            mode=decided["parallel"], processes=self.facts.world_size, cpu_offload=bool(decided.get("cpu_offload"))
+            mode=self.plan.parallel.value, processes=self.facts.world_size, cpu_offload=self.plan.cpu_offload.value
         )
 
     def sharded_setting(self, checkpointing: bool | int, *, optimizer: str) -> sharded.Setting:
-        """How the memory model of a shared model takes this question."""
+        """How the memory model of a shared model takes this context."""
         asked = self.config.model
         layers = self.model.layers * checkpointing if isinstance(checkpointing, bool) else checkpointing
         return sharded.Setting(
             quantization=asked.quantization,
             double_quant=asked.double_quant,
-            dtype=self.decided["compute_dtype"],
+            dtype=self.plan.compute_dtype.value,
             rank=self.config.lora.rank,
             optimizer=optimizer,
             checkpointed=layers,
-            attention=self.decided.get("attention", "sdpa"),
+            attention=self.plan.attention.value,
             has_dropout=self.config.lora.dropout > 0,
             runtime_bytes=self.runtime_bytes,
         )
@@ -176,7 +166,7 @@ class Question:
             "packing": is_fast if train.packing == "auto" else train.packing,
             "attention": "flash_attention_2" if self.on_gpu and "flash-attn" in self.facts.packages else "sdpa",
         }
-        other = replace(self, decided={**self.decided, **guess})
+        other = replace(self, plan=self.plan.supposing(**guess))
         is_paged = mode == "ddp" and self.on_gpu and not is_fast and train.optimizer == "auto"
         optimizer = "adamw_fused" if train.optimizer == "auto" else train.optimizer
         return other.expected_bytes(
@@ -187,19 +177,20 @@ class Question:
 
     def host_bytes(self, *, mode: str) -> int:
         """Host memory of a process whose part of the model lives there."""
-        setting = self.sharded_setting(True, optimizer="adamw_fused")
+        supposed = replace(self, plan=self.plan.supposing(attention="sdpa"))
+        setting = supposed.sharded_setting(True, optimizer="adamw_fused")
         sharing = sharded.Sharing(mode=mode, processes=self.facts.world_size, cpu_offload=True)
         return sharded.host_bytes(self.model, setting=setting, sharing=sharing)
 
     @property
     def is_fast(self) -> bool:
         """True where the fast engine trains."""
-        return self.decided.get("engine") == "fast"
+        return self.plan.engine.value == "fast"
 
     @property
     def fast_memory(self) -> FastMemory:
-        """The memory model of the fast engine for this question."""
-        asked, dtype = self.config.model, self.decided["compute_dtype"]
+        """The memory model of the fast engine for this context."""
+        asked, dtype = self.config.model, self.plan.compute_dtype.value
         setting = Setting(
             quantization=asked.quantization,
             double_quant=asked.double_quant,
@@ -216,9 +207,19 @@ class Question:
     @property
     def has_flash(self) -> bool:
         """Whether FlashAttention-2's kernels serve the fast engine: torch's own have no softcap, flash-attn's have."""
-        if not self.on_gpu or self.facts.gpu.capability < FIRST_FLASH or self.decided["compute_dtype"] == "float32":
+        if not self.on_gpu or self.facts.gpu.capability < FIRST_FLASH or self.plan.compute_dtype.value == "float32":
             return False
-        return not self.model.capped_heads or self.decided["attention"] == "flash_attention_2"
+        return not self.model.capped_heads or self.plan.attention.value == "flash_attention_2"
+
+    @property
+    def shape(self) -> Shape:
+        """The planned shape of the fast engine's passes."""
+        plan = self.plan
+        return Shape(
+            tokens=plan.micro_batch.value * self.row_tokens,
+            checkpointed=plan.checkpointed_layers.value,
+            cached=plan.cached_layers.value,
+        )
 
     @property
     def limits(self) -> Limits:
@@ -287,9 +288,11 @@ class Question:
         return throughput.rates_of(gpu_table.known_as(self.facts.gpu.name) or gpu_table.named(UNKNOWN_CARD))
 
 
-Decide = Callable[[Question], Decision]
-
-
-def asked(name: str, value: Any) -> Decision:
+def asked(name: str, value: Value) -> Decision[Value]:
     """A decision that the user took."""
     return Decision(name=name, value=value, why="asked for")
+
+
+def of_memory(need: int, have: int) -> str:
+    """Bytes that are needed of those there are, as a person reads them."""
+    return f"{need / 2**30:.1f} of {have / 2**30:.1f} GiB"

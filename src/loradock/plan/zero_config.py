@@ -96,10 +96,10 @@ def made(config: RunConfig, plan: Plan, *, stage: int) -> dict[str, Any]:
     Adapters stay float32 and products are made under torch's autocast, as in every other mode: with DeepSpeed's own
     bf16 mode the adapters would be copied to 16 bits. Nothing in it needs an operation that has to be compiled.
     """
-    dtype = plan.value("compute_dtype")
+    dtype = plan.compute_dtype.value
     zero: dict[str, Any] = {
         "stage": stage,
-        "overlap_comm": plan.value("device") == "cuda",
+        "overlap_comm": plan.device.value == "cuda",
         "contiguous_gradients": True,
         "reduce_bucket_size": BUCKET_NUMBERS,
         "allgather_bucket_size": BUCKET_NUMBERS,
@@ -110,8 +110,8 @@ def made(config: RunConfig, plan: Plan, *, stage: int) -> dict[str, Any]:
             "stage3_prefetch_bucket_size": BUCKET_NUMBERS,
             "stage3_max_live_parameters": LIVE_NUMBERS,
         }
-    if plan.value("cpu_offload"):
-        held = {"device": "cpu", "pin_memory": plan.value("device") == "cuda"}
+    if plan.cpu_offload.value:
+        held = {"device": "cpu", "pin_memory": plan.device.value == "cuda"}
         zero |= {"offload_optimizer": held} | ({"offload_param": held} if stage == STAGES["zero3"] else {})
     return {
         "train_micro_batch_size_per_gpu": 1,
@@ -171,7 +171,7 @@ def problems(own: Mapping[str, Any], config: RunConfig, plan: Plan, *, stage: in
         what = f"zero_optimization.stage is {json.dumps(zero['stage'])}, and train.parallel is zero{stage}"
         remedy = f"--set train.parallel=zero{zero['stage']}" if zero["stage"] in STAGES.values() else 'write "auto"'
         yield Problem(what=what, file=file, hint=remedy)
-    elif plan.value("cpu_offload") and device_of(zero.get("offload_optimizer")) == "none":
+    elif plan.cpu_offload.value and device_of(zero.get("offload_optimizer")) == "none":
         what = "zero_optimization.offload_optimizer.device is none, and train.cpu_offload is true"
         yield Problem(what=what, file=file, hint="--set train.cpu_offload=false")
     known = {*PASSED_ON, *ELSEWHERE, *agreed(config, plan, {}), *DTYPES}
@@ -194,11 +194,11 @@ def agreed(config: RunConfig, plan: Plan, said: Mapping[str, Any]) -> dict[str, 
     return {
         "train_batch_size": (train.global_batch, typed("train_batch_size", "train.global_batch")),
         "train_micro_batch_size_per_gpu": (
-            plan.value("micro_batch"),
+            plan.micro_batch.value,
             typed("train_micro_batch_size_per_gpu", "train.micro_batch"),
         ),
         "gradient_accumulation_steps": (
-            plan.value("accumulation"),
+            plan.accumulation.value,
             'write "auto": it follows from train.global_batch, train.micro_batch and the number of processes',
         ),
         "gradient_clipping": (train.max_grad_norm, typed("gradient_clipping", "train.max_grad_norm")),
@@ -211,7 +211,7 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "bfloat16": "bfloat16", "torch_
 
 def dtype_problems(said: Mapping[str, Any], plan: Plan, *, file: str) -> Iterator[Problem]:
     """Sections that switch on another dtype than the plan's."""
-    ours = plan.value("compute_dtype")
+    ours = plan.compute_dtype.value
     for key, dtype in DTYPES.items():
         section = said.get(key)
         if not isinstance(section, dict) or section.get("enabled") is not True:

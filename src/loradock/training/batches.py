@@ -21,7 +21,7 @@ def step_loader(job: Job, as_tensors: AsTensors) -> StepLoader:
     Steps before it are not touched: resuming at a large step takes no longer than at a small one. The generator is its
     own, so that workers draw nothing from the run's.
     """
-    loader = job.plan.value("dataloader")
+    loader = job.plan.dataloader.value
     first = job.resume.step if job.resume else 0
     items = StepItems(job.steps, as_tensors)
     return StepLoader(
@@ -30,10 +30,10 @@ def step_loader(job: Job, as_tensors: AsTensors) -> StepLoader:
         sampler=range(first, len(job.steps)),
         worker_init_fn=begin_worker,
         collate_fn=only_item,
-        num_workers=loader["workers"],
-        pin_memory=loader["pin_memory"],
-        persistent_workers=loader["persistent_workers"],
-        prefetch_factor=loader["prefetch_factor"],
+        num_workers=loader.workers,
+        pin_memory=loader.pin_memory,
+        persistent_workers=loader.persistent_workers,
+        prefetch_factor=loader.prefetch_factor,
         generator=torch.Generator().manual_seed(job.config.train.seed),
     )
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from loradock import signals
 from loradock.distributed import collectives
-from loradock.plan.plan import HELD
 from loradock.training.checkpoint.store import Checkpoint
 from loradock.training.job import Job
 from loradock.training.saving import Progress
@@ -29,7 +28,7 @@ class Flow:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.cadence = job.plan.value("cadence")
+        self.cadence = job.plan.cadence.value
         self.ended: str | None = None
         self.stopped_by: str | None = None
         self.evaluated_step = 0
@@ -55,7 +54,7 @@ class Flow:
         """True where an evaluation belongs to this step."""
         if self.job.evaluation is None or not step:
             return False
-        return step >= len(self.job.steps) or step % self.cadence["evaluate"] == 0
+        return step >= len(self.job.steps) or step % self.cadence.evaluate == 0
 
     def after(self, step: int) -> Due:
         """What is due after a step. After a signal an evaluation waits for the run that continues."""
@@ -64,10 +63,10 @@ class Flow:
         if collectives.any_of(bool(signals.requested())):
             self.stopped_by = signals.requested() or "another process of the run"
         is_ending = step >= len(self.job.steps) or bool(self.stopped_by)
-        saves = is_ending or step % self.cadence["save"] == 0
+        saves = is_ending or step % self.cadence.save == 0
         return Due(
             # A metric line never reaches over a checkpoint: a run that continues from it gives the same lines.
-            log=saves or step == 1 or step % self.cadence["log"] == 0,
+            log=saves or step == 1 or step % self.cadence.log == 0,
             evaluate=not self.stopped_by and self.is_evaluated(step),
             save=saves,
         )
@@ -82,7 +81,7 @@ class Flow:
         if is_best:
             self.best_loss, self.best_step = loss, step
         patience = self.job.config.train.early_stopping
-        if patience and step - (self.best_step or 0) >= patience * self.cadence["evaluate"]:
+        if patience and step - (self.best_step or 0) >= patience * self.cadence.evaluate:
             self.ended = "early stop"
         return bool(self.ended) or (is_best and self.job.config.checkpoints.keep_best)
 
@@ -94,5 +93,5 @@ class Flow:
             best_loss=self.best_loss,
             best_step=self.best_step,
             ended=self.ended,
-            decided={name: self.job.plan.value(name) for name in HELD},
+            decided=self.job.plan.held(),
         )

@@ -154,7 +154,7 @@ class Job:
         """The same job in smaller passes."""
         evaluation = self.evaluation.reshaped(micro_batch) if self.evaluation is not None else None
         why = "the card was full with a larger micro-batch"
-        passes = self.plan.value("accumulation") * self.plan.value("micro_batch") // micro_batch
+        passes = self.plan.accumulation.value * self.plan.micro_batch.value // micro_batch
         plan = self.plan.with_value("micro_batch", micro_batch, why=why).with_value("accumulation", passes, why=why)
         return replace(
             self,

@@ -58,7 +58,7 @@ def of_job(job: Job) -> float:
         job.model,
         rows[0].tolist(),
         rows[-1].tolist(),
-        dtype=job.plan.value("compute_dtype"),
+        dtype=job.plan.compute_dtype.value,
         vocabulary=job.plan.model.vocabulary,
     )
 

@@ -73,8 +73,8 @@ class Full:
 def run(job: Job, emit: Emit, make_trainer: MakeTrainer) -> Outcome:
     """Train to the end of the plan; see `engine.base.Engine`. Where the card is full, again with less on it."""
     began = time.monotonic()
-    torch.use_deterministic_algorithms(job.config.deterministic and job.plan.value("device") == "cuda")
-    torch.backends.cuda.matmul.allow_tf32 = bool(job.plan.value("tf32"))
+    torch.use_deterministic_algorithms(job.config.deterministic and job.plan.device.value == "cuda")
+    torch.backends.cuda.matmul.allow_tf32 = bool(job.plan.tf32.value)
     beginning = Beginning(job.model) if job.resume is None else None
     saver = Saver(job, emit)
     while True:
@@ -131,7 +131,7 @@ def smaller(job: Job, full: Full, saver: Saver, beginning: Beginning | None, emi
     shrinks, so the global batch, the order of samples and the loss stay as they were. Processes that train together
     cannot go back on their own; they give up at once.
     """
-    cached, micro_batch = job.plan.value("cached_layers"), job.plan.value("micro_batch")
+    cached, micro_batch = job.plan.cached_layers.value, job.plan.micro_batch.value
     if job.world_size > 1 or (micro_batch == 1 and not cached):
         rows = f"{micro_batch} row(s) of up to {job.plan.data.limit_tokens} tokens"
         raise OutOfMemory(
@@ -154,11 +154,11 @@ def smaller(job: Job, full: Full, saver: Saver, beginning: Beginning | None, emi
 
 def remedy(job: Job) -> str:
     """What to type where the card is too small for the batch shape."""
-    micro_batch = job.plan.value("micro_batch")
-    if job.plan.value("cached_layers"):
+    micro_batch = job.plan.micro_batch.value
+    if job.plan.cached_layers.value:
         return "--set model.cache_weights=0"
     if micro_batch > 1:
         return f"--set train.micro_batch={micro_batch // 2} --allow-change train.micro_batch"
-    if not job.plan.value("checkpointing"):
+    if not job.plan.checkpointing.value:
         return "--set train.checkpointing=true --allow-change train.checkpointing"
     return f"--set data.max_length={max(64, job.plan.data.limit_tokens // 2)} --fresh, or a larger card"

@@ -24,8 +24,9 @@ from loradock.env_check.guard import Guard
 from loradock.errors import ConfigError, NoCheckpoint
 from loradock.facts import Facts, ModelFacts
 from loradock.model import adapters, export, load, shape, source, tokenizer
-from loradock.plan import plan as plans
+from loradock.plan import planner
 from loradock.plan.memory.sharded import CUTS_WEIGHTS
+from loradock.plan.plan import Plan
 from loradock.training import device_memory
 from loradock.training.backends import engine_named
 from loradock.training.checkpoint import state
@@ -101,10 +102,10 @@ class Stages:
     def go(self, *, allowed: Collection[str], exam: Exam | None) -> Result:
         """The stages in order."""
         asked, facts = self.loaded.config, self.facts
-        plans.require_samples(asked, processes=facts.world_size)
+        planner.require_samples(asked, processes=facts.world_size)
         checkpoint = self.continued_from()
-        decided = Progress.of(checkpoint).decided if checkpoint else {}
-        config, held = resuming.held(asked, decided, asked_anew=allowed)
+        before = Progress.of(checkpoint).decided if checkpoint else {}
+        config, held = resuming.held(asked, before, asked_anew=allowed)
         base, words, model_facts = self.find_base(config)
         data = self.prepare(config, words, max_length=shape.longest_row(config.data.max_length, model_facts))
         reasons = dict.fromkeys(held, f"as {checkpoint.path.name} was made") if checkpoint else {}
@@ -134,7 +135,7 @@ class Stages:
         asked, record, directory = self.loaded.config, self.record, self.record.directory
         facts = device_memory.measured(self.facts, device=config.device)
         base, words, data, checkpoint = known.base, known.words, known.data, known.checkpoint
-        plan = plans.make(config, facts=facts, model=known.model, data=data.facts, reasons=reasons)
+        plan = planner.make(config, facts=facts, model=known.model, data=data.facts, reasons=reasons)
         identity = {
             **fingerprint.of_config(asked),
             **fingerprint.of_deepspeed(asked),
@@ -220,25 +221,24 @@ class Stages:
             self.record.put(data=data.as_dict())
         return data
 
-    def prove_machine(self, plan: plans.Plan) -> None:
+    def prove_machine(self, plan: Plan) -> None:
         """Compute, as planned, what shows that this machine can train: the last look before weights are read."""
         with self.stage("env-check"), collectives.together("checking the environment"):
-            decided = {each.name: each.value for each in plan.decisions}
-            proof = self.guard and self.guard.compute(decided, beat=self.watchdog.beat)
+            proof = self.guard and self.guard.compute(plan, beat=self.watchdog.beat)
         if proof:
             self.record.timing("env-check", proof["seconds"])
             self.record.put(env_check=proof)
 
-    def choose_engine(self, plan: plans.Plan) -> Engine:
+    def choose_engine(self, plan: Plan) -> Engine:
         """The engine that was decided on; the whole plan is known now, recorded and shown."""
         with self.stage("training library"):
-            engine = engine_named(plan.value("engine"))
+            engine = engine_named(plan.engine.value)
         self.record.put(plan=plan.as_dict())
-        self.status.put(total_steps=plan.value("steps"), now=True)
+        self.status.put(total_steps=plan.steps.value, now=True)
         self.view.plan(plan)
         return engine
 
-    def load_model(self, config: RunConfig, base: source.BaseModel, *, plan: plans.Plan) -> Any:
+    def load_model(self, config: RunConfig, base: source.BaseModel, *, plan: Plan) -> Any:
         """The 4-bit base with a fresh adapter."""
         with self.stage("base model"):
             whole, coverage = load.load(base, config.model, plan=plan, local_rank=self.facts.local_rank)
@@ -272,10 +272,10 @@ class Stages:
     def check_room(self, job: Job) -> None:
         """Room on the disk for what the run will write."""
         chosen = adapters.trainable(job.model)
-        weights, cadence = sum(each.numel() for each in chosen), job.plan.value("cadence")
+        weights, cadence = sum(each.numel() for each in chosen), job.plan.cadence.value
         if job.rank == 0:
             size = disk_space.checkpoint_bytes(
-                weights, optimizer=job.plan.value("optimizer"), tensors=len(chosen), processes=job.world_size
+                weights, optimizer=job.plan.optimizer.value, tensors=len(chosen), processes=job.world_size
             )
             done = job.resume.step if job.resume else 0
             line = disk_space.before_run(
@@ -285,7 +285,7 @@ class Stages:
                 keep=job.config.checkpoints.keep,
                 keeps_best=job.config.checkpoints.keep_best,
                 held=[each.size_bytes for each in found(job.checkpoints.folder, is_hashed=False)],
-                planned=-(-(job.plan.value("steps") - done) // cadence["save"]),
+                planned=-(-(job.plan.steps.value - done) // cadence.save),
             )
             self.view.note(line)
 
@@ -345,9 +345,9 @@ def is_late(field: str) -> bool:
     return field.startswith("adapter.")
 
 
-def check_exam(plan: plans.Plan) -> None:
+def check_exam(plan: Plan) -> None:
     """An exam is held in each process on its own. ConfigError where none has the whole model."""
-    mode = plan.value("parallel")
+    mode = plan.parallel.value
     if mode in CUTS_WEIGHTS:
         what = (
             f"the demo is examined before and after training, and under train.parallel {mode} no process has its model"

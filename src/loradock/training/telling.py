@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, Protocol
 
 from loradock import termination_log
-from loradock.plan import plan as plans
+from loradock.plan.plan import Plan
 from loradock.training.job import (
     Decided,
     Doing,
@@ -44,7 +44,7 @@ class View(Protocol):
     def prepared_rows(self, rows: int, tokens: int) -> None:
         """Rows and tokens prepared so far."""
 
-    def plan(self, plan: plans.Plan) -> None:
+    def plan(self, plan: Plan) -> None:
         """The plan was made."""
 
     def event(self, event: Event) -> None:
@@ -99,11 +99,11 @@ def monitored(job: Job, *, record: RunRecord, view: View) -> Iterator[Monitor | 
     sampler = sampler_of(
         job.directory,
         every_seconds=every_seconds,
-        card=0 if job.plan.value("device") == "cuda" else None,
+        card=0 if job.plan.device.value == "cuda" else None,
         cpus=record.content["facts"]["cpus"],
         fence=record.fence,
     )
-    remedy = remedy_for_padding(engine=job.plan.value("engine"), is_packed=job.plan.value("packing"))
+    remedy = remedy_for_padding(engine=job.plan.engine.value, is_packed=job.plan.packing.value)
     before = record.content.get("alerts", ())
     with Monitor(sampler, tell=tell, before=before, against_padding=remedy) as monitor:
         yield monitor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from loradock.analysis.diagnose.measure import Measured
-from loradock.plan.trials.base import Trial
+from loradock.plan.trial import Trial
 
 STEP = {
     "data": 0.01,

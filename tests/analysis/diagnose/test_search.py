@@ -16,7 +16,7 @@ from loradock.analysis.diagnose.results import Results
 from loradock.analysis.diagnose.search import Search
 from loradock.analysis.report.diagnosis import verdict_lines
 from loradock.errors import UsageError
-from loradock.plan.trials.base import Trial
+from loradock.plan.trial import Trial
 
 SPEEDS = {"a=1": 1.5, "b=1": 1.3, "c=1": 1.0, "d=1": 0.6, "a=2": 1.4}
 

@@ -29,7 +29,7 @@ def test_nothing_is_compiled_unless_asked_for() -> None:
 @pytest.mark.parametrize("mode", ["default", "max-autotune"])
 def test_a_mode_that_is_asked_for_is_taken_by_the_reference_engine_of_its_own_accord(mode: str) -> None:
     plan = planned(facts=machine("h200"), config=config(train={"compile": mode}))
-    assert (plan.value("engine"), plan.value("compile"), decision(plan, "compile").why) == ("trl", mode, "asked for")
+    assert (plan.engine.value, plan.compile.value, decision(plan, "compile").why) == ("trl", mode, "asked for")
     assert "nothing to compile" in decision(plan, "engine").why
 
 
@@ -40,7 +40,7 @@ def test_the_fast_engine_and_the_compiler_exclude_one_another() -> None:
 
 def test_cuda_graphs_are_recorded_where_every_step_is_one_pass_over_rows_of_one_length() -> None:
     plan = planned(facts=machine("h200"), data=EVEN, config=asked("reduce-overhead", train=PLAIN))
-    assert plan.value("compile") == "reduce-overhead"
+    assert plan.compile.value == "reduce-overhead"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_would_go_wrong_is_refused_with_a_setting_to_type(
 
 
 def test_deterministic_runs_on_a_cpu_may_be_compiled() -> None:
-    assert planned(facts=machine(), config=asked("default", deterministic=True)).value("compile") == "default"
+    assert planned(facts=machine(), config=asked("default", deterministic=True)).compile.value == "default"
 
 
 def test_a_bare_off_in_yaml_is_off(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ LONG = data(mean=1800, longest=2048, limit=2048)
 @pytest.mark.parametrize("card", OLD)
 def test_a_card_before_sm80_gets_float16_sdpa_and_no_tf32(card: str) -> None:
     plan = planned(facts=machine(card, flash=True), model=models()["tinyllama-1.1b"])
-    assert (plan.value("compute_dtype"), plan.value("attention"), plan.value("tf32")) == ("float16", "sdpa", False)
+    assert (plan.compute_dtype.value, plan.attention.value, plan.tf32.value) == ("float16", "sdpa", False)
     architecture = cards()[card].architecture
     assert all(architecture in decision(plan, name).why for name in ("device", "compute_dtype", "attention", "tf32"))
 
@@ -26,9 +26,9 @@ def test_a_card_before_sm80_gets_float16_sdpa_and_no_tf32(card: str) -> None:
 @pytest.mark.parametrize("card", NEW)
 def test_a_card_from_sm80_on_gets_bfloat16_flash_attention_and_tf32(card: str) -> None:
     plan = planned(facts=machine(card, flash=True))
-    assert plan.value("compute_dtype") == "bfloat16"
-    assert plan.value("attention") == "flash_attention_2"
-    assert plan.value("tf32") is True
+    assert plan.compute_dtype.value == "bfloat16"
+    assert plan.attention.value == "flash_attention_2"
+    assert plan.tf32.value is True
     architecture = cards()[card].architecture
     assert all(architecture in decision(plan, name).why for name in ("device", "compute_dtype", "tf32"))
     assert "2.8.3" in decision(plan, "attention").why
@@ -42,16 +42,16 @@ def test_without_the_package_attention_is_sdpa_and_says_that_it_is_not_installed
 
 def test_float32_compute_leaves_neither_flash_attention_nor_tf32() -> None:
     plan = planned(facts=machine("h200", flash=True), config=config(model={"compute_dtype": "float32"}))
-    assert (plan.value("attention"), plan.value("tf32")) == ("sdpa", False)
+    assert (plan.attention.value, plan.tf32.value) == ("sdpa", False)
     assert all("float32" in decision(plan, name).why for name in ("attention", "tf32"))
 
 
 def test_without_a_card_the_run_is_on_the_cpu_in_float32_unpacked() -> None:
     plan = planned(facts=machine(), model=models()["tinyllama-1.1b"], config=TRL)
-    assert plan.value("device") == "cpu"
+    assert plan.device.value == "cpu"
     assert "no GPU" in decision(plan, "device").why
-    assert (plan.value("compute_dtype"), plan.value("packing"), plan.value("tf32")) == ("float32", False, False)
-    assert plan.value("dataloader") == {
+    assert (plan.compute_dtype.value, plan.packing.value, plan.tf32.value) == ("float32", False, False)
+    assert plan.dataloader.value == {
         "workers": 0,
         "pin_memory": False,
         "persistent_workers": False,
@@ -61,7 +61,7 @@ def test_without_a_card_the_run_is_on_the_cpu_in_float32_unpacked() -> None:
 
 def test_the_cpu_asked_for_is_used_though_a_card_is_there() -> None:
     plan = planned(facts=machine("h200"), config=config(device="cpu"), model=models()["tinyllama-1.1b"])
-    assert (plan.value("device"), decision(plan, "device").why) == ("cpu", "asked for")
+    assert (plan.device.value, decision(plan, "device").why) == ("cpu", "asked for")
 
 
 def test_each_process_looks_at_the_card_of_its_local_rank() -> None:
@@ -136,12 +136,12 @@ def test_checkpointing_is_judged_by_the_rows_that_a_step_can_fill() -> None:
     large = config(engine="trl", train={"global_batch": 128})
     few = planned(facts=machine("rtx-3090"), model=models()["phi-3-mini"], config=TRL)
     many = planned(facts=machine("rtx-3090"), model=models()["phi-3-mini"], config=large)
-    assert (few.value("checkpointing"), many.value("checkpointing")) == (False, True)
+    assert (few.checkpointing.value, many.checkpointing.value) == (False, True)
 
 
 def test_the_micro_batch_halves_until_it_fits() -> None:
     found = {
-        card: planned(facts=machine(card), model=models()["llama-3-8b"], data=LONG, config=TRL).value("micro_batch")
+        card: planned(facts=machine(card), model=models()["llama-3-8b"], data=LONG, config=TRL).micro_batch.value
         for card in ("rtx-4090", "t4", "rtx-2080-ti")
     }
     assert found == {"rtx-4090": 8, "t4": 4, "rtx-2080-ti": 2}
@@ -152,7 +152,7 @@ def test_the_micro_batch_is_a_power_of_two_within_a_ranks_share_of_the_step() ->
     for world, expected in ((1, 16), (2, 8), (5, 4), (20, 1)):
         facts = machine("h200", world_size=world)
         asked = config(engine="trl", train={"global_batch": 20})
-        assert planned(facts=facts, data=even, config=asked).value("micro_batch") == expected
+        assert planned(facts=facts, data=even, config=asked).micro_batch.value == expected
 
 
 def test_the_micro_batch_stops_growing_where_the_device_is_busy() -> None:
@@ -223,9 +223,9 @@ def test_loader_workers_follow_the_size_of_the_data_and_the_cpus(
 
 def test_threads_are_a_share_of_the_cores_few_beside_a_card_and_one_for_a_tiny_model() -> None:
     tiny = models()["tinyllama-1.1b"]
-    assert planned(facts=machine(), model=tiny).value("threads") == 16
-    assert planned(facts=machine(world_size=4), model=tiny).value("threads") == 4
-    assert planned(facts=machine(cpus=1, world_size=4), model=tiny).value("threads") == 1
+    assert planned(facts=machine(), model=tiny).threads.value == 16
+    assert planned(facts=machine(world_size=4), model=tiny).threads.value == 4
+    assert planned(facts=machine(cpus=1, world_size=4), model=tiny).threads.value == 1
     assert "16 CPUs for 4 process(es)" in decision(planned(facts=machine(world_size=4), model=tiny), "threads").why
-    assert planned(facts=machine("h200")).value("threads") == 4
-    assert planned(facts=machine("h200", cpus=2)).value("threads") == 2
+    assert planned(facts=machine("h200")).threads.value == 4
+    assert planned(facts=machine("h200", cpus=2)).threads.value == 2

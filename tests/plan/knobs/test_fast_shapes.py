@@ -10,7 +10,7 @@ from facts.recorded import config, data, decision, machine, models, planned
 
 from loradock.errors import ConfigError, OutOfMemory
 from loradock.facts import DataFacts, ModelFacts
-from loradock.plan import plan as plans
+from loradock.plan import planner
 from loradock.plan.plan import Plan
 
 SHORT = data(limit=512, longest=512)
@@ -18,7 +18,7 @@ LONG = data(mean=1800, longest=2048, limit=2048)
 
 
 def shape(plan: Plan) -> tuple[int, int, int]:
-    return plan.value("micro_batch"), plan.value("checkpointed_layers"), plan.value("cached_layers")
+    return plan.micro_batch.value, plan.checkpointed_layers.value, plan.cached_layers.value
 
 
 def on(card: str | None, *, of: str = "mistral-7b", rows: DataFacts = SHORT, **asked: Any) -> Plan:
@@ -35,29 +35,29 @@ def test_what_a_memory_poor_card_trains_fits_with_room_and_beats_the_settings_it
     model: str, card: str, limit: int
 ) -> None:
     asked = config(train={"global_batch": 64})
-    plan = plans.on_card(asked, card=card, model=models()[model], data=data(limit=limit, longest=limit))
-    facts = plans.machine_with(card)
+    plan = planner.on_card(asked, card=card, model=models()[model], data=data(limit=limit, longest=limit))
+    facts = planner.machine_with(card)
     assert plan.memory_bytes["total"] <= 0.9 * facts.gpu.memory_bytes
-    assert plan.value("micro_batch") * limit >= 1024
-    assert plan.value("checkpointed_layers") < 8
-    assert 500 < plans.tokens_per_second(plan, asked, facts=facts) < 10_000
+    assert plan.micro_batch.value * limit >= 1024
+    assert plan.checkpointed_layers.value < 8
+    assert 500 < planner.tokens_per_second(plan, asked, facts=facts) < 10_000
 
 
 def test_memory_goes_to_activations_first_and_to_dense_weights_with_what_is_left() -> None:
     tight = on("t4", of="llama-3-8b", rows=LONG, train={"global_batch": 64})
     roomy = on("h200", rows=LONG, train={"global_batch": 64})
-    assert tight.value("checkpointed_layers") > 0
-    assert tight.value("cached_layers") == 0
-    assert roomy.value("checkpointed_layers") == 0
-    assert roomy.value("cached_layers") == 32
+    assert tight.checkpointed_layers.value > 0
+    assert tight.cached_layers.value == 0
+    assert roomy.checkpointed_layers.value == 0
+    assert roomy.cached_layers.value == 32
     between = on("a10", train={"global_batch": 64})
-    assert between.value("checkpointed_layers") == 0
-    assert 0 < between.value("cached_layers") < 32
+    assert between.checkpointed_layers.value == 0
+    assert 0 < between.cached_layers.value < 32
 
 
 def test_one_layer_less_checkpointed_or_one_more_cached_would_not_fit() -> None:
     tight = on("t4", of="llama-3-8b", rows=LONG, train={"global_batch": 64})
-    count = tight.value("checkpointed_layers")
+    count = tight.checkpointed_layers.value
     more = on(
         "t4",
         of="llama-3-8b",
@@ -68,37 +68,37 @@ def test_one_layer_less_checkpointed_or_one_more_cached_would_not_fit() -> None:
     cached = on("a10", train={"global_batch": 64})
     each = 218_103_808 * 2
     assert 0 <= bytes_left(cached, "a10") < each
-    assert cached.memory_bytes["dense weights"] == each * cached.value("cached_layers")
+    assert cached.memory_bytes["dense weights"] == each * cached.cached_layers.value
 
 
 def test_the_budget_stops_where_a_card_is_busy_and_never_exceeds_what_a_step_holds() -> None:
     many = on("b200", of="tinyllama-1.1b", train={"global_batch": 4096})
-    assert 8192 <= many.value("micro_batch") * 512 <= 16_384
+    assert 8192 <= many.micro_batch.value * 512 <= 16_384
     few = on("b200", of="tinyllama-1.1b", train={"global_batch": 4})
-    assert few.value("micro_batch") == 3
+    assert few.micro_batch.value == 3
     assert "fastest of 1 to 3 x 512" in decision(few, "micro_batch").why
 
 
 def test_passes_of_a_step_are_of_like_size() -> None:
     """A second pass for the last few tokens would pay for dequantisation and launches again."""
     plan = on("h200", train={"global_batch": 128})
-    tokens, budget = 128 * 166, plan.value("micro_batch") * 512
-    assert tokens / budget / plan.value("accumulation") > 0.85
+    tokens, budget = 128 * 166, plan.micro_batch.value * 512
+    assert tokens / budget / plan.accumulation.value > 0.85
 
 
 def test_a_budget_has_room_for_a_full_step_where_rows_differ_and_none_to_spare_where_they_do_not() -> None:
     uneven = on("h200", rows=data(mean=166, limit=512, longest=512), train={"global_batch": 32})
     even = on("h200", rows=data(mean=166, limit=166, longest=166), train={"global_batch": 32})
     mean_step = 32 * 166
-    assert 1.15 < uneven.value("micro_batch") * 512 / mean_step < 1.35
-    assert even.value("micro_batch") * 166 == mean_step
+    assert 1.15 < uneven.micro_batch.value * 512 / mean_step < 1.35
+    assert even.micro_batch.value * 166 == mean_step
 
 
 def test_a_known_budget_keeps_its_size_and_layers_are_checkpointed_for_it() -> None:
     plan = on("a10", train={"global_batch": 64, "micro_batch": 16})
     assert shape(plan)[0] == 16
-    assert 0 < plan.value("checkpointed_layers") < 32
-    assert plan.value("checkpointing") is False
+    assert 0 < plan.checkpointed_layers.value < 32
+    assert plan.checkpointing.value is False
     assert "of 32 layers have room" in decision(plan, "checkpointed_layers").why
 
 
@@ -107,7 +107,7 @@ def test_checkpointing_asked_for_is_taken_as_asked(asked: Any, layers: int) -> N
     plan = on("h200", train={"checkpointing": asked})
     assert decision(plan, "checkpointed_layers").value == layers
     assert decision(plan, "checkpointed_layers").why == "asked for"
-    assert plan.value("checkpointing") is (layers == 32)
+    assert plan.checkpointing.value is (layers == 32)
 
 
 def test_more_layers_than_there_are_and_a_part_of_them_in_trl_are_refused() -> None:
@@ -115,14 +115,14 @@ def test_more_layers_than_there_are_and_a_part_of_them_in_trl_are_refused() -> N
         on("h200", train={"checkpointing": 33})
     with pytest.raises(ConfigError, match="all layers or none"):
         on("h200", engine="trl", train={"checkpointing": 5})
-    assert on("h200", engine="trl", train={"checkpointing": 32}).value("checkpointing") is True
+    assert on("h200", engine="trl", train={"checkpointing": 32}).checkpointing.value is True
 
 
 def test_the_trl_engine_caches_nothing_and_says_so() -> None:
     plan = on("h200", engine="trl")
     assert decision(plan, "cached_layers").value == 0
     assert "only the fast engine" in decision(plan, "cached_layers").why
-    assert plan.value("checkpointed_layers") in (0, 32)
+    assert plan.checkpointed_layers.value in (0, 32)
 
 
 @pytest.mark.parametrize(
@@ -140,13 +140,13 @@ def test_a_cache_that_cannot_be_is_refused(asked: dict[str, Any], said: str) -> 
 
 def test_cached_layers_asked_for_are_taken_and_make_room_by_checkpointing() -> None:
     plan = on("a10", model={"cache_weights": 20}, train={"global_batch": 64, "micro_batch": 8})
-    assert plan.value("cached_layers") == 20
-    assert plan.value("checkpointed_layers") > 0
+    assert plan.cached_layers.value == 20
+    assert plan.checkpointed_layers.value > 0
 
 
 def test_whole_weights_have_nothing_to_cache() -> None:
     plan = on("h200", model={"quantization": "none"})
-    assert plan.value("cached_layers") == 0
+    assert plan.cached_layers.value == 0
     assert plan.memory_bytes["dense weights"] == plan.memory_bytes["expanded scales"] == 0
 
 
@@ -171,9 +171,9 @@ def test_a_soft_capped_model_has_room_for_its_scores_unless_flash_attn_computes_
 
 def test_a_cpu_gives_a_quarter_of_its_memory_to_dense_weights_at_most() -> None:
     plan = on(None)
-    assert 0 < plan.value("cached_layers") < 32
+    assert 0 < plan.cached_layers.value < 32
     assert plan.memory_bytes["dense weights"] <= 0.25 * 0.9 * (64 << 30)
-    assert on(None, of="tinyllama-1.1b").value("cached_layers") == 22
+    assert on(None, of="tinyllama-1.1b").cached_layers.value == 22
 
 
 def test_what_no_shape_fits_is_refused_with_the_first_thing_that_helps() -> None:

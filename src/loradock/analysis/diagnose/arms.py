@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from loradock.analysis.diagnose.measure import Failed, Measured, mean
-from loradock.plan.trials.base import Trial
+from loradock.plan.trial import Trial
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from loradock.analysis.diagnose.measure import EVENTS, Measured, read
@@ -11,10 +11,10 @@ from loradock.config.load import Loaded
 from loradock.config.schema import RunConfig
 from loradock.errors import LoradockError, OutOfMemory
 from loradock.facts import Facts
-from loradock.plan import plan as plans
+from loradock.plan import planner
 from loradock.plan.audit.prediction import has_rates, tokens_per_second
 from loradock.plan.plan import Plan
-from loradock.plan.trials.base import Baseline
+from loradock.plan.planner import context_of
 from loradock.training.job import Event, Shrunk, StepResult
 from loradock.training.run import execute
 
@@ -91,19 +91,19 @@ def measure(loaded: Loaded, *, facts: Facts, directory: Path, task: Task) -> Mea
     """Run the task and read what it came to. Raises what a run raises."""
     short = replace(loaded, config=shortened(loaded.config, task))
     plan = run_to(Watch(task=task), short, facts=facts, directory=directory)
-    whole = plans.make(loaded.config, facts=facts, model=plan.model, data=plan.data)
-    cadence = whole.value("cadence")
+    whole = planner.make(loaded.config, facts=facts, model=plan.model, data=plan.data)
+    cadence = asdict(whole.cadence.value)
     figures = read(directory, cadence=cadence, warmup_steps=task.warmup_steps, event_seconds=task.event_seconds)
-    predicted = Baseline(config=loaded.config, plan=whole, facts=facts)
+    predicted = context_of(whole, loaded.config, facts=facts)
     return Measured(
         **figures,
-        total_steps=whole.value("steps"),
+        total_steps=whole.steps.value,
         lost_tokens=plan.data.lost_tokens,
         all_tokens=plan.data.tokens + plan.data.lost_tokens,
         cut_rows=plan.data.truncated_rows + plan.data.dropped_rows,
-        device=whole.value("device"),
-        engine=plan.value("engine"),
-        micro_batch=whole.value("micro_batch"),
+        device=whole.device.value,
+        engine=plan.engine.value,
+        micro_batch=whole.micro_batch.value,
         expected=tokens_per_second(predicted) if has_rates(predicted) else None,
     )
 

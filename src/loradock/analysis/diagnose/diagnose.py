@@ -21,8 +21,9 @@ from loradock.config.load import Loaded, leaves
 from loradock.errors import LoradockError, OutOfMemory, Problem, UsageError
 from loradock.facts import Facts
 from loradock.plan.plan import Plan
+from loradock.plan.planner import context_of
+from loradock.plan.trial import Trial
 from loradock.plan.trials import proposed
-from loradock.plan.trials.base import Baseline, Trial
 from loradock.training.run_dir.paths import created
 
 Load = Callable[[Sequence[str]], Loaded]
@@ -97,7 +98,7 @@ def folder_beside(output: str | None) -> Iterator[Path]:
 
 def trials_for(loaded: Loaded, *, plan: Plan, facts: Facts) -> tuple[Trial, ...]:
     """Every trial of the registry that makes sense for this configuration."""
-    return proposed(Baseline(config=loaded.config, plan=plan, facts=facts))
+    return proposed(context_of(plan, loaded.config, facts=facts))
 
 
 def chosen(trials: Sequence[Trial], names: Sequence[str]) -> tuple[Trial, ...]:

@@ -14,7 +14,7 @@ from loradock.analysis.diagnose.verdict import Case, is_minor, is_winner
 from loradock.analysis.report.diagnosis import duration
 from loradock.env_check import paired_ratio
 from loradock.env_check.paired_ratio import LEAST_ROUNDS, Ratio
-from loradock.plan.trials.base import Trial
+from loradock.plan.trial import Trial
 
 MOST_ROUNDS = 8
 NEGLIGIBLE_SHARE = 0.05

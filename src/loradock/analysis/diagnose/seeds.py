@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loradock.plan.trials.base import Trial
+from loradock.plan.trial import Trial
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Literal
 
 from loradock.analysis.diagnose.measure import Failed, Measured
 from loradock.env_check.paired_ratio import FASTER, LEAST_ROUNDS, Ratio
-from loradock.plan.trials.base import Trial
+from loradock.plan.trial import Trial
 
 CAUSE = 1.15
 """How many times faster a trial has to make a run to be called a cause; below, it helps a little."""

@@ -27,7 +27,7 @@ from loradock.config.load import Loaded
 from loradock.config.schema import RunConfig
 from loradock.errors import Interrupted, LoradockError, Stopped
 from loradock.facts import Facts
-from loradock.plan import plan
+from loradock.plan import planner
 from loradock.plan.context import CPU_TOKENS
 from loradock.plan.memory.widths import widths
 from loradock.plan.plan import Plan
@@ -119,7 +119,7 @@ def seen(config: RunConfig, recorder: Recorder, result: Result, *, facts: Facts,
     shown = recorder.plan_made
     if shown is None:
         raise LoradockError("the run made no plan")
-    whole = plan.make(config, facts=facts, model=shown.model, data=shown.data)
+    whole = planner.make(config, facts=facts, model=shown.model, data=shown.data)
     lines = [line for line in result.metrics if recorder.window.is_clean(line["step"])]
     counted = [line["padding_share"] for line in lines if line["step"] > recorder.window.warmup_steps]
     return Measured(
@@ -135,7 +135,7 @@ def seen(config: RunConfig, recorder: Recorder, result: Result, *, facts: Facts,
 
 def cadence(whole: Plan) -> dict[str, int]:
     """Steps between metric lines, evaluations and checkpoints; without evaluations one that costs nothing."""
-    return {name: max(1, steps) for name, steps in whole.value("cadence").items()}
+    return {name: max(1, steps) for name, steps in asdict(whole.cadence.value).items()}
 
 
 def clean_steps(
@@ -165,7 +165,7 @@ def content(measured: Measured, window: Window) -> dict[str, Any]:
     """All that is told, JSON-able; seconds are of a mean step without the profiler unless said otherwise."""
     steps, read, whole = measured.steps, measured.read, measured.plan
     setup = {name: measured.timings.get(name, 0.0) for name in BEFORE_TRAINING}
-    training = steps.seconds * whole.value("steps")
+    training = steps.seconds * whole.steps.value
     parts = {**setup, "training": training, EXPORT: measured.timings.get(EXPORT, 0.0)}
     run_seconds = sum(parts.values())
     evidence = evidence_of(measured, training_share=training / run_seconds, preparing=setup["data"] / run_seconds)
@@ -180,7 +180,7 @@ def content(measured: Measured, window: Window) -> dict[str, Any]:
         "padding_share": measured.padding_share,
         "timeline": [row(name, seconds, steps.seconds) for name, seconds in timeline(steps, read).items()],
         "run": {
-            "steps": whole.value("steps"),
+            "steps": whole.steps.value,
             "seconds": run_seconds,
             "parts": [row(name, each, run_seconds) for name, each in parts.items()],
         },
@@ -203,7 +203,7 @@ def content(measured: Measured, window: Window) -> dict[str, Any]:
 def evidence_of(measured: Measured, *, training_share: float, preparing: float) -> Evidence:
     """What the verdict is made from."""
     steps, read, whole, config = measured.steps, measured.read, measured.plan, measured.config
-    device, dtype = whole.value("device"), whole.value("compute_dtype")
+    device, dtype = whole.device.value, whole.compute_dtype.value
     ceiling = ceilings.of_device(device, facts=measured.facts, dtype=dtype)
     passes = max(1, round(read.passes))
     slots = steps.tokens / (1 - measured.padding_share)

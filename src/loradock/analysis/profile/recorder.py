@@ -97,7 +97,7 @@ class Recorder:
             schedule=schedule(wait=0, warmup=1, active=self.window.recorded, repeat=1),
         )
         if self.plan_made is not None:
-            self.names.enter_context(ranges.named(self.plan_made.value("engine")))
+            self.names.enter_context(ranges.named(self.plan_made.engine.value))
         with warnings.catch_warnings(action="ignore", category=UserWarning):  # "events of other cycles are lost"
             self.profiler.start()
 

@@ -8,10 +8,9 @@ from math import inf
 from loradock.config.schema import RunConfig
 from loradock.facts import Facts
 from loradock.plan import throughput
-from loradock.plan.context import Question
 from loradock.plan.memory.base import BYTES
-from loradock.plan.memory.fast import Shape
 from loradock.plan.plan import Plan
+from loradock.plan.planner import context_of
 
 ONE_OPERATION = throughput.Rates(flops=1.0, bytes=inf, dequantise_bytes=inf, kernel_seconds=0.0)
 ONE_BYTE = throughput.Rates(flops=inf, bytes=1.0, dequantise_bytes=1.0, kernel_seconds=0.0)
@@ -31,26 +30,22 @@ class Work:
 
 def of_step(plan: Plan, config: RunConfig, *, facts: Facts, tokens: float, padded_tokens: float, passes: float) -> Work:
     """The work of a step of so many passes and real tokens, and so many with padding (the TRL engine computes it)."""
-    decided = {decision.name: decision.value for decision in plan.decisions}
-    question = Question(config=config, facts=facts, model=plan.model, data=plan.data, decided=decided)
+    context = context_of(plan, config, facts=facts)
+    dtype = plan.compute_dtype.value
 
     def counts(rates: throughput.Rates) -> dict[str, float]:
-        memory = question.fast_memory
-        if question.is_fast:
-            shape = Shape(
-                tokens=decided["micro_batch"] * question.row_tokens,
-                checkpointed=decided["checkpointed_layers"],
-                cached=decided["cached_layers"],
-            )
+        memory = context.fast_memory
+        if context.is_fast:
+            shape = context.shape
             return throughput.fast_seconds(
-                memory.widths, shape, memory.setting, tokens=tokens / passes, rows=question.rows, rates=rates
+                memory.widths, shape, memory.setting, tokens=tokens / passes, rows=context.rows, rates=rates
             )
         return throughput.peft_seconds(
             memory.widths,
             padded_tokens=padded_tokens / passes,
-            rows=question.rows,
+            rows=context.rows,
             rates=rates,
-            dtype=decided["compute_dtype"] if decided["compute_dtype"] in BYTES else "float32",
+            dtype=dtype if dtype in BYTES else "float32",
         )
 
     operations, moved = counts(ONE_OPERATION), counts(ONE_BYTE)

@@ -20,7 +20,6 @@ from loradock.plan.audit import (
     Gain,
     Total,
 )
-from loradock.plan.audit.prediction import question_of
 from loradock.plan.context import UNKNOWN_CARD
 from loradock.plan.memory import sharded
 
@@ -80,7 +79,7 @@ def finish_line(finish: Finish) -> str:
 def rates_line(audit: Audit) -> str:
     """What the speeds go by."""
     facts, plan = audit.baseline.facts, audit.baseline.plan
-    if plan.value("device") == "cpu":
+    if plan.device.value == "cpu":
         return "speeds: by rates measured on two shared cores; only how they relate means anything"
     card = gpu_table.known_as(facts.gpu.name)
     if card is None:
@@ -96,9 +95,8 @@ def traffic_line(audit: Audit) -> str | None:
     count = baseline.facts.world_size
     if count == 1:
         return None
-    question = question_of(baseline)
-    setting = question.sharded_setting(True, optimizer=baseline.plan.value("optimizer"))
-    a_pass, a_step = sharded.sent_bytes(question.model, setting, question.sharing)
+    setting = baseline.sharded_setting(True, optimizer=baseline.plan.optimizer.value)
+    a_pass, a_step = sharded.sent_bytes(baseline.model, setting, baseline.sharing)
     sent = f"{gib(a_pass)} of weights a pass and " if a_pass else ""
     return (
         f"not counted in them: what {count} processes send one another, {sent}{gib(a_step)} of gradients a step "

@@ -71,8 +71,8 @@ def wanted(facts: Facts, plan: Intent, place: Place) -> str:
 
     torch's SDPA cannot cap scores: transformers' eager attention serves such a model where flash-attn does not.
     """
-    if planned := plan.decided.get("attention"):
-        return planned
+    if plan.plan:
+        return plan.plan.attention.value
     asked = plan.config.model.attention if plan.config else "auto"
     if asked != "auto":
         return asked

@@ -36,7 +36,8 @@ OTHER = {"adamw_fused": "adamw", "adamw": "adamw_fused", "adamw_8bit": "adamw_fu
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Each implementation at each place."""
-    asked = plan.decided.get("optimizer") or (plan.config.train.optimizer if plan.config else "auto")
+    config, made = plan.config, plan.plan
+    asked = made.optimizer.value if made else config.train.optimizer if config else "auto"
     return at_each(host, facts, plan, lambda place: _at(place, "adamw_fused" if asked == "auto" else asked))
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from loradock.model.source import BaseModel
 
 SHORTEST_ROW = 64
+LOOKED_AT = ("device", "compute_dtype", "parallel", "cpu_offload", "engine", "attention")
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
@@ -126,14 +127,9 @@ def judge(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int, on
 
 def expected(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int) -> tuple[int, int, dict[str, int]]:
     """(bytes needed, bytes to plan with, the needed by component), with all that saves memory and is not ruled out."""
-    from loradock.plan.context import Question
-    from loradock.plan.knobs import (
-        attention,
-        compute_dtype,
-        device,
-        engine,
-        parallel,
-    )
+    from loradock.plan import planner
+    from loradock.plan.context import Context
+    from loradock.plan.plan import Decision, draft
 
     rows = DataFacts(
         train_rows=1,
@@ -144,22 +140,20 @@ def expected(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int)
         longest_tokens=length,
         samples_per_epoch=1,
     )
-    decided: dict[str, object] = {"packing": config.train.packing is True}
-    question = Question(config=config, facts=facts, model=model, data=rows, decided=decided)
-    sharing = (parallel.decide, parallel.decide_cpu_offload)
-    for decide in (device.decide, compute_dtype.decide, *sharing, engine.decide, attention.decide):
-        decision = decide(question)
-        decided[decision.name] = decision.value
+    packing = Decision(name="packing", value=config.train.packing is True, why="as asked, or not")
+    context = planner.decided(
+        LOOKED_AT, Context(config=config, facts=facts, model=model, data=rows, plan=draft([packing]))
+    )
     optimizer = config.train.optimizer
     if optimizer == "auto":
-        optimizer = "paged_adamw_8bit" if question.on_gpu and not question.is_fast else "adamw_fused"
+        optimizer = "paged_adamw_8bit" if context.on_gpu and not context.is_fast else "adamw_fused"
     micro_batch = config.train.micro_batch
-    parts = question.expected_bytes(
+    parts = context.expected_bytes(
         micro_batch=micro_batch if isinstance(micro_batch, int) else 1,
         checkpointing=config.train.checkpointing is not False,
         optimizer=optimizer,
     )
-    return parts["total"], question.memory_bytes, parts
+    return parts["total"], context.memory_bytes, parts
 
 
 def remedy_of(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int) -> str:

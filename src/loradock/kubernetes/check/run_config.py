@@ -22,7 +22,7 @@ from loradock.kubernetes.check.given import (
     mounts_of,
 )
 from loradock.kubernetes.check.meeting import run_processes
-from loradock.plan.plan import require_samples
+from loradock.plan.planner import require_samples
 
 HEARTBEAT_LIMIT, HEARTBEAT_LIMIT_SECONDS = "LORADOCK_HEARTBEAT_LIMIT", 3900
 

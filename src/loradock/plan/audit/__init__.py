@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from loradock.config.schema import RunConfig
 from loradock.facts import DataFacts, Facts, ModelFacts
-from loradock.plan import plan as plans
+from loradock.plan import planner
 from loradock.plan.audit import already
 from loradock.plan.audit.findings import Finding, Left, considered
 from loradock.plan.audit.gain import Gain
-from loradock.plan.audit.prediction import question_of
 from loradock.plan.audit.totals import Total, run_seconds, together
-from loradock.plan.trials.base import Baseline
-from loradock.plan.trials.changed import AtLength
+from loradock.plan.changed import AtLength
+from loradock.plan.context import Context
+from loradock.plan.planner import context_of
 
 __all__ = ["Audit", "Finding", "Finish", "Gain", "Left", "Total", "audit"]
 
@@ -47,7 +47,7 @@ class Audit:
     `available_bytes` is the memory that the plan may use of `plan.memory_bytes`.
     """
 
-    baseline: Baseline
+    baseline: Context
     available_bytes: int
     finish: Finish
     findings: tuple[Finding, ...]
@@ -74,11 +74,11 @@ def audit(
 
     `at_length` counts the data set with rows cut at another length; `price_per_hour` is of one card.
     """
-    baseline = Baseline(config=config, plan=plans.make(config, facts=facts, model=model, data=data), facts=facts)
+    baseline = context_of(planner.make(config, facts=facts, model=model, data=data), config, facts=facts)
     findings, left = considered(baseline, at_length=at_length)
     return Audit(
         baseline=baseline,
-        available_bytes=question_of(baseline).memory_bytes,
+        available_bytes=baseline.memory_bytes,
         finish=finish_of(baseline, price_per_hour=price_per_hour),
         findings=findings,
         conservative=together(baseline, findings, is_wanted=is_safe, at_length=at_length),
@@ -98,10 +98,10 @@ def is_worth_it(finding: Finding) -> bool:
     return finding.risk == 0 or finding.gain.expected >= RISKED_GAIN
 
 
-def finish_of(baseline: Baseline, *, price_per_hour: float | None) -> Finish:
+def finish_of(baseline: Context, *, price_per_hour: float | None) -> Finish:
     """Tokens, steps, seconds and cost of a whole run, on all its cards."""
     plan, cards = baseline.plan, baseline.facts.world_size
-    steps, seconds = plan.value("steps"), run_seconds(baseline)
+    steps, seconds = plan.steps.value, run_seconds(baseline)
     cost = None if price_per_hour is None else price_per_hour * cards * seconds / 3600
     train, data = baseline.config.train, plan.data
     epochs, rest = divmod(steps, max(1, math.ceil(data.samples_per_epoch / train.global_batch)))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from loradock.plan.context import Context
 from loradock.plan.plan import Plan
-from loradock.plan.trials.base import Baseline
 
-Line = Callable[[Baseline], str | None]
+Line = Callable[[Context], str | None]
 
 REASONED = ("attention", "compile", "cuda_graphs")
 """Decisions whose reason says why a well-known remedy was not taken."""
 LEFT_VALUES = ("sdpa", "eager", "off", False)
 
 
-def good(baseline: Baseline) -> list[str]:
+def good(baseline: Context) -> list[str]:
     """What is as it should be."""
     return [text for line in LINES if (text := line(baseline)) is not None]
 
@@ -25,36 +25,36 @@ def reasoned(plan: Plan) -> list[tuple[str, str]]:
     return [(f"{each.name} is {_shown(each.value)}", each.why) for each in chosen if each.why != "asked for"]
 
 
-def _half_precision(baseline: Baseline) -> str | None:
-    dtype = baseline.plan.value("compute_dtype")
+def _half_precision(baseline: Context) -> str | None:
+    dtype = baseline.plan.compute_dtype.value
     if dtype == "bfloat16":
         return "products in bfloat16: float32's range, so no loss scaling"
     return "products in float16, with loss scaling: the card has no bfloat16" if dtype == "float16" else None
 
 
-def _four_bits(baseline: Baseline) -> str | None:
+def _four_bits(baseline: Context) -> str | None:
     model = baseline.config.model
     scales = ", their scales quantised too" if model.double_quant else ""
     return f"base weights in NF4, a quarter of their 16-bit size{scales}" if model.quantization == "nf4" else None
 
 
-def _checkpointing(baseline: Baseline) -> str | None:
-    count, layers = baseline.plan.value("checkpointed_layers"), baseline.plan.model.layers
+def _checkpointing(baseline: Context) -> str | None:
+    count, layers = baseline.plan.checkpointed_layers.value, baseline.plan.model.layers
     if not count:
         return "no layer is computed twice: all activations fit"
     return f"only {count} of {layers} layers are computed twice" if count < layers else None
 
 
-def _packing(baseline: Baseline) -> str | None:
-    return "documents end to end: no token of padding is computed" if baseline.plan.value("packing") else None
+def _packing(baseline: Context) -> str | None:
+    return "documents end to end: no token of padding is computed" if baseline.plan.packing.value else None
 
 
-def _optimizer(baseline: Baseline) -> str | None:
-    return "fused AdamW over float32 adapters" if baseline.plan.value("optimizer") == "adamw_fused" else None
+def _optimizer(baseline: Context) -> str | None:
+    return "fused AdamW over float32 adapters" if baseline.plan.optimizer.value == "adamw_fused" else None
 
 
-def _cache(baseline: Baseline) -> str | None:
-    count, layers = baseline.plan.value("cached_layers"), baseline.plan.model.layers
+def _cache(baseline: Context) -> str | None:
+    count, layers = baseline.plan.cached_layers.value, baseline.plan.model.layers
     return (
         f"nothing is dequantised for {count} of {layers} layers: dense copies of their weights are kept"
         if count
@@ -62,18 +62,18 @@ def _cache(baseline: Baseline) -> str | None:
     )
 
 
-def _loader(baseline: Baseline) -> str | None:
-    loader = baseline.plan.value("dataloader")
-    pinned = ", into pinned memory" if loader["pin_memory"] else ""
-    by = f"{loader['workers']} workers" if loader["workers"] else "the process that trains"
+def _loader(baseline: Context) -> str | None:
+    loader = baseline.plan.dataloader.value
+    pinned = ", into pinned memory" if loader.pin_memory else ""
+    by = f"{loader.workers} workers" if loader.workers else "the process that trains"
     return f"rows are tokenised once, before training, and loaded by {by}{pinned}"
 
 
-def _tf32(baseline: Baseline) -> str | None:
-    return "TF32 for what is left in float32" if baseline.plan.value("tf32") else None
+def _tf32(baseline: Context) -> str | None:
+    return "TF32 for what is left in float32" if baseline.plan.tf32.value else None
 
 
-def _processes(baseline: Baseline) -> str | None:
+def _processes(baseline: Context) -> str | None:
     count = baseline.facts.world_size
     return f"{count} processes share each step" if count > 1 else None
 

@@ -8,10 +8,10 @@ from typing import Literal
 from loradock.errors import OutOfMemory
 from loradock.plan.audit.gain import Gain, gain
 from loradock.plan.audit.objections import objection
-from loradock.plan.audit.prediction import question_of
+from loradock.plan.changed import AtLength
+from loradock.plan.context import Context
+from loradock.plan.trial import Risk, Trial
 from loradock.plan.trials import outcomes
-from loradock.plan.trials.base import Baseline, Risk, Trial
-from loradock.plan.trials.changed import AtLength
 
 Severity = Literal["critical", "moderate", "low"]
 CRITICAL, MODERATE = 1.5, 1.1
@@ -55,7 +55,7 @@ class Left:
     why: str
 
 
-def considered(baseline: Baseline, *, at_length: AtLength | None) -> tuple[tuple[Finding, ...], list[Left]]:
+def considered(baseline: Context, *, at_length: AtLength | None) -> tuple[tuple[Finding, ...], list[Left]]:
     """Every remedy as a finding, or left with the reason."""
     findings: list[Finding] = []
     left: list[Left] = []
@@ -68,7 +68,7 @@ def considered(baseline: Baseline, *, at_length: AtLength | None) -> tuple[tuple
         worth = gain(baseline, after)
         need = after.plan.memory_bytes["total"]
         if not fits(after):
-            have = question_of(after).memory_bytes
+            have = after.memory_bytes
             left.append(
                 Left(what=trial.title, why=f"needs {need / 2**30:.1f} GiB of {have / 2**30:.1f}: out of memory")
             )
@@ -84,6 +84,6 @@ def considered(baseline: Baseline, *, at_length: AtLength | None) -> tuple[tuple
     return tuple(findings), left
 
 
-def fits(baseline: Baseline) -> bool:
+def fits(baseline: Context) -> bool:
     """Whether the memory expected is there."""
-    return baseline.plan.memory_bytes["total"] <= question_of(baseline).memory_bytes
+    return baseline.plan.memory_bytes["total"] <= baseline.memory_bytes

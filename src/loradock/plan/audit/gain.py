@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from loradock.plan.audit.prediction import (
     HOST,
@@ -13,38 +12,14 @@ from loradock.plan.audit.prediction import (
     predicted,
     tokens_per_second,
 )
-from loradock.plan.trials.base import Baseline
+from loradock.plan.context import Context
+from loradock.plan.knobs import knob
+from loradock.plan.trial import Stated
 
 MODEL = "speed model"
 ARITHMETIC = "arithmetic: a forward pass is a third of a training pass"
 VISIBLE = 1e-3
 UNSEEN = "no figure of the model moves; `loradock diagnose` measures it"
-CLAIMED = "claimed by others, not measured here"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stated:
-    """A range for a decision that the speed model knows nothing of, with its source."""
-
-    low: float
-    high: float
-    source: str
-
-
-STATED = {
-    "dataloader": Stated(
-        low=1.0,
-        high=1.2,
-        source=f"{CLAIMED}: 10 to 20 % if the CPU is behind; another guide's test found 0.99x with 8 workers",
-    ),
-    "compile": Stated(low=1.0, high=1.25, source=f"{CLAIMED}: 15 to 25 % (docs/gpu.md, question 22)"),
-    "optimizer": Stated(
-        low=1.0, high=1.1, source=f"{CLAIMED}: 5 to 10 % of a full fine-tuning's step; on adapters a test found 0.98x"
-    ),
-    "attention": Stated(low=1.0, high=1.4, source=f"{CLAIMED}: 30 to 40 %; SDPA has the same kernels inside"),
-    "compute_dtype": Stated(low=1.5, high=8.0, source="published: tensor cores' peaks against float32 units'"),
-}
-"""By the name of the decision that differs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +41,11 @@ class Gain:
         return self.high > self.low
 
 
-def gain(before: Baseline, after: Baseline) -> Gain:
+def gain(before: Context, after: Context) -> Gain:
     """How many times the real tokens a second a change gives: what it leaves out of the data is no gain."""
     first, second = predicted(before), predicted(after)
     factor = tokens_per_second(after) / tokens_per_second(before)
-    ranges = [STATED[name] for name in _differing(before, after) if _is_stated(name, before, after)]
+    ranges = _stated(before, after)
     low, high = math.prod(each.low for each in ranges), math.prod(each.high for each in ranges)
     sources = [*_sources(first, second), *(each.source for each in ranges)]
     return Gain(low=factor * low, high=factor * high, source="; ".join(sources) or UNSEEN)
@@ -89,21 +64,14 @@ def _sources(first: Prediction, second: Prediction) -> list[str]:
     ]
 
 
-def _differing(before: Baseline, after: Baseline) -> list[str]:
+def _differing(before: Context, after: Context) -> list[str]:
     was = {decision.name: decision.value for decision in before.plan.decisions}
     return [decision.name for decision in after.plan.decisions if decision.value != was[decision.name]]
 
 
-def _is_stated(name: str, before: Baseline, after: Baseline) -> bool:
-    """Whether the range of this decision holds for this change: it is one for more of it, on a device that has it."""
-    if name not in STATED or after.plan.value("engine") != before.plan.value("engine"):
-        return False
-    was, now = before.plan.value(name), after.plan.value(name)
-    better: dict[str, Any] = {
-        "dataloader": lambda: now["workers"] > was["workers"],
-        "compile": lambda: was == "off",
-        "optimizer": lambda: now == "adamw_fused",
-        "attention": lambda: now == "flash_attention_2" and after.plan.value("engine") == "trl",
-        "compute_dtype": lambda: was == "float32" and after.plan.value("device") == "cuda",
-    }
-    return better[name]()
+def _stated(before: Context, after: Context) -> list[Stated]:
+    """The ranges of the knobs that differ, where the engine is the same."""
+    if after.plan.engine.value != before.plan.engine.value:
+        return []
+    knobs = [knob(name) for name in _differing(before, after)]
+    return [each.gain for each in knobs if each.gain and each.gains(before.plan, after.plan)]

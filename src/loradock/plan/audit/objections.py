@@ -7,23 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from loradock.plan.audit.prediction import has_rates, predicted, question_of
+from loradock.plan.audit.prediction import has_rates, predicted
+from loradock.plan.changed import changed_config
+from loradock.plan.context import Context
 from loradock.plan.knobs import dataloader
-from loradock.plan.trials.base import Baseline
-from loradock.plan.trials.changed import changed_config
+from loradock.plan.planner import context_of
 
 LONGEST_UNSAVED_SECONDS = 600
 """What a run that is cut off may have to do again."""
 
-Objection = Callable[[Baseline, Baseline], str | None]
+Objection = Callable[[Context, Context], str | None]
 
 
-def objection(baseline: Baseline, after: Baseline) -> str | None:
+def objection(baseline: Context, after: Context) -> str | None:
     """The first reason against proposing `after`, or None."""
     return next((why for look in OBJECTIONS if (why := look(baseline, after)) is not None), None)
 
 
-def _unknown_rates(_: Baseline, after: Baseline) -> str | None:
+def _unknown_rates(_: Context, after: Context) -> str | None:
     if has_rates(after):
         return None
     return (
@@ -31,16 +32,16 @@ def _unknown_rates(_: Baseline, after: Baseline) -> str | None:
     )
 
 
-def _more_workers_than_planned(baseline: Baseline, after: Baseline) -> str | None:
+def _more_workers_than_planned(baseline: Context, after: Context) -> str | None:
     """The plan's own reason, where it would take fewer workers by itself."""
-    was, now = (each.plan.value("dataloader")["workers"] for each in (baseline, after))
+    was, now = (each.plan.dataloader.value.workers for each in (baseline, after))
     free = changed_config(baseline.config, ["train.workers=auto"])
-    planned = dataloader.decide(question_of(Baseline(config=free, plan=baseline.plan, facts=baseline.facts)))
-    return planned.why if now > was and now > planned.value["workers"] else None
+    planned = dataloader.decide(context_of(baseline.plan, free, facts=baseline.facts))
+    return planned.why if now > was and now > planned.value.workers else None
 
 
-def _too_long_unsaved(baseline: Baseline, after: Baseline) -> str | None:
-    was, now = (each.plan.value("cadence")["save"] for each in (baseline, after))
+def _too_long_unsaved(baseline: Context, after: Context) -> str | None:
+    was, now = (each.plan.cadence.value.save for each in (baseline, after))
     seconds = now * predicted(after).step
     if now <= was or seconds <= LONGEST_UNSAVED_SECONDS:
         return None

@@ -10,13 +10,10 @@ import math
 from dataclasses import dataclass
 
 from loradock.facts import DataFacts
-from loradock.plan import plan as plans
-from loradock.plan import throughput
-from loradock.plan.context import ROW_SPREAD, Question
+from loradock.plan import planner, throughput
+from loradock.plan.context import ROW_SPREAD, Context
 from loradock.plan.knobs.cadence import FORWARD_SHARE
-from loradock.plan.memory.fast import Shape
 from loradock.plan.memory.widths import widths
-from loradock.plan.trials.base import Baseline
 
 HOST = "measured: bench/results/host/dispatch.md"
 SAVING = "measured: bench/results/checkpoint.md"
@@ -47,42 +44,29 @@ class Prediction:
         return self.passes + self.evaluation + self.saving
 
 
-def has_rates(baseline: Baseline) -> bool:
+def has_rates(baseline: Context) -> bool:
     """Whether the model knows the speed of the plan's products: of 16-bit ones on a CPU only the processor knows."""
-    return baseline.plan.value("device") == "cuda" or baseline.plan.value("compute_dtype") == "float32"
+    return baseline.plan.device.value == "cuda" or baseline.plan.compute_dtype.value == "float32"
 
 
-def tokens_per_second(baseline: Baseline) -> float:
+def tokens_per_second(baseline: Context) -> float:
     """Real tokens a second of one process, evaluations and checkpoints counted: what gains are ratios of."""
-    return question_of(baseline).step_tokens / predicted(baseline).step
+    return baseline.step_tokens / predicted(baseline).step
 
 
-def predicted(baseline: Baseline) -> Prediction:
+def predicted(baseline: Context) -> Prediction:
     """The prediction for a plan on its machine."""
-    question = question_of(baseline)
-    device, host = _fast(baseline, question) if question.is_fast else _peft(question)
+    device, host = _fast(baseline) if baseline.is_fast else _peft(baseline)
     waiting = max(0.0, host - device)
-    cadence, passes = question.decided["cadence"], device + waiting
-    forward = passes * FORWARD_SHARE * question.data.validation_rows / question.config.train.global_batch
-    adapters = question.model.adapter_parameters(question.config.lora.rank)
+    cadence, passes = baseline.plan.cadence.value, device + waiting
+    forward = passes * FORWARD_SHARE * baseline.data.validation_rows / baseline.config.train.global_batch
+    adapters = baseline.model.adapter_parameters(baseline.config.lora.rank)
     saving = SAVING_SECONDS + SAVING_SECONDS_A_BYTE * CHECKPOINT_BYTES_A_WEIGHT * adapters
     return Prediction(
         passes=passes,
         host=waiting,
-        evaluation=forward / cadence["evaluate"] if cadence["evaluate"] else 0.0,
-        saving=saving / cadence["save"],
-    )
-
-
-def question_of(baseline: Baseline) -> Question:
-    """The question that the baseline's plan answered, with all its answers."""
-    plan = baseline.plan
-    return Question(
-        config=baseline.config,
-        facts=baseline.facts,
-        model=plan.model,
-        data=plan.data,
-        decided={decision.name: decision.value for decision in plan.decisions},
+        evaluation=forward / cadence.evaluate if cadence.evaluate else 0.0,
+        saving=saving / cadence.save,
     )
 
 
@@ -96,44 +80,41 @@ def padded_tokens(data: DataFacts, rows: int) -> float:
     return min(float(data.longest_tokens), data.mean_tokens * (1 + ROW_SPREAD * (harmonic - 1)))
 
 
-def _fast(baseline: Baseline, question: Question) -> tuple[float, float]:
+def _fast(baseline: Context) -> tuple[float, float]:
     """Seconds of the device and of the host."""
-    rate = plans.tokens_per_second(baseline.plan, baseline.config, facts=baseline.facts)
-    device = question.step_tokens / rate
-    decided, layers = question.decided, question.model.layers
-    if not question.on_gpu or decided["cuda_graphs"]:
+    rate = planner.tokens_per_second(baseline.plan, baseline.config, facts=baseline.facts)
+    device = baseline.step_tokens / rate
+    if not baseline.on_gpu or baseline.plan.cuda_graphs.value:
         return device, 0.0
-    budget = decided["micro_batch"] * question.row_tokens
-    passes = question.passes(budget)
-    shape = Shape(tokens=budget, checkpointed=decided["checkpointed_layers"], cached=decided["cached_layers"])
-    return device, passes * throughput.fast_host_seconds(layers, shape)
+    shape = baseline.shape
+    return device, baseline.passes(shape.tokens) * throughput.fast_host_seconds(baseline.model.layers, shape)
 
 
-def _peft(question: Question) -> tuple[float, float]:
+def _peft(baseline: Context) -> tuple[float, float]:
     """The same for the TRL engine. The model has full checkpointing: without it the second forward is taken off."""
-    decided, data = question.decided, question.data
-    wide = widths(question.model, rank=question.config.lora.rank)
-    if decided["packing"]:
-        passes = decided["accumulation"]
-        slots = question.step_tokens / passes
-        attended = data.mean_tokens if decided["attention"] == "flash_attention_2" else 2 * slots  # a mask hides, only
+    plan, data = baseline.plan, baseline.data
+    wide = widths(baseline.model, rank=baseline.config.lora.rank)
+    if plan.packing.value:
+        passes = plan.accumulation.value
+        slots = baseline.step_tokens / passes
+        attended = data.mean_tokens if plan.attention.value == "flash_attention_2" else 2 * slots  # a mask hides, only
     else:
-        rows = min(decided["micro_batch"], question.samples_per_rank)
-        passes = math.ceil(question.samples_per_rank / rows)
+        rows = min(plan.micro_batch.value, baseline.samples_per_rank)
+        passes = math.ceil(baseline.samples_per_rank / rows)
         attended = padded_tokens(data, rows)
-        slots = question.samples_per_rank / passes * attended
+        slots = baseline.samples_per_rank / passes * attended
     parts = throughput.peft_seconds(
         wide,
         padded_tokens=slots,
         rows=throughput.Rows(mean_tokens=attended, supervised_share=1.0),
-        rates=question.rates,
-        dtype=decided["compute_dtype"],
+        rates=baseline.rates,
+        dtype=plan.compute_dtype.value,
     )
     parts.pop("waiting for the host")
-    host = throughput.PEFT_HOST_SECONDS_A_LAYER * wide.layers if question.on_gpu else 0.0
-    if question.config.model.quantization == "none":
+    host = throughput.PEFT_HOST_SECONDS_A_LAYER * wide.layers if baseline.on_gpu else 0.0
+    if baseline.config.model.quantization == "none":
         parts["dequantise"] = 0.0
-    if not decided["checkpointing"]:
+    if not plan.checkpointing.value:
         copies = throughput.PEFT_FORWARD_COPIES / (2 * throughput.PEFT_FORWARD_COPIES + throughput.PEFT_BACKWARD_COPIES)
         second = {"products": 1 / 3, "dequantise": 1 / 3, "attention": 1 / 4.5, "traffic": copies}
         second["kernels"] = PEFT_FORWARD_KERNELS_SHARE

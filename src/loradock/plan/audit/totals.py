@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from loradock.plan.audit.findings import Finding, considered
 from loradock.plan.audit.gain import Gain, gain
 from loradock.plan.audit.prediction import predicted
-from loradock.plan.trials.base import Baseline, Trial
-from loradock.plan.trials.changed import AtLength, changed
+from loradock.plan.changed import AtLength, changed
+from loradock.plan.context import Context
+from loradock.plan.trial import Trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,7 @@ class Total:
 
     trials: tuple[Trial, ...]
     gain: Gain
-    after: Baseline | None
+    after: Context | None
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -27,7 +28,7 @@ class Total:
 
 
 def together(
-    baseline: Baseline,
+    baseline: Context,
     findings: Sequence[Finding],
     *,
     is_wanted: Callable[[Finding], bool],
@@ -56,9 +57,9 @@ def _best(findings: Sequence[Finding], taken: Sequence[Trial], *, is_wanted: Cal
     return None
 
 
-def run_seconds(baseline: Baseline) -> float:
+def run_seconds(baseline: Context) -> float:
     """Seconds of all steps of the run."""
-    return predicted(baseline).step * baseline.plan.value("steps")
+    return predicted(baseline).step * baseline.plan.steps.value
 
 
 def key_of(setting: str) -> str:

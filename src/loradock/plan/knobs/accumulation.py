@@ -2,20 +2,21 @@
 
 import math
 
-from loradock.plan.context import Decision, Question
+from loradock.plan.context import Context
+from loradock.plan.plan import Decision
 
 
-def decide(question: Question) -> Decision:
+def decide(context: Context) -> Decision[int]:
     """Micro-batches that a process runs for one optimiser step; packed, the mean over steps."""
-    total, processes = question.config.train.global_batch, question.facts.world_size
-    micro = question.decided["micro_batch"]
-    if not question.decided["packing"]:
+    total, processes = context.config.train.global_batch, context.facts.world_size
+    micro = context.plan.micro_batch.value
+    if not context.plan.packing.value:
         passes = math.ceil(total / micro)
         each = math.ceil(passes / processes)
         why = f"{total} samples a step = {processes} process(es) x {each} micro-batch(es) of up to {micro}"
     else:
-        budget_tokens = micro * question.data.limit_tokens
-        tokens = total * question.data.mean_tokens
+        budget_tokens = micro * context.data.limit_tokens
+        tokens = total * context.data.mean_tokens
         passes = math.ceil(tokens / budget_tokens)
         why = f"{total} samples a step are about {tokens:,.0f} tokens, {budget_tokens:,} a pack"
     return Decision(name="accumulation", value=math.ceil(passes / processes), why=why)

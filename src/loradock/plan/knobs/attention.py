@@ -1,38 +1,67 @@
 """Which attention kernel: by what is there and works on this card, or forced by name."""
 
 from loradock.errors import EnvironmentUnfit
-from loradock.plan.context import Decision, Question, asked
+from loradock.plan.context import Context, asked
+from loradock.plan.plan import Decision, Plan
+from loradock.plan.trial import CLAIMED, Stated, Trial
 
 FIRST_FLASH = (8, 0)
+GAIN = Stated(low=1.0, high=1.4, source=f"{CLAIMED}: 30 to 40 %; SDPA has the same kernels inside")
 
 
-def decide(question: Question) -> Decision:
+def decide(context: Context) -> Decision[str]:
     """flash-attn where it is installed and the card has it; otherwise torch's SDPA, which picks its own kernel."""
-    wanted = question.config.model.attention
-    obstacle = flash_obstacle(question)
+    wanted = context.config.model.attention
+    obstacle = flash_obstacle(context)
     if wanted == "flash_attention_2" and obstacle:
         raise EnvironmentUnfit(
             f"attention flash_attention_2 cannot be used: {obstacle}", hint="--set model.attention=sdpa"
         )
     if wanted != "auto":
         return asked("attention", wanted)
-    if obstacle and not question.model.has_sdpa:
-        why = f"{obstacle}; {question.model.architecture} has no other"
+    if obstacle and not context.model.has_sdpa:
+        why = f"{obstacle}; {context.model.architecture} has no other"
         return Decision(name="attention", value="eager", why=why)
     if obstacle:
         return Decision(name="attention", value="sdpa", why=obstacle)
-    why = f"flash-attn {question.facts.packages['flash-attn']} is installed: packed rows need no mask"
+    why = f"flash-attn {context.facts.packages['flash-attn']} is installed: packed rows need no mask"
     return Decision(name="attention", value="flash_attention_2", why=why)
 
 
-def flash_obstacle(question: Question) -> str | None:
+def flash_obstacle(context: Context) -> str | None:
     """Why flash-attn cannot be used here, or None."""
-    if not question.on_gpu:
+    if not context.on_gpu:
         return "flash-attn needs a GPU"
-    if question.facts.gpu.capability < FIRST_FLASH:
-        return f"flash-attn needs sm80 or newer, this card is {question.facts.gpu.architecture}"
-    if question.decided["compute_dtype"] == "float32":
+    if context.facts.gpu.capability < FIRST_FLASH:
+        return f"flash-attn needs sm80 or newer, this card is {context.facts.gpu.architecture}"
+    if context.plan.compute_dtype.value == "float32":
         return "flash-attn has no float32"
-    if "flash-attn" not in question.facts.packages:
+    if "flash-attn" not in context.facts.packages:
         return "flash-attn is not installed; SDPA has the same kernels inside"
     return None
+
+
+def propose(context: Context) -> tuple[Trial, ...]:
+    """flash-attn where it is installed, and SDPA where the model has it. Eager is never faster, and is left out."""
+    now = context.plan.attention.value
+    others = {
+        "flash_attention_2": "flash-attn" in context.facts.packages,
+        "sdpa": context.model.has_sdpa,
+    }
+    return tuple(
+        Trial(
+            name=f"attention-{kernel.removesuffix('_attention_2')}",
+            title=f"attention {kernel} instead of {now}",
+            settings=(f"model.attention={kernel}",),
+            cause=f"the attention kernel {now}",
+            phase="passes",
+            stability_risk="low",
+        )
+        for kernel, is_there in others.items()
+        if is_there and kernel != now
+    )
+
+
+def gains(_before: Plan, after: Plan) -> bool:
+    """flash-attn in the TRL engine."""
+    return after.attention.value == "flash_attention_2" and after.engine.value == "trl"

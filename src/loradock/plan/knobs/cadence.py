@@ -2,41 +2,107 @@
 
 import math
 
-from loradock.plan.context import Decision, Question
+from loradock.plan.context import Context
+from loradock.plan.plan import Cadence, Decision
+from loradock.plan.trial import Trial
 
 METRIC_LINES = 100
 EVALUATION_SHARE = 0.1
 FORWARD_SHARE = 1 / 3
 CHECKPOINTS = 5
 MOST_STEPS_BETWEEN_CHECKPOINTS = 500
+TIMES = 10
+FEWEST = 10
+"""Checkpoints of a run, whatever they cost."""
 
 
-def decide(question: Question) -> Decision:
+def decide(context: Context) -> Decision[Cadence]:
     """Metrics at most every 10 steps, evaluations that cost at most a tenth of the training, about five checkpoints."""
-    config = question.config
-    steps = question.decided["steps"]
+    config = context.config
+    steps = context.plan.steps.value
     log = config.logging.every if config.logging.every != "auto" else max(1, min(10, steps // METRIC_LINES))
-    evaluate = evaluation_interval(question, steps)
+    evaluate = evaluation_interval(context, steps)
     save = config.checkpoints.every
     if save == "auto":
         save = max(1, min(MOST_STEPS_BETWEEN_CHECKPOINTS, math.ceil(steps / CHECKPOINTS)))
         if config.checkpoints.keep_best and evaluate:
             save = evaluate
-    value = {"log": log, "evaluate": evaluate, "save": save}
-    rows = question.data.validation_rows
+    value = Cadence(log=log, evaluate=evaluate, save=save)
+    rows = context.data.validation_rows
     why = f"{-(-steps // save)} checkpoint(s) in {steps} steps; " + (
         f"evaluating {rows} rows every {evaluate} steps" if evaluate else "nothing is held out to evaluate"
     )
     return Decision(name="cadence", value=value, why=why)
 
 
-def evaluation_interval(question: Question, steps: int) -> int:
+def evaluation_interval(context: Context, steps: int) -> int:
     """Steps between evaluations; 0 without a validation part. A forward pass is a third of a training pass."""
-    if not question.data.validation_rows:
+    if not context.data.validation_rows:
         return 0
-    wanted = question.config.evaluation.every
+    wanted = context.config.evaluation.every
     if wanted != "auto":
         return wanted
-    cost_samples = question.data.validation_rows * FORWARD_SHARE
-    least = math.ceil(cost_samples / EVALUATION_SHARE / question.config.train.global_batch)
+    cost_samples = context.data.validation_rows * FORWARD_SHARE
+    least = math.ceil(cost_samples / EVALUATION_SHARE / context.config.train.global_batch)
     return min(steps, max(1, least, steps // 10))
+
+
+def propose(context: Context) -> tuple[Trial, ...]:
+    """Metric lines, evaluations and checkpoints a tenth as often."""
+    return (*_logging_less_often(context), *_evaluation_less_often(context), *_checkpoints_less_often(context))
+
+
+def _logging_less_often(context: Context) -> tuple[Trial, ...]:
+    """Ten times the steps between lines, at most one line a run."""
+    now, steps = context.plan.cadence.value.log, context.plan.steps.value
+    wanted = min(TIMES * now, steps)
+    if wanted <= now:
+        return ()
+    return (
+        Trial(
+            name="logging-x10",
+            title=f"a metric line every {wanted} steps instead of every {now}",
+            settings=(f"logging.every={wanted}",),
+            cause="writing metrics too often",
+            phase="logging",
+        ),
+    )
+
+
+def _evaluation_less_often(context: Context) -> tuple[Trial, ...]:
+    """Ten times the steps between evaluations, where there are any and more than one."""
+    config = context.config
+    now, steps = context.plan.cadence.value.evaluate, context.plan.steps.value
+    wanted = min(TIMES * now, steps)
+    if wanted <= now:
+        return ()
+    is_judge = config.checkpoints.keep_best or config.train.early_stopping is not None
+    return (
+        Trial(
+            name="evaluation-x10",
+            title=f"an evaluation every {wanted} steps instead of every {now}",
+            settings=(f"evaluation.every={wanted}",),
+            cause="evaluating too often",
+            phase="evaluation",
+            price="the best checkpoint, or the stop, is looked for less often" if is_judge else "",
+            accuracy_risk="low" if is_judge else "none",
+        ),
+    )
+
+
+def _checkpoints_less_often(context: Context) -> tuple[Trial, ...]:
+    """Ten times the steps between checkpoints, while a run has ten: one that is cut off loses more otherwise."""
+    now, steps = context.plan.cadence.value.save, context.plan.steps.value
+    wanted = min(TIMES * now, steps // FEWEST)
+    if wanted <= now:
+        return ()
+    return (
+        Trial(
+            name="checkpoints-x10",
+            title=f"a checkpoint every {wanted} steps instead of every {now}",
+            settings=(f"checkpoints.every={wanted}",),
+            cause="saving checkpoints too often",
+            phase="saving",
+            stability_risk="low",
+        ),
+    )

@@ -1,15 +1,18 @@
 """The dtype of matrix products. Adapters and optimiser state stay float32 whatever it is."""
 
 from loradock.errors import EnvironmentUnfit
-from loradock.plan.context import Decision, Question, asked
+from loradock.plan.context import Context, asked
+from loradock.plan.plan import Decision, Plan
+from loradock.plan.trial import Stated, Trial
 
 FIRST_BFLOAT16 = (8, 0)
+GAIN = Stated(low=1.5, high=8.0, source="published: tensor cores' peaks against float32 units'")
 
 
-def decide(question: Question) -> Decision:
+def decide(context: Context) -> Decision[str]:
     """bfloat16 from sm80, float16 below (no tensor cores for bfloat16), float32 on the CPU."""
-    wanted = question.config.model.compute_dtype
-    if not question.on_gpu:
+    wanted = context.config.model.compute_dtype
+    if not context.on_gpu:
         if wanted == "float16":
             raise EnvironmentUnfit(
                 "compute_dtype float16 needs a GPU: the CPU has no float16 loss scaling",
@@ -18,7 +21,7 @@ def decide(question: Question) -> Decision:
         if wanted != "auto":
             return asked("compute_dtype", wanted)
         return Decision(name="compute_dtype", value="float32", why="on a CPU: exact, and the same on every processor")
-    card = question.facts.gpu
+    card = context.facts.gpu
     if wanted == "bfloat16" and card.capability < FIRST_BFLOAT16:
         raise EnvironmentUnfit(
             f"compute_dtype bfloat16 needs sm80 or newer; {card.name} is {card.architecture}",
@@ -32,3 +35,61 @@ def decide(question: Question) -> Decision:
         )
     why = f"{card.architecture} has no tensor cores for bfloat16 (sm80 and newer have); the loss is scaled"
     return Decision(name="compute_dtype", value="float16", why=why)
+
+
+def propose(context: Context) -> tuple[Trial, ...]:
+    """The other form of the weights, and half precision where products are in float32."""
+    return (*_weights(context), *_products(context))
+
+
+def _weights(context: Context) -> tuple[Trial, ...]:
+    now = context.config.model.quantization
+    if now == "none":
+        return (
+            Trial(
+                name="quantization-nf4",
+                title="base weights in 4 bits instead of whole",
+                settings=("model.quantization=nf4",),
+                cause="whole base weights leave too little memory for larger passes",
+                phase="passes",
+                price="base weights are rounded to 4 bits",
+                accuracy_risk="low",
+            ),
+        )
+    if context.plan.engine.value == "sharded":  # whole weights are four times as many to gather for each pass
+        return ()
+    return (
+        Trial(
+            name="quantization-none",
+            title=f"whole base weights instead of {now}",
+            settings=("model.quantization=none",),
+            cause="base weights are dequantised for every product",
+            phase="passes",
+            price="the base weights take about four times the memory" if now == "nf4" else "twice the weights' memory",
+            stability_risk="low",
+        ),
+    )
+
+
+def _products(context: Context) -> tuple[Trial, ...]:
+    if context.plan.compute_dtype.value != "float32":
+        return ()
+    is_old = context.plan.device.value == "cuda" and context.facts.gpu.capability < (8, 0)
+    wanted = "float16" if is_old else "bfloat16"
+    return (
+        Trial(
+            name=f"compute-{wanted}",
+            title=f"products in {wanted} instead of float32",
+            settings=(f"model.compute_dtype={wanted}",),
+            cause="products in float32",
+            phase="passes",
+            price=f"products are rounded to {wanted}",
+            accuracy_risk="low",
+            stability_risk="moderate" if is_old else "none",
+        ),
+    )
+
+
+def gains(before: Plan, after: Plan) -> bool:
+    """16 bits in place of 32, on a GPU."""
+    return before.compute_dtype.value == "float32" and after.device.value == "cuda"

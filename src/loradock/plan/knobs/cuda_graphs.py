@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from loradock.errors import ConfigError
 from loradock.plan import throughput
-from loradock.plan.context import Decision, Question, asked
+from loradock.plan.context import Context, asked
 from loradock.plan.memory.fast import Shape
+from loradock.plan.plan import Decision
+from loradock.plan.trial import Trial
 
 NAME = "cuda_graphs"
 MARGIN = 1.25
@@ -18,57 +20,75 @@ neither side's milliseconds were measured on a GPU."""
 MOVING = ("activations", "in flight", "batch")
 
 
-def decide(question: Question) -> Decision:
+def decide(context: Context) -> Decision[bool]:
     """On where the host is expected to be slower than the GPU by a margin, and memory has room for their buffers."""
-    wanted = question.config.train.cuda_graphs
-    obstacle = graph_obstacle(question)
+    wanted = context.config.train.cuda_graphs
+    obstacle = graph_obstacle(context)
     if wanted is True and obstacle:
         raise ConfigError(f"train.cuda_graphs cannot be used: {obstacle}", hint="--set train.cuda_graphs=auto")
     if wanted != "auto":
         return asked(NAME, wanted)
-    if obstacle := obstacle or _attention_obstacle(question):
+    if obstacle := obstacle or _attention_obstacle(context):
         return Decision(name=NAME, value=False, why=obstacle)
-    shape = _shape(question)
-    host, gpu = 1e3 * throughput.fast_host_seconds(question.model.layers, shape), 1e3 * _gpu_seconds(question, shape)
+    shape = _shape(context)
+    host, gpu = 1e3 * throughput.fast_host_seconds(context.model.layers, shape), 1e3 * _gpu_seconds(context, shape)
     times = f"a micro-step is expected to take the host {host:.0f} ms and the GPU {gpu:.0f} ms"
     if host <= MARGIN * gpu:
         return Decision(name=NAME, value=False, why=f"{times}: launches keep ahead")
-    parts = question.fast_memory.parts(shape)
-    need, have = parts["total"] + sum(parts[part] for part in MOVING), question.memory_bytes
+    parts = context.fast_memory.parts(shape)
+    need, have = parts["total"] + sum(parts[part] for part in MOVING), context.memory_bytes
     if need > have:
         sizes = f"{need / 2**30:.1f} of {have / 2**30:.1f} GiB"
         return Decision(name=NAME, value=False, why=f"{times}, but with buffers of their own they need {sizes}")
     return Decision(name=NAME, value=True, why=f"{times}: a replay spares the host's")
 
 
-def graph_obstacle(question: Question) -> str | None:
+def graph_obstacle(context: Context) -> str | None:
     """Why they cannot be used, or None."""
-    if question.decided["engine"] != "fast":
+    if context.plan.engine.value != "fast":
         return "only the fast engine has static shapes"
-    if not question.on_gpu:
+    if not context.on_gpu:
         return "there is no GPU"
-    if question.config.lora.dropout:
+    if context.config.lora.dropout:
         return "dropout draws new masks for every micro-batch"
     return None
 
 
-def _attention_obstacle(question: Question) -> str | None:
-    return None if question.has_flash else "attention is computed document by document, whose launches differ"
+def _attention_obstacle(context: Context) -> str | None:
+    return None if context.has_flash else "attention is computed document by document, whose launches differ"
 
 
-def _shape(question: Question) -> Shape:
-    decided = question.decided
+def _shape(context: Context) -> Shape:
     return Shape(
-        tokens=decided["micro_batch"] * question.row_tokens,
-        checkpointed=decided["checkpointed_layers"],
-        cached=decided["cached_layers"],
+        tokens=context.plan.micro_batch.value * context.row_tokens,
+        checkpointed=context.plan.checkpointed_layers.value,
+        cached=context.plan.cached_layers.value,
     )
 
 
-def _gpu_seconds(question: Question, shape: Shape) -> float:
+def _gpu_seconds(context: Context, shape: Shape) -> float:
     """Of one micro-step of a mean optimiser step."""
-    memory, tokens = question.fast_memory, question.step_tokens / question.passes(shape.tokens)
+    memory, tokens = context.fast_memory, context.step_tokens / context.passes(shape.tokens)
     parts = throughput.fast_seconds(
-        memory.widths, shape, memory.setting, tokens=tokens, rows=question.rows, rates=question.rates
+        memory.widths, shape, memory.setting, tokens=tokens, rows=context.rows, rates=context.rates
     )
     return sum(parts.values())
+
+
+def propose(context: Context) -> tuple[Trial, ...]:
+    """The other way than now, with the fast engine on a card."""
+    plan = context.plan
+    if plan.engine.value != "fast" or plan.device.value != "cuda":
+        return ()
+    is_on = plan.cuda_graphs.value
+    return (
+        Trial(
+            name="cuda-graphs-off" if is_on else "cuda-graphs-on",
+            title="kernels launched one by one" if is_on else "micro-steps replayed from CUDA graphs",
+            settings=(f"train.cuda_graphs={'false' if is_on else 'true'}",),
+            cause="recording graphs" if is_on else "the card waits for the host to launch kernels",
+            phase="passes",
+            stability_risk="none" if is_on else "moderate",
+            effort="one setting" if is_on else "a short run first",
+        ),
+    )

@@ -1,15 +1,16 @@
 """Where the run computes: the card where there is one, else the CPU, and never a silent fall from one to the other."""
 
 from loradock.errors import EnvironmentUnfit
-from loradock.plan.context import Decision, Question
+from loradock.plan.context import Context
+from loradock.plan.plan import Decision
 
 NOTICEABLE_BYTES = 256 << 20
 
 
-def decide(question: Question) -> Decision:
+def decide(context: Context) -> Decision[str]:
     """A card when one is visible; a request for cuda without a card is refused."""
-    asked = question.config.device
-    facts = question.facts
+    asked = context.config.device
+    facts = context.facts
     if asked == "cuda" and not facts.has_gpu:
         raise EnvironmentUnfit(
             "device is cuda, but no GPU is visible to this process",

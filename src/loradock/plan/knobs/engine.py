@@ -7,25 +7,58 @@ from __future__ import annotations
 
 from loradock.errors import ConfigError
 from loradock.plan import obstacles
-from loradock.plan.context import Decision, Question, asked
+from loradock.plan.context import Context, asked
+from loradock.plan.obstacles import FAST_OPTIMIZERS
+from loradock.plan.plan import Decision
+from loradock.plan.trial import Trial
 
 NAME = "engine"
+ENGINES = {"trl": "the TRL engine", "sharded": "the sharded engine"}
 
 
-def decide(question: Question) -> Decision:
+def decide(context: Context) -> Decision[str]:
     """fast wherever it serves. Raises ConfigError where it was asked for and does not."""
-    wanted, mode = question.config.engine, question.decided["parallel"]
+    wanted, mode = context.config.engine, context.plan.parallel.value
     if mode == "fsdp":
         return Decision(name=NAME, value="sharded", why="it trains a model that FSDP cuts up")
     if wanted == "trl":
         return asked(NAME, "trl")
     if mode in ("zero2", "zero3"):
         return Decision(name=NAME, value="trl", why=f"it trains with DeepSpeed, and train.parallel is {mode}")
-    obstacle = obstacles.of_fast(question.config, question.model)
+    obstacle = obstacles.of_fast(context.config, context.model)
     if obstacle and wanted == "fast":
         raise ConfigError(f"engine fast cannot be used: {obstacle}", hint="--set engine=auto")
     if obstacle:
         return Decision(name=NAME, value="trl", why=f"the fast engine cannot be used: {obstacle}")
     if wanted == "fast":
         return asked(NAME, "fast")
-    return Decision(name=NAME, value="fast", why=f"it serves {question.model.architecture} and all that was asked")
+    return Decision(name=NAME, value="fast", why=f"it serves {context.model.architecture} and all that was asked")
+
+
+def propose(context: Context) -> tuple[Trial, ...]:
+    """The fast engine in place of TRL, with the settings that it does not take; TRL in its place only tells."""
+    engine = context.plan.engine.value
+    if engine == "fast":
+        trial = Trial(
+            name="engine-trl",
+            title="the TRL engine instead of the fast one",
+            settings=("engine=trl",),
+            cause="the fast engine",
+            phase="passes",
+            is_remedy=False,
+        )
+        return (trial,)
+    train = context.config.train
+    freed = {
+        "train.optimizer=auto": train.optimizer not in FAST_OPTIMIZERS,
+        "train.compile=off": train.compile != "off",
+    }
+    return (
+        Trial(
+            name="engine-fast",
+            title=f"the fast engine instead of {ENGINES[engine]}",
+            settings=("engine=fast", *(setting for setting, is_needed in freed.items() if is_needed)),
+            cause=f"{ENGINES[engine]}: padding, host time and traffic that fused kernels spare",
+            phase="passes",
+        ),
+    )

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from loradock.errors import ConfigError
-from loradock.plan.context import Decision, Question, asked
+from loradock.plan.context import Context, asked
+from loradock.plan.plan import Decision
 
 NAME = "kernels"
 
 
-def decide(question: Question) -> Decision:
+def decide(context: Context) -> Decision[str]:
     """triton, torch, or none where the fast engine does not train. Raises ConfigError for triton without a card."""
-    wanted = question.config.model.kernels
-    if not question.is_fast:
+    wanted = context.config.model.kernels
+    if not context.is_fast:
         idle = f", so model.kernels={wanted} has no effect" if wanted != "auto" else ""
         return Decision(
             name=NAME,
             value="none",
-            why=f"the {question.decided['engine']} engine computes with the model's own modules{idle}",
+            why=f"the {context.plan.engine.value} engine computes with the model's own modules{idle}",
         )
-    if wanted == "triton" and not question.on_gpu:
+    if wanted == "triton" and not context.on_gpu:
         raise ConfigError(
-            f"model.kernels is triton, which needs a card, and the device is {question.decided['device']}",
+            f"model.kernels is triton, which needs a card, and the device is {context.plan.device.value}",
             hint="--set model.kernels=auto",
         )
     if wanted != "auto":
         return asked(NAME, wanted)
-    if question.on_gpu:
+    if context.on_gpu:
         return Decision(name=NAME, value="triton", why="fused for the card")
     return Decision(name=NAME, value="torch", why="Triton needs a card")

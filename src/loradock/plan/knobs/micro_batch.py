@@ -6,94 +6,143 @@ from dataclasses import replace
 
 from loradock.errors import OutOfMemory
 from loradock.plan import obstacles
-from loradock.plan.context import Decision, Question, asked
+from loradock.plan.context import Context, asked
+from loradock.plan.plan import Decision
+from loradock.plan.trial import Trial
+
+TOO_SMALL = "the micro-batch is too small: what is paid for each pass is paid too often"
+TOO_LARGE = "the micro-batch is too large for the memory: what it takes is missing elsewhere"
+PADDED = "the micro-batch is large: more rows are padded to its longest"
 
 
-def decide(question: Question) -> Decision:
+def decide(context: Context) -> Decision[int]:
     """The most that fits in memory and still is of use; OutOfMemory where not even one row fits on a card."""
-    wanted = question.config.train.micro_batch
+    wanted = context.config.train.micro_batch
     if wanted != "auto":
         return asked("micro_batch", wanted)
-    return _decide_fast(question) if question.is_fast else _decide_trl(question)
+    return _decide_fast(context) if context.is_fast else _decide_trl(context)
 
 
-def need(question: Question, rows: int) -> dict[str, int]:
+def need(context: Context, rows: int) -> dict[str, int]:
     """Expected bytes by component for a micro-batch of `rows`."""
-    decided = question.decided
-    return question.expected_bytes(
-        micro_batch=rows, checkpointing=decided["checkpointing"], optimizer=decided["optimizer"]
+    return context.expected_bytes(
+        micro_batch=rows, checkpointing=context.plan.checkpointing.value, optimizer=context.plan.optimizer.value
     )
 
 
-def too_large(question: Question, expected: dict[str, int]) -> OutOfMemory:
+def too_large(context: Context, expected: dict[str, int]) -> OutOfMemory:
     """The error for a model of which not even one row fits; shorter rows are a remedy only where the weights fit."""
-    length = question.row_tokens
-    needed, have = expected["total"] / 2**30, question.memory_bytes / 2**30
-    card = f"{question.facts.gpu.name} has {have:.1f} GiB to plan with"
+    length = context.row_tokens
+    needed, have = expected["total"] / 2**30, context.memory_bytes / 2**30
+    card = f"{context.facts.gpu.name} has {have:.1f} GiB to plan with"
     weights = expected["base weights"] / 2**30
     if weights > have:
         return OutOfMemory(
             f"the base weights need about {weights:.1f} GiB, {card}",
-            hint=f"--model with a smaller one, or {room(question)}",
+            hint=f"--model with a smaller one, or {room(context)}",
         )
-    mode = question.decided.get("parallel")
-    if mode == "fsdp" and not question.decided["cpu_offload"]:
+    mode = context.plan.parallel.value
+    if mode == "fsdp" and not context.plan.cpu_offload.value:
         remedy = "--set train.cpu_offload=true"
-    elif mode == "ddp" and not obstacles.of_sharded(question.config, compute_dtype=question.decided["compute_dtype"]):
+    elif mode == "ddp" and not obstacles.of_sharded(context.config, compute_dtype=context.plan.compute_dtype.value):
         remedy = "--set train.parallel=fsdp --set engine=auto"
-    elif not question.decided["checkpointing"]:
+    elif not context.plan.checkpointing.value:
         remedy = "--set train.checkpointing=true"
-    elif question.config.model.cache_weights not in ("auto", 0):
+    elif context.config.model.cache_weights not in ("auto", 0):
         remedy = "--set model.cache_weights=auto"
-    elif question.is_fast and fits_paged(question):
+    elif context.is_fast and fits_paged(context):
         remedy = "--set engine=trl, whose optimiser state can live outside the card"
     else:
-        remedy = f"--set data.max_length={max(64, length // 2)}, a smaller model, or {room(question)}"
+        remedy = f"--set data.max_length={max(64, length // 2)}, a smaller model, or {room(context)}"
     return OutOfMemory(f"one row of {length} tokens needs about {needed:.1f} GiB, {card}", hint=remedy)
 
 
-def room(question: Question) -> str:
+def room(context: Context) -> str:
     """Where there is more memory: several cards can share a model, one alone cannot."""
     return (
-        "a larger card" if question.facts.world_size > 1 else "several cards (--gpus, loradock launch), or a larger one"
+        "a larger card" if context.facts.world_size > 1 else "several cards (--gpus, loradock launch), or a larger one"
     )
 
 
-def fits_paged(question: Question) -> bool:
+def fits_paged(context: Context) -> bool:
     """Whether one row fits with the TRL engine, all layers checkpointed and the optimiser's state paged."""
-    other = replace(question, decided={**question.decided, "engine": "trl"})
+    other = replace(context, plan=context.plan.supposing(engine="trl"))
     paged = other.expected_bytes(micro_batch=1, checkpointing=True, optimizer="paged_adamw_8bit")
-    return paged["total"] <= question.memory_bytes
+    return paged["total"] <= context.memory_bytes
 
 
-def _decide_trl(question: Question) -> Decision:
+def _decide_trl(context: Context) -> Decision[int]:
     """The largest power of two that fits in memory, useful up to a token count where the device is busy."""
-    length = question.row_tokens
-    rows = 1 << (question.useful_rows.bit_length() - 1)
-    while rows > 1 and need(question, rows)["total"] > question.memory_bytes:
+    length = context.row_tokens
+    rows = 1 << (context.useful_rows.bit_length() - 1)
+    while rows > 1 and need(context, rows)["total"] > context.memory_bytes:
         rows //= 2
-    expected = need(question, rows)
-    if question.on_gpu and expected["total"] > question.memory_bytes:
-        raise too_large(question, expected)
-    sizes = f"{expected['total'] / 2**30:.1f} of {question.memory_bytes / 2**30:.1f} GiB"
+    expected = need(context, rows)
+    if context.on_gpu and expected["total"] > context.memory_bytes:
+        raise too_large(context, expected)
+    sizes = f"{expected['total'] / 2**30:.1f} of {context.memory_bytes / 2**30:.1f} GiB"
     return Decision(name="micro_batch", value=rows, why=f"{rows} x {length} tokens need about {sizes}")
 
 
-def _decide_fast(question: Question) -> Decision:
+def _decide_fast(context: Context) -> Decision[int]:
     """The budget of the fastest shape that fits."""
-    choice = question.fast_choice()
-    if choice is None and question.on_gpu:
-        wanted = question.config.train.checkpointing
-        layers = question.model.layers if wanted == "auto" else question.asked_layers(wanted)
-        cached = question.limits.cached or 0
+    choice = context.fast_choice()
+    if choice is None and context.on_gpu:
+        wanted = context.config.train.checkpointing
+        layers = context.model.layers if wanted == "auto" else context.asked_layers(wanted)
+        cached = context.limits.cached or 0
         raise too_large(
-            question,
-            question.expected_bytes(micro_batch=1, checkpointing=layers, optimizer="adamw_fused", cached_layers=cached),
+            context,
+            context.expected_bytes(micro_batch=1, checkpointing=layers, optimizer="adamw_fused", cached_layers=cached),
         )
-    length, most = question.row_tokens, question.useful_rows
+    length, most = context.row_tokens, context.useful_rows
     if choice is None:
         return Decision(name="micro_batch", value=1, why=f"not even {length} tokens fit by the estimate")
-    sizes = f"{choice.needed_bytes / 2**30:.1f} of {question.memory_bytes / 2**30:.1f} GiB"
+    sizes = f"{choice.needed_bytes / 2**30:.1f} of {context.memory_bytes / 2**30:.1f} GiB"
     tokens = choice.shape.tokens
     why = f"{tokens:,} tokens a pass need about {sizes}; the fastest of 1 to {most} x {length} that fit"
     return Decision(name="micro_batch", value=choice.rows, why=why)
+
+
+def propose(context: Context) -> tuple[Trial, ...]:
+    """Larger only where a step takes several passes: else there is nothing left to put into one."""
+    config, plan = context.config, context.plan
+    now = plan.micro_batch.value
+    larger = min(2 * now, config.train.global_batch)
+    trials: list[Trial] = []
+    if config.train.micro_batch != "auto":
+        trials.append(_as_planned(context))
+    if plan.accumulation.value > 1 and larger > now:
+        trials.append(_trial(context, "micro-batch-x2", larger))
+    if now > 1:
+        trials.append(_trial(context, "micro-batch-x0.5", now // 2))
+    return tuple(trials)
+
+
+def _trial(context: Context, name: str, wanted: int) -> Trial:
+    now = context.plan.micro_batch.value
+    smaller = TOO_LARGE if context.plan.packing.value else PADDED
+    return Trial(
+        name=name,
+        title=f"micro-batch {wanted} instead of {now}",
+        settings=(f"train.micro_batch={wanted}",),
+        cause=TOO_SMALL if wanted > now else smaller,
+        phase="passes",
+        stability_risk="low" if wanted > now else "none",
+    )
+
+
+def _as_planned(context: Context) -> Trial:
+    free = context.config.model_copy(update={"train": context.config.train.model_copy(update={"micro_batch": "auto"})})
+    now = context.plan.micro_batch.value
+    try:
+        is_larger = decide(replace(context, config=free)).value > now
+    except OutOfMemory:
+        is_larger = False
+    return Trial(
+        name="micro-batch-auto",
+        title=f"the micro-batch as planned instead of {now}",
+        settings=("train.micro_batch=auto",),
+        cause=TOO_SMALL if is_larger else TOO_LARGE if context.plan.packing.value else PADDED,
+        phase="passes",
+    )

@@ -1,21 +1,23 @@
 """Whether several documents share a row. They never see one another: positions restart, attention is per document."""
 
-from loradock.plan.context import Decision, Question, asked
+from loradock.plan.context import Context, asked
+from loradock.plan.plan import Decision
+from loradock.plan.trial import Trial
 
 WORTH_PADDING_SHARE = 0.2
 
 
-def decide(question: Question) -> Decision:
+def decide(context: Context) -> Decision[bool]:
     """Pack on a GPU when padding to the longest row of a micro-batch would waste a fifth of the tokens or more."""
-    wanted = question.config.train.packing
+    wanted = context.config.train.packing
     if wanted != "auto":
         return asked("packing", wanted)
-    if question.decided["engine"] == "fast":
+    if context.plan.engine.value == "fast":
         why = "the fast engine lays rows end to end anyway; order and samples a step stay the same"
         return Decision(name="packing", value=True, why=why)
-    data = question.data
+    data = context.data
     padding = 1 - data.mean_tokens / max(1, data.longest_tokens)
-    if not question.on_gpu:
+    if not context.on_gpu:
         return Decision(name="packing", value=False, why="on a CPU the mask over a packed row costs more than padding")
     if padding < WORTH_PADDING_SHARE:
         return Decision(
@@ -23,3 +25,18 @@ def decide(question: Question) -> Decision:
         )
     why = f"rows average {data.mean_tokens:.0f} of {data.longest_tokens} tokens; order and samples a step stay the same"
     return Decision(name="packing", value=True, why=why)
+
+
+def propose(context: Context) -> tuple[Trial, ...]:
+    """On, where it is off. With one row a pass there is no padding to spare, but passes are fewer."""
+    if context.plan.packing.value:
+        return ()
+    return (
+        Trial(
+            name="packing-on",
+            title="documents packed end to end instead of padded",
+            settings=("train.packing=true",),
+            cause="padding: rows are filled up to the longest of their micro-batch",
+            phase="passes",
+        ),
+    )

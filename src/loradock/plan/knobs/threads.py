@@ -1,21 +1,22 @@
 """CPU threads of this process. Fixed by the plan, so that a rerun adds up in the same order on any day."""
 
-from loradock.plan.context import Decision, Question
+from loradock.plan.context import Context
+from loradock.plan.plan import Decision
 
 SMALL_HIDDEN = 512
 GPU_THREADS = 4
 
 
-def decide(question: Question) -> Decision:
+def decide(context: Context) -> Decision[int]:
     """One for a tiny model on a CPU; its share of the cores for a larger one; a few where a GPU does the work."""
-    share = max(1, question.facts.cpus // question.facts.processes_here)
-    if question.on_gpu:
+    share = max(1, context.facts.cpus // context.facts.processes_here)
+    if context.on_gpu:
         return Decision(
             name="threads", value=min(GPU_THREADS, share), why=f"the GPU does the work; {share} CPU(s) a process"
         )
-    if question.model.hidden < SMALL_HIDDEN:
+    if context.model.hidden < SMALL_HIDDEN:
         why = "an operation of so small a model takes microseconds: waiting for a second thread would cost more"
         return Decision(name="threads", value=1, why=why)
     return Decision(
-        name="threads", value=share, why=f"{question.facts.cpus} CPUs for {question.facts.processes_here} process(es)"
+        name="threads", value=share, why=f"{context.facts.cpus} CPUs for {context.facts.processes_here} process(es)"
     )

@@ -92,7 +92,7 @@ def of_deepspeed(config: RunConfig) -> dict[str, str]:
 
 def of_plan(plan: Plan, *, world_size: int) -> dict[str, str]:
     """What "auto" was decided to be, where another machine could decide otherwise, and the number of processes."""
-    return {f"plan.{name}": _text(plan.value(name)) for name in DECIDED} | {"world_size": str(world_size)}
+    return {f"plan.{name}": _text(getattr(plan, name).value) for name in DECIDED} | {"world_size": str(world_size)}
 
 
 def of_versions() -> dict[str, str]:

@@ -93,7 +93,7 @@ def recorded_config(record: Mapping[str, Any], directory: Path) -> RunConfig:
         raise StorageError(what, hint="start a new run with another --output") from error
 
 
-def held(config: RunConfig, decided: Mapping[str, Any], *, asked_anew: Collection[str]) -> tuple[RunConfig, list[str]]:
+def held(config: RunConfig, before: Mapping[str, Any], *, asked_anew: Collection[str]) -> tuple[RunConfig, list[str]]:
     """The configuration with what the run decided when it began, where it asks for nothing else; and which that is.
 
     A continued run must not compute otherwise because it now has another card, or less memory free. A micro-batch that
@@ -106,8 +106,8 @@ def held(config: RunConfig, decided: Mapping[str, Any], *, asked_anew: Collectio
         for part in path:
             section = section[part]
         is_free = section[key] == "auto" or (name == "micro_batch" and "train.micro_batch" not in asked_anew)
-        if name in decided and is_free and section[key] != decided[name]:
-            section[key] = decided[name]
+        if name in before and is_free and section[key] != before[name]:
+            section[key] = before[name]
             names.append(name)
     return RunConfig.model_validate(content), names
 

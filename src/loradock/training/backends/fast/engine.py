@@ -72,24 +72,24 @@ def build(job: Job) -> tuple[FastModel, tuple[Decision, ...]]:
     """The fast engine's view of the job's model, and what computes it. Unfit where no family serves it."""
     plan, asked = job.plan, job.config.model
     device = next(job.model.parameters()).device
-    dtype = getattr(torch, plan.value("compute_dtype"))
+    dtype = getattr(torch, plan.compute_dtype.value)
     backend, why = attention.choose(
         device=device.type,
         capability=torch.cuda.get_device_capability(device) if device.type == "cuda" else None,
         dtype=dtype,
         head_dim=head_size(job.model.config),
         softcap=getattr(job.model.config, "attn_logit_softcapping", None),
-        has_flash_attn=plan.value("attention") == "flash_attention_2",
+        has_flash_attn=plan.attention.value == "flash_attention_2",
         asked="auto" if asked.attention == "eager" else asked.attention,  # eager is for the reference alone
     )
-    kernels = kernels_for(device, plan.value("kernels"))
+    kernels = kernels_for(device, plan.kernels.value)
     model = FastModel(
         job.model,
         positions=plan.data.limit_tokens,
         dtype=dtype,
         attention=backend,
         kernels=kernels,
-        checkpointed=plan.value("checkpointed_layers"),
+        checkpointed=plan.checkpointed_layers.value,
     )
     return model, (Decision(name="attention over documents", value=backend.name, why=why),)
 

@@ -23,11 +23,11 @@ def filled_up(job: Job) -> dict[str, int]:
     """How micro-batches are filled up: not at all on a CPU; on a card to even shapes, with graphs to few of them."""
     plan = job.plan
     shape = {"pad_token_id": job.tokenizer.pad_token_id, "longest": plan.data.limit_tokens}
-    if plan.value("device") == "cpu":
+    if plan.device.value == "cpu":
         return shape
-    if not plan.value("cuda_graphs"):
+    if not plan.cuda_graphs.value:
         return shape | {"multiple": CUDA_MULTIPLE}
-    budget = plan.value("micro_batch") * plan.data.limit_tokens
+    budget = plan.micro_batch.value * plan.data.limit_tokens
     return shape | {
         "multiple": rounded_up(-(-budget // BUCKETS), CUDA_MULTIPLE),
         "documents_multiple": DOCUMENTS_MULTIPLE,

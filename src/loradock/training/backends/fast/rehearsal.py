@@ -45,9 +45,9 @@ def rehearse(model: FastModel, job: Job, *, seed: int | None) -> None:
 
 def largest(model: FastModel, job: Job) -> FlatBatch:
     """As many tokens as a micro-batch may hold, in the longest documents that the data has, all of them supervised."""
-    data, rows = job.plan.data, job.plan.value("micro_batch")
+    data, rows = job.plan.data, job.plan.micro_batch.value
     longest = max(2, data.longest_tokens)
-    budget = rows * (data.limit_tokens if job.plan.value("packing") else longest)
+    budget = rows * (data.limit_tokens if job.plan.packing.value else longest)
     lengths = [longest] * (budget // longest) + [budget % longest] * (budget % longest > 0)
     row = np.full(longest, job.tokenizer.pad_token_id, dtype=np.int64)
     return learned(model, [row[:length] for length in lengths])

@@ -46,7 +46,7 @@ class FastTrainer(Loop):
         )
         has_dropout = any(group.dropout for layer in model.layers for group in layer.groups())
         self.dropout_seed = train.seed if has_dropout else None
-        self.graphs = graphs_of(model, emit) if job.plan.value("cuda_graphs") else None
+        self.graphs = graphs_of(model, emit) if job.plan.cuda_graphs.value else None
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take up the adapter and the state of a checkpoint."""
@@ -56,7 +56,7 @@ class FastTrainer(Loop):
 
     def begin(self) -> None:
         """Keep the weights dense that have room, and see that the longest step fits the card."""
-        self.model.keep_dense(self.job.plan.value("cached_layers"))
+        self.model.keep_dense(self.job.plan.cached_layers.value)
         if self.device.type == "cuda":
             self.emit(Decided(decisions=(rehearsal.found(self.model, self.job, seed=self.seed(0)),)))
 

@@ -41,10 +41,10 @@ class ShardedEngine:
         if job.resume:
             state.restore_adapter(job.model, job.resume)
         adapters.broadcast(job.model)
-        prepare(job.model, checkpointed=job.plan.value("checkpointed_layers"))
-        share = shard(job.model, cpu_offload=job.plan.value("cpu_offload"))
-        found = [Decision(name="share of the model", value=share.part, why=str(share))]
-        if job.plan.value("packing"):
+        prepare(job.model, checkpointed=job.plan.checkpointed_layers.value)
+        share = shard(job.model, cpu_offload=job.plan.cpu_offload.value)
+        found: list[Decision[Any]] = [Decision(name="share of the model", value=share.part, why=str(share))]
+        if job.plan.packing.value:
             change = packing_check.of_job(job)
             why = f"documents do not see one another: logits move by {change:.1e} of the largest"
             found.append(Decision(name="packing check", value="passed", why=why))

@@ -85,7 +85,7 @@ class ShardedTrainer(Loop):
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Products in the compute dtype; each adapter is used once a pass, so that no cast copy of it is kept."""
-        dtype = getattr(torch, self.job.plan.value("compute_dtype"))
+        dtype = getattr(torch, self.job.plan.compute_dtype.value)
         if dtype == torch.float32:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=dtype, cache_enabled=False)

@@ -17,7 +17,7 @@ class TrlEngine:
 
     def prepare(self, job: Job) -> tuple[str, ...]:
         """See that packed documents do not see one another; the trainer does where the weights are cut up."""
-        if not job.plan.value("packing") or job.plan.value("parallel") in CUTS_WEIGHTS:
+        if not job.plan.packing.value or job.plan.parallel.value in CUTS_WEIGHTS:
             return ()
         change = packing_check.of_job(job)
         return (f"packing: documents do not see one another (logits move by {change:.1e} of the largest)",)

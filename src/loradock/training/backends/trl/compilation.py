@@ -24,7 +24,7 @@ from torch._inductor import list_mode_options
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from loradock.plan.context import Decision
-from loradock.plan.knobs.compilation import OFF
+from loradock.plan.knobs.compile import OFF
 from loradock.training.job import Decided, Emit
 
 TORCH_MODES = {

@@ -18,7 +18,7 @@ def model_inputs(job: Job) -> AsTensors:
     return partial(
         as_tensors,
         pad_token_id=job.tokenizer.pad_token_id,
-        pad_to_multiple=8 if job.plan.value("device") == "cuda" else 1,
+        pad_to_multiple=8 if job.plan.device.value == "cuda" else 1,
     )
 
 

@@ -18,7 +18,7 @@ OPTIMIZERS = {
 def settings(job: Job) -> SFTConfig:
     """The trainer's arguments for this plan; data, logging and evaluation are ours, so most of it is switched off."""
     plan, train = job.plan, job.config.train
-    dtype, steps = plan.value("compute_dtype"), len(job.steps)
+    dtype, steps = plan.compute_dtype.value, len(job.steps)
     sharding = zero.settings(job)
     return SFTConfig(
         output_dir=str(job.directory / "checkpoints"),
@@ -28,13 +28,13 @@ def settings(job: Job) -> SFTConfig:
         learning_rate=train.learning_rate,
         weight_decay=train.weight_decay,
         max_grad_norm=train.max_grad_norm,
-        optim=OPTIMIZERS[plan.value("optimizer")],
+        optim=OPTIMIZERS[plan.optimizer.value],
         bf16=dtype == "bfloat16" and sharding is None,  # else DeepSpeed would copy the adapters to 16 bits
         fp16=dtype == "float16",
         deepspeed=sharding,
-        tf32=plan.value("tf32") or None,
-        use_cpu=plan.value("device") == "cpu",
-        gradient_checkpointing=plan.value("checkpointing"),
+        tf32=plan.tf32.value or None,
+        use_cpu=plan.device.value == "cpu",
+        gradient_checkpointing=plan.checkpointing.value,
         gradient_checkpointing_kwargs={"use_reentrant": False},
         neftune_noise_alpha=train.neftune_alpha or None,
         seed=train.seed,
@@ -47,7 +47,7 @@ def settings(job: Job) -> SFTConfig:
         greater_is_better=False,
         ddp_find_unused_parameters=False,
         ddp_broadcast_buffers=False,  # they are constants; sending them would make each forward pass wait for rank 0
-        ddp_backend=("gloo" if plan.value("device") == "cpu" else "nccl") if job.world_size > 1 else None,
+        ddp_backend=("gloo" if plan.device.value == "cpu" else "nccl") if job.world_size > 1 else None,
         dataset_kwargs={"skip_prepare_dataset": True},
         remove_unused_columns=False,
         max_length=None,

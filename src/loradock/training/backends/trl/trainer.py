@@ -77,7 +77,7 @@ class StepTrainer(SFTTrainer):
         for parameter, data in adapters:  # TRL casts adapters to bfloat16, where small updates vanish
             parameter.data = data
         self.remove_callback(PrinterCallback)
-        self.compiled = CompiledLayers(job.model, mode=job.plan.value("compile"), emit=emit, backend=backend)
+        self.compiled = CompiledLayers(job.model, mode=job.plan.compile.value, emit=emit, backend=backend)
 
     @property
     def step(self) -> int:

@@ -36,7 +36,7 @@ ALIGNMENT = 2
 
 def stage_of(plan: Plan) -> int:
     """2 or 3; 0 where the plan shares the model in another way."""
-    return STAGES.get(plan.value("parallel"), 0)
+    return STAGES.get(plan.parallel.value, 0)
 
 
 def settings(job: Job) -> dict[str, Any] | None:
@@ -49,14 +49,14 @@ def settings(job: Job) -> dict[str, Any] | None:
     if not stage:
         return None
     mode, plan = f"train.parallel zero{stage}", job.plan
-    if plan.value("compute_dtype") == "float16":
+    if plan.compute_dtype.value == "float16":
         raise ConfigError(
             f"{mode} computes in bfloat16 or float32, and the plan in float16", hint="--set model.compute_dtype=float32"
         )
-    if plan.value("optimizer") not in OPTIMIZERS:
-        what = f"{mode} shards the optimiser's state in 32 bits, and {plan.value('optimizer')} has another"
+    if plan.optimizer.value not in OPTIMIZERS:
+        what = f"{mode} shards the optimiser's state in 32 bits, and {plan.optimizer.value} has another"
         raise ConfigError(what, hint="--set train.optimizer=adamw_fused")
-    if plan.value("compile") != "off":
+    if plan.compile.value != "off":
         raise ConfigError(f"{mode} runs layers eagerly, and train.compile is on", hint="--set train.compile=off")
     made = configuration(job.config, plan, stage=stage)
     load()  # last: it takes seconds, and every process is to come to the same end together

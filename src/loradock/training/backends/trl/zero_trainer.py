@@ -71,7 +71,7 @@ class ZeroTrainer(StepTrainer):
 
     def packing_check(self) -> list[Decision]:
         """That packed documents do not see one another, where the plan packs."""
-        if not self.job.plan.value("packing"):
+        if not self.job.plan.packing.value:
             return []
         change = packing_check.of_job(replace(self.job, model=self.computing))
         why = f"documents do not see one another: logits move by {change:.1e} of the largest"

@@ -18,7 +18,7 @@ from loradock.training.backends.fast.kernels.base import Activation, Kernels
 __all__ = ["Activation", "Kernels", "kernels_for"]
 
 
-def kernels_for(device: torch.device, asked: Literal["auto", "triton", "torch"]) -> Kernels:
+def kernels_for(device: torch.device, asked: str) -> Kernels:
     """The kernels for tensors on `device`; auto is Triton on CUDA and plain torch elsewhere.
 
     Raises ConfigError where Triton is asked for on a device that it does not drive (TRITON_INTERPRET=1 lets it).

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from loradock.plan.trials.base import Baseline, Trial
+from loradock.plan.context import Context
+from loradock.plan.trial import Trial
 
 ATTENTION = "attn"
 """In the dotted names of a layer's attention in every family that is known here (self_attn, attn)."""
 
 
-def propose(baseline: Baseline) -> tuple[Trial, ...]:
+def propose(context: Context) -> tuple[Trial, ...]:
     """Where the MLP has adapters now, and the model names its attention as most do."""
-    targets = baseline.plan.model.targets
+    targets = context.model.targets
     attention = [name for name in targets if f"{ATTENTION}." in name]
     endings = list(dict.fromkeys(name.rsplit(".", 1)[-1] for name in attention))
     reached = [name for name in targets if name.rsplit(".", 1)[-1] in endings]

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from loradock.facts import DataFacts
-from loradock.plan.trials.base import Baseline, Trial
-from loradock.plan.trials.changed import lost_shares
+from loradock.plan.context import Context
+from loradock.plan.row_cut import lost_shares
+from loradock.plan.trial import Trial
 
 LEAST_TOKENS = 32
 HEAVY_SHARE = 0.1
 
 
-def propose(baseline: Baseline) -> tuple[Trial, ...]:
+def propose(context: Context) -> tuple[Trial, ...]:
     """Half, where some row is longer than that: else nothing would change but the unit of the micro-batch."""
-    data = baseline.plan.data
+    data = context.data
     half = data.limit_tokens // 2
     if half < LEAST_TOKENS or data.longest_tokens <= half:
         return ()
     least, most = lost_shares(data, half)
-    is_dropping = baseline.config.data.long_rows == "drop"
+    is_dropping = context.config.data.long_rows == "drop"
     return (
         Trial(
             name="sequence-length-x0.5",

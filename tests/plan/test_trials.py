@@ -14,16 +14,17 @@ from loradock.config.load import load
 from loradock.config.schema import RunConfig
 from loradock.errors import LoradockError, OutOfMemory
 from loradock.facts import DataFacts
-from loradock.plan import plan as plans
-from loradock.plan.trials import proposed
-from loradock.plan.trials.base import Baseline, Trial
-from loradock.plan.trials.changed import (
+from loradock.plan import planner
+from loradock.plan.changed import (
     changed,
     changed_config,
-    estimated,
-    lost_shares,
     targets_of,
 )
+from loradock.plan.context import Context
+from loradock.plan.planner import context_of
+from loradock.plan.row_cut import estimated, lost_shares
+from loradock.plan.trial import Trial
+from loradock.plan.trials import proposed
 
 SECTIONS = {"model", "data", "lora", "train", "evaluation", "checkpoints", "logging"}
 
@@ -35,22 +36,22 @@ def baseline(
     rows: DataFacts | None = None,
     flash: bool = False,
     **asked: Any,
-) -> Baseline:
+) -> Context:
     """A configuration on a machine, with its plan; by default Mistral-7B on an A10."""
     wanted, facts = changed_config(config(**asked), ()), machine(card, flash=flash)
-    plan = plans.make(wanted, facts=facts, model=models()[of], data=rows or data())
-    return Baseline(config=wanted, plan=plan, facts=facts)
+    plan = planner.make(wanted, facts=facts, model=models()[of], data=rows or data())
+    return context_of(plan, wanted, facts=facts)
 
 
-def names(of: Baseline) -> list[str]:
+def names(of: Context) -> list[str]:
     return [trial.name for trial in proposed(of)]
 
 
-def trial(of: Baseline, name: str) -> Trial:
+def trial(of: Context, name: str) -> Trial:
     return next(each for each in proposed(of) if each.name == name)
 
 
-def any_baseline(seed: int) -> Baseline | None:
+def any_baseline(seed: int) -> Context | None:
     """Some baseline; None where the plan refuses it."""
     draw = random.Random(seed)
     card = draw.choice([None, "t4", "a10", "h200"])
@@ -99,7 +100,7 @@ def test_everything_proposed_for_any_baseline_can_be_and_differs_from_it() -> No
     assert len(seen) > 20, sorted(seen)
 
 
-def differs(before: Baseline, after: Baseline) -> bool:
+def differs(before: Context, after: Context) -> bool:
     """Whether the plan differs, or what no decision is about: rank, targets, quantisation, synthetic data."""
     untouched = ("lora", "model", "data")
     is_same = all(getattr(before.config, part) == getattr(after.config, part) for part in untouched)
@@ -210,9 +211,11 @@ def test_adapters_on_attention_alone_are_proposed_by_the_names_of_the_model() ->
     fewer = targets_of(model, ("q_proj", "v_proj"))
     assert len(fewer) == 64
     attended = replace(model, targets=fewer)
-    plan = plans.make(config(lora={"targets": ["q_proj", "v_proj"]}), facts=machine("a10"), model=attended, data=data())
+    plan = planner.make(
+        config(lora={"targets": ["q_proj", "v_proj"]}), facts=machine("a10"), model=attended, data=data()
+    )
     asked = config(lora={"targets": ["q_proj", "v_proj"]})
-    assert "lora-targets-attention" not in names(Baseline(config=asked, plan=plan, facts=machine("a10")))
+    assert "lora-targets-attention" not in names(context_of(plan, asked, facts=machine("a10")))
 
 
 def test_a_change_that_memory_cannot_hold_is_still_a_trial() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from loradock.plan.trials.base import Baseline, Trial
+from loradock.plan.context import Context
+from loradock.plan.trial import Trial
 
 
-def propose(baseline: Baseline) -> tuple[Trial, ...]:
+def propose(context: Context) -> tuple[Trial, ...]:
     """Half, where there is a half. Alpha is halved too, so that the adapters keep their scale."""
-    lora = baseline.config.lora
+    lora = context.config.lora
     if lora.rank < 2:
         return ()
     half = lora.rank // 2

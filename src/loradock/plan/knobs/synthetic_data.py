@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from loradock.plan.trials.base import Baseline, Trial
+from loradock.plan.context import Context
+from loradock.plan.trial import Trial
 
 
-def propose(baseline: Baseline) -> tuple[Trial, ...]:
+def propose(context: Context) -> tuple[Trial, ...]:
     """Always, unless it is on: the one sure way to tell whether the loader is the bottleneck. No remedy."""
-    if baseline.config.data.repeat_first:
+    if context.config.data.repeat_first:
         return ()
     return (
         Trial(

@@ -1,0 +1,65 @@
+"""How many layers keep their NF4 weights dense as well, so that nothing is dequantised for a product.
+
+Frozen weights never change, so the products are the same bit for bit. The packed ones stay where they are.
+"""
+
+from __future__ import annotations
+
+from loradock.errors import ConfigError
+from loradock.plan.context import CPU_CACHE_SHARE, Context, asked
+from loradock.plan.pass_shape import fitted
+from loradock.plan.plan import Decision
+from loradock.plan.trial import Trial
+
+
+def decide(context: Context) -> Decision[int]:
+    """As many as memory allows once activations are kept, which is worth several times more a byte."""
+    wanted, layers = context.config.model.cache_weights, context.model.layers
+    obstacle = cache_obstacle(context)
+    if wanted != "auto" and wanted > (0 if obstacle else layers):
+        raise ConfigError(
+            f"model.cache_weights is {wanted}: {obstacle or f'{context.model.name} has {layers} layers'}",
+            hint="--set model.cache_weights=auto",
+        )
+    if wanted != "auto":
+        return asked("cached_layers", wanted)
+    if obstacle:
+        return Decision(name="cached_layers", value=0, why=obstacle)
+    tokens = context.plan.micro_batch.value * context.row_tokens
+    shape = fitted(context.fast_memory, tokens=tokens, limits=context.limits)
+    each = context.fast_memory.dense_layer / 2**20
+    within = "what is left" if context.on_gpu else f"{CPU_CACHE_SHARE:.0%} of the memory"
+    why = f"dense weights take {each:,.0f} MiB a layer of {within}; they spare dequantising, bit for bit the same"
+    return Decision(name="cached_layers", value=shape.cached if shape else 0, why=why)
+
+
+def cache_obstacle(context: Context) -> str | None:
+    """Why there is nothing to keep, or None."""
+    if not context.is_fast:
+        return "only the fast engine keeps dense weights"
+    if context.config.model.quantization != "nf4":
+        return f"weights are {context.config.model.quantization}, not NF4: nothing is dequantised"
+    return None
+
+
+def propose(context: Context) -> tuple[Trial, ...]:
+    """The counts of layers that the plan did not take."""
+    plan = context.plan
+    if plan.engine.value != "fast" or context.config.model.quantization != "nf4":
+        return ()
+    layers, now = plan.model.layers, plan.cached_layers.value
+    wanted = {"all": layers, "none": 0}
+    return tuple(
+        Trial(
+            name=f"weight-cache-{name}",
+            title=f"dense weights of {count} of {layers} layers kept instead of {now}",
+            settings=(f"model.cache_weights={count}",),
+            cause="weights are dequantised for every product"
+            if count
+            else "dense weights take memory from activations",
+            phase="passes",
+            stability_risk="low" if count else "none",
+        )
+        for name, count in wanted.items()
+        if count != now
+    )

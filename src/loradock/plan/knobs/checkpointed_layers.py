@@ -1,0 +1,87 @@
+"""How many layers recompute their activations in backward: as few as fit, for each costs a second forward."""
+
+from __future__ import annotations
+
+from loradock.plan.context import Context, asked
+from loradock.plan.pass_shape import fitted
+from loradock.plan.plan import Decision
+from loradock.plan.trial import Trial
+
+NAME = "checkpointed_layers"
+LESS = "layers are computed a second time in backward"
+MORE = "memory is full of activations, which keeps passes small"
+
+
+def decide(context: Context) -> Decision[int]:
+    """As few as fit: each costs a second forward of its own."""
+    layers = context.model.layers
+    if context.plan.engine.value == "sharded":
+        return _decide_sharded(context)
+    if not context.is_fast:
+        is_on = context.plan.checkpointing.value
+        return Decision(name=NAME, value=layers if is_on else 0, why="the TRL engine recomputes all layers or none")
+    wanted = context.config.train.checkpointing
+    if wanted != "auto":
+        return asked(NAME, context.asked_layers(wanted))
+    rows = context.plan.micro_batch.value
+    tokens = rows * context.row_tokens
+    shape = fitted(context.fast_memory, tokens=tokens, limits=context.limits)
+    count = shape.checkpointed if shape else layers
+    kept = context.fast_memory.kept_by_layer(tokens) / 2**20
+    if not count:
+        return Decision(name=NAME, value=0, why=f"all {layers} layers keep {kept:,.0f} MiB each, and it fits")
+    why = (
+        f"{layers - count} of {layers} layers have room for the {kept:,.0f} MiB that each keeps; a byte here saves most"
+    )
+    return Decision(name=NAME, value=count, why=why)
+
+
+def _decide_sharded(context: Context) -> Decision[int]:
+    """As few as fit, where not all or none were asked for."""
+    wanted, layers = context.config.train.checkpointing, context.model.layers
+    if wanted != "auto":
+        return asked(NAME, context.asked_layers(wanted))
+    if not context.plan.checkpointing.value:
+        return Decision(name=NAME, value=0, why="it fits without")
+
+    def needs(count: int) -> int:
+        rows, optimizer = context.plan.micro_batch.value, context.plan.optimizer.value
+        return context.expected_bytes(micro_batch=rows, checkpointing=count, optimizer=optimizer)["total"]
+
+    have = context.memory_bytes
+    count = next((count for count in range(layers) if needs(count) <= have), layers)
+    why = f"{layers - count} of {layers} layers have room for what they keep: {needs(count) / 2**30:.1f} GiB in all"
+    return Decision(name=NAME, value=count, why=why)
+
+
+def propose(context: Context) -> tuple[Trial, ...]:
+    """Every other count of layers; only the fast engine knows half."""
+    plan = context.plan
+    layers, now = plan.model.layers, plan.checkpointed_layers.value
+    wanted = {0: ("off", "false"), layers: ("on", "true")}
+    if plan.engine.value == "fast":
+        wanted = {0: wanted[0], layers // 2: ("half", str(layers // 2)), layers: wanted[layers]}
+    trials = [
+        Trial(
+            name=f"checkpointing-{name}",
+            title=f"{count} of {layers} layers computed again instead of {now}",
+            settings=(f"train.checkpointing={value}",),
+            cause=LESS if count < now else MORE,
+            phase="passes",
+            stability_risk="low" if count < now else "none",
+        )
+        for count, (name, value) in wanted.items()
+        if count != now
+    ]
+    is_asked = context.config.train.checkpointing != "auto"
+    return (*([_planned(layers, now)] if is_asked else []), *trials)
+
+
+def _planned(layers: int, now: int) -> Trial:
+    return Trial(
+        name="checkpointing-auto",
+        title=f"as many of {layers} layers computed again as memory demands, instead of {now}",
+        settings=("train.checkpointing=auto",),
+        cause=LESS if now else MORE,
+        phase="passes",
+    )

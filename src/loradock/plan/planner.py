@@ -1,0 +1,104 @@
+"""A plan is made: every knob in order, for a configuration, machine, model and data set. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from loradock.config.schema import RunConfig
+from loradock.errors import ConfigError
+from loradock.facts import DataFacts, Facts, ModelFacts
+from loradock.plan import gpu_table, pass_shape
+from loradock.plan.context import Context
+from loradock.plan.knobs import knob
+from loradock.plan.plan import KNOBS, Plan, draft
+
+
+def require_samples(config: RunConfig, *, processes: int) -> None:
+    """ConfigError where a step has fewer samples than the run has processes: some would never have anything to do."""
+    samples = config.train.global_batch
+    if processes > samples:
+        raise ConfigError(
+            f"{processes} processes (GPUs times machines), and train.global_batch is {samples}: a step has no sample "
+            f"for {processes - samples} of them",
+            hint=f"{samples} GPUs at most, or --set train.global_batch={processes}, which changes what is trained",
+        )
+
+
+def make(
+    config: RunConfig, *, facts: Facts, model: ModelFacts, data: DataFacts, reasons: Mapping[str, str] | None = None
+) -> Plan:
+    """Ask every knob in order; raises ConfigError, EnvironmentUnfit or OutOfMemory where what was asked cannot be.
+
+    `reasons` says by name why a value was asked for, where a person did not.
+    """
+    require_samples(config, processes=facts.world_size)
+    context = decided(KNOBS, Context(config=config, facts=facts, model=model, data=data, plan=draft(())), reasons)
+    plan = context.plan
+    expected = context.expected_bytes(
+        micro_batch=plan.micro_batch.value,
+        checkpointing=plan.checkpointed_layers.value,
+        optimizer=plan.optimizer.value,
+        cached_layers=plan.cached_layers.value,
+    )
+    return Plan(**vars(plan), memory_bytes=expected, model=model, data=data)
+
+
+def decided(names: Iterable[str], context: Context, reasons: Mapping[str, str] | None = None) -> Context:
+    """The context with these knobs decided besides those that are, one after another."""
+    for name in names:
+        decide = knob(name).decide
+        if decide is None:
+            raise LookupError(f"knobs/{name}.py decides nothing")
+        decision = decide(context)
+        if reasons and name in reasons:
+            decision = replace(decision, why=reasons[name])
+        context = replace(context, plan=draft((*context.plan.decisions, decision)))
+    return context
+
+
+def on_card(config: RunConfig, *, card: str, model: ModelFacts, data: DataFacts, count: int = 1) -> Plan:
+    """The plan for a machine with `count` cards of this short name (a10, h200), which need not be there.
+
+    The machine is taken to have 8 CPUs and 64 GiB a card, and no flash-attn. UsageError for a card that is not in the
+    table, and what `make` raises.
+    """
+    return make(config, facts=machine_with(card, count=count), model=model, data=data)
+
+
+def machine_with(card: str, *, count: int = 1, nodes: int = 1) -> Facts:
+    """One of `nodes` machines with `count` cards of one name each, and a process for each card."""
+    return Facts(
+        platform="any",
+        python="any",
+        cpus=8 * count,
+        memory_bytes=count * (64 << 30),
+        in_container=True,
+        gpus=(gpu_table.named(card).as_gpu(),) * count,
+        world_size=count * nodes,
+        local_world_size=count,
+    )
+
+
+def tokens_per_second(plan: Plan, config: RunConfig, *, facts: Facts) -> float:
+    """Trained tokens a second of one process that the speed model expects of a plan for the fast engine.
+
+    Only as good as its assumptions: see `speed`. To be compared with another such figure, not with a clock.
+    """
+    context = context_of(plan, config, facts=facts)
+    seconds = pass_shape.step_seconds(
+        context.fast_memory, context.shape, step_tokens=context.step_tokens, data=context.rows, rates=context.rates
+    )
+    return context.step_tokens / seconds
+
+
+def host_bytes(plan: Plan, config: RunConfig, *, facts: Facts) -> int:
+    """Bytes of host memory that each process needs for what does not live on its card; 0 where all of it does."""
+    if not plan.cpu_offload.value:
+        return 0
+    return context_of(plan, config, facts=facts).host_bytes(mode=plan.parallel.value)
+
+
+def context_of(plan: Plan, config: RunConfig, *, facts: Facts) -> Context:
+    """What the knobs of a plan looked at."""
+    return Context(config=config, facts=facts, model=plan.model, data=plan.data, plan=plan)
