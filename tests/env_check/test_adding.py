@@ -30,7 +30,7 @@ def test_the_check_of_the_walk_through_works_as_printed(tmp_path: Path) -> None:
     module, name, entry = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)[2:5]
     package = tmp_path / "loradock"
     shutil.copytree(Path(loradock.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "demo"))
-    table = package / "checks" / "system" / "__init__.py"
+    table = package / "env_check" / "system" / "__init__.py"
     (table.parent / "swap.py").write_text(module, "utf-8")
     text = table.read_text("utf-8")
     for opening, line in (("import (\n", name), ("CHECKS: tuple[Check, ...] = (\n", entry)):

@@ -15,7 +15,7 @@ from env_check.conftest import ROOT, rows
 
 from loradock.env_check.remedies import from_hint
 
-CHECKS = ROOT / "src" / "loradock" / "checks"
+CHECKS = ROOT / "src" / "loradock" / "env_check"
 PROGRAMS = set(
     "apt-get chmod cp curl dmesg docker export fallocate grep hf ip kill kubectl ldconfig ldd loradock ls"
     " lspci mkdir mkswap modprobe mount mv nvidia-smi pip prlimit ps python reboot rm sed srun ssh swapoff"

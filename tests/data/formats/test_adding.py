@@ -29,11 +29,11 @@ def test_the_format_of_the_walk_through_works_as_printed(tmp_path: Path) -> None
     module, entry = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)[:2]
     package = tmp_path / "loradock"
     shutil.copytree(Path(loradock.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "demo"))
-    (package / "formats" / "multiple_choice.py").write_text(module, "utf-8")
-    table = (package / "formats" / "__init__.py").read_text("utf-8")
+    (package / "data" / "formats" / "multiple_choice.py").write_text(module, "utf-8")
+    table = (package / "data" / "formats" / "__init__.py").read_text("utf-8")
     table = table.replace("import alpaca, messages,", "import alpaca, messages, multiple_choice,")
     table = table.replace("    text.FORMAT,\n", f"{entry}    text.FORMAT,\n")
-    (package / "formats" / "__init__.py").write_text(table, "utf-8")
+    (package / "data" / "formats" / "__init__.py").write_text(table, "utf-8")
     (tmp_path / "questions.jsonl").write_text(QUESTIONS, "utf-8")
 
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}

@@ -7,8 +7,6 @@ for the device (`.item()`), and one weight for each row would cost another pass 
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 
 from loradock.errors import ConfigError
