@@ -28,8 +28,9 @@ HEAD = """\
 
 <!-- Made by the tests that make the faults: .venv/bin/pytest tests/env_check --write-faults -->
 
-Each row is a test in `tests/env_check/`. *real*: the fault was made on a machine; *recorded*: read from public output of
-a GPU host (`tests/facts/`, with its source); *constructed*: facts that nobody recorded. Numbers and paths are examples.
+Each row is a test in `tests/env_check/`. *real*: the fault was made on a machine; *recorded*: read from public output
+of a GPU host (`tests/facts/`, with its source); *constructed*: facts that nobody recorded. Numbers and paths are
+examples.
 
 | fault | made | check | severity | finding | remedy | exit code |
 |---|---|---|---|---|---|---|

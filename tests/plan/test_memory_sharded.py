@@ -136,7 +136,7 @@ def test_fsdp_is_decided_only_where_the_model_does_not_fit_one_card_and_offload_
 def test_what_fits_nowhere_says_what_it_needs_with_and_without_offload() -> None:
     rows = data(longest=65_536, limit=65_536)
     with pytest.raises(
-        OutOfMemory, match=r"of 21.6 GiB on each of 2 cards that share the model, and .* in host memory"
+        OutOfMemory, match=r"of 21.6 GiB on each of 2 GPUs that share the model, and .* in host memory"
     ):
         planned(facts=cards("rtx-3090", 2), model=models()["llama-3-70b"], data=rows)
 

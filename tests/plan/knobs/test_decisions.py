@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from loradock.plan.plan import DataLoader
+
 from typing import Any
 
 import pytest
@@ -51,12 +53,8 @@ def test_without_a_card_the_run_is_on_the_cpu_in_float32_unpacked() -> None:
     assert plan.device.value == "cpu"
     assert "no GPU" in decision(plan, "device").why
     assert (plan.compute_dtype.value, plan.packing.value, plan.tf32.value) == ("float32", False, False)
-    assert plan.dataloader.value == {
-        "workers": 0,
-        "pin_memory": False,
-        "persistent_workers": False,
-        "prefetch_factor": None,
-    }
+    loader = DataLoader(workers=0, pin_memory=False, persistent_workers=False, prefetch_factor=None)
+    assert plan.dataloader.value == loader
 
 
 def test_the_cpu_asked_for_is_used_though_a_card_is_there() -> None:
@@ -214,10 +212,10 @@ def test_loader_workers_follow_the_size_of_the_data_and_the_cpus(
     facts: Any, rows: int, workers: int, said: str
 ) -> None:
     found = decision(planned(facts=facts, model=models()["tinyllama-1.1b"], data=data(rows=rows)), "dataloader")
-    assert found.value["workers"] == workers
-    assert found.value["persistent_workers"] is (workers > 0)
-    assert (found.value["prefetch_factor"] is None) is (workers == 0)
-    assert found.value["pin_memory"] is facts.has_gpu
+    assert found.value.workers == workers
+    assert found.value.persistent_workers is (workers > 0)
+    assert (found.value.prefetch_factor is None) is (workers == 0)
+    assert found.value.pin_memory is facts.has_gpu
     assert said in found.why
 
 

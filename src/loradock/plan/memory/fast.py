@@ -1,8 +1,8 @@
 """Bytes that the fast engine needs on its device, by component, for any shape of its micro-batches. Pure arithmetic.
 
-Read from the engine's own code (`backends/fast/layer.py` says what a layer keeps) and held against the live bytes
-of real micro-steps; see docs/memory.md. For a token of hidden size h, with a = all query heads, p = queries, keys and values,
-I = the MLP's inner size and r = the ranks of all adapters of a layer, in elements of the compute dtype:
+Read from the engine's own code (`backends/fast/layer.py` says what a layer keeps) and held against the live bytes of
+real micro-steps; see docs/memory.md. For a token of hidden size h, with a = all query heads, p = queries, keys and
+values, I = the MLP's inner size and r = the ranks of all adapters of a layer, in elements of the compute dtype:
 
     a plain layer keeps      2 h + p + a + 2 I + r, and in float32 two norms' rstd and a log-sum-exp a head
     a checkpointed one       h, its input; the one that is computed again is whole for that time
