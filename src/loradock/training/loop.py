@@ -1,12 +1,12 @@
-"""The loop of our own engines: one optimiser step after another, each a few micro-batches, and what is due between."""
+"""The loop: one optimiser step after another, each a few micro-batches, and what is due between. Read `train` first."""
 
 from __future__ import annotations
 
 import gc
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,111 +14,121 @@ import torch.distributed
 
 from loradock import signals
 from loradock.distributed import collectives
+from loradock.distributed.place import continuing
 from loradock.distributed.stragglers import Pace
+from loradock.errors import Interrupted, LoradockError, Stopped
 from loradock.model import dtypes
 from loradock.training import guards, schedule
-from loradock.training.batches import AsTensors, StepLoader, step_loader
+from loradock.training.backends.base import Backend, MicroStep
+from loradock.training.batches import StepLoader, step_loader
 from loradock.training.cadence import Flow
-from loradock.training.checkpoint import state
-from loradock.training.checkpoint.state import RandomState, Stateful
-from loradock.training.checkpoint.store import Checkpoint
+from loradock.training.checkpoint.state import RandomState
 from loradock.training.evaluation import evaluate
-from loradock.training.job import (
-    Doing,
-    Dtypes,
-    Emit,
-    Job,
-    StepDone,
-)
-from loradock.training.meter import (
-    DATA,
-    OPTIMIZER,
-    PASSES,
-    Meter,
-)
-from loradock.training.recovery import StopNow
-from loradock.training.saving import Saver
+from loradock.training.events import Doing, Dtypes, Emit, StepDone
+from loradock.training.job import Job, Outcome
+from loradock.training.meter import DATA, OPTIMIZER, PASSES, Meter
+from loradock.training.recovery import Full, smaller
+from loradock.training.saving import Beginning, Saver
 
 
-class Loop(ABC):
-    """One attempt at a job; an `engine.attempts.Trainer`. What an engine does in its own way is a method of its class.
+class StopNow(Exception):
+    """A signal asks to end before the step (or the evaluation) that runs is done; what it has done is dropped."""
 
-    `scaler` is a torch.amp.GradScaler where the engine needs one, else None.
+
+def train(job: Job, backend: Backend, emit: Emit) -> Outcome:
+    """Train to the end of the plan, from `job.resume` where there is one, and `emit` what happens.
+
+    Out of GPU memory, it goes back to the last commit and on with less. Raises Diverged before a step with a non-finite
+    loss or gradient, OutOfMemory where nothing is left to give up, Stopped or Interrupted after a signal (with a
+    checkpoint of the last step, where one was made).
     """
+    began = time.monotonic()
+    torch.use_deterministic_algorithms(job.config.deterministic and job.plan.device.value == "cuda")
+    torch.backends.cuda.matmul.allow_tf32 = bool(job.plan.tf32.value)
+    beginning = Beginning(job.model) if job.resume is None else None
+    saver = Saver(job, emit)
+    while True:
+        with signals.deferred():
+            ended = attempt(job, backend, emit, saver)
+        if isinstance(ended, Outcome):
+            backend.finish()
+            return replace(ended, seconds=time.monotonic() - began)
+        job = smaller(job, ended, saver, beginning, emit)
 
-    def __init__(
-        self,
-        job: Job,
-        emit: Emit,
-        saver: Saver,
-        *,
-        device: torch.device,
-        optimizer: Any,
-        as_tensors: AsTensors,
-        scaler: Any = None,
-    ) -> None:
+
+def attempt(job: Job, backend: Backend, emit: Emit, saver: Saver) -> Outcome | Full:
+    """Train from where the job begins. Raises Stopped or Interrupted after a signal."""
+    loop = Loop(job, backend, emit, saver)
+    flow = loop.flow
+    try:
+        loop.begin()
+        if flow.ended is None:
+            loop.train()
+    except torch.OutOfMemoryError as error:
+        return Full(step=loop.step + 1, what=str(error).splitlines()[0])
+    except (StopNow, RuntimeError) as error:
+        if not isinstance(error, StopNow) and not signals.requested():
+            raise  # else it is a data worker that the signal ended, too
+        flow.stopped_by = signals.requested() or "another process of the run"
+        # Processes save together, and only a StopNow comes to all of them.
+        is_agreed = isinstance(error, StopNow) or job.world_size == 1
+        if is_agreed and loop.step > saver.last_step:
+            loop.commit()
+    finally:
+        loop.close()
+    if flow.stopped_by:
+        raise stopped(job, saver, flow.stopped_by)
+    return Outcome(
+        steps=loop.step,
+        ended=flow.ended or "last step",
+        seconds=0.0,
+        best_step=flow.best_step if job.config.checkpoints.keep_best else None,
+    )
+
+
+def stopped(job: Job, saver: Saver, by: str) -> LoradockError:
+    """How a signal ended the run: with a new step committed (75), or without (76)."""
+    hint = continuing(job.directory)
+    if not saver.has_committed:
+        return Interrupted(f"stopped by {by} before a new step was committed", hint=hint)
+    return Stopped(f"stopped by {by}; step {saver.last_step} is committed", hint=hint)
+
+
+class Loop:
+    """One attempt at a job."""
+
+    def __init__(self, job: Job, backend: Backend, emit: Emit, saver: Saver) -> None:
         self.job = job
+        self.backend = backend
         self.emit = emit
         self.saver = saver
-        self.device = device
-        self.optimizer = optimizer
-        self.scaler = scaler
-        self.as_tensors = as_tensors
         self.flow = Flow(job)
         self.meter = Meter()
-        self.pace = Pace(device)
         self.step = 0
         self.loader: StepLoader | None = None
-        train = job.config.train
-        shape = {"total_steps": len(job.steps), "warmup": train.warmup, "kind": train.schedule}
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule.factor(step, **shape))
-        self.losses = torch.zeros((), device=device)
         self.grad_norm: Any = 0.0
         self.learning_rate = 0.0
         self.reported_dtypes = False
         self.random_state = RandomState.now()
 
-    @abstractmethod
     def begin(self) -> None:
-        """Make the model ready to train, before the first step of this attempt."""
-
-    @abstractmethod
-    def gradients(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """The gradients of one step; returns this process's share of the step's loss, in nats.
-
-        The loss of a step is divided by the supervised tokens of all its micro-batches on all processes.
-        """
-
-    @abstractmethod
-    def sum_up(self) -> None:
-        """Sum the gradients up over all processes."""
-
-    @abstractmethod
-    def clip(self) -> torch.Tensor:
-        """The norm of the gradient over all processes, which is cut to the largest allowed."""
-
-    @abstractmethod
-    def apply(self) -> None:
-        """The optimiser's step, and what follows from it."""
-
-    @abstractmethod
-    def loss_sum(self, batch: Any) -> torch.Tensor:
-        """Summed negative log-likelihood of the supervised tokens of one micro-batch, in nats."""
-
-    @abstractmethod
-    def dtypes(self) -> dict[str, str]:
-        """Those that really came out: part -> dtype."""
-
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Take up the state of a checkpoint."""
-        state.restore(checkpoint, self.parts(), rank=self.job.rank)
+        """Make the backend ready, take up the job's checkpoint, and hold the evaluation that it still owes."""
+        job, train = self.job, self.job.config.train
+        self.pace = Pace(next(job.model.parameters()).device)
+        self.backend.begin(job, self.pace)
+        self.losses = torch.zeros((), device=self.backend.device)
+        shape = {"total_steps": len(job.steps), "warmup": train.warmup, "kind": train.schedule}
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.backend.optimizer, lambda step: schedule.factor(step, **shape)
+        )
+        self.resume()
 
     def resume(self) -> None:
         """Take up the checkpoint of the job, where there is one, and hold the evaluation that it still owes."""
         checkpoint = self.job.resume
         if checkpoint is None:
             return
-        self.restore(checkpoint)
+        self.backend.restore(checkpoint)
         schedule.continue_at(self.schedule, checkpoint.step)
         self.step = checkpoint.step
         self.random_state = RandomState.now()
@@ -127,8 +137,8 @@ class Loop(ABC):
 
     def train(self) -> None:
         """Make the steps that are left."""
-        self.begin()
-        self.loader = step_loader(self.job, self.as_tensors)
+        self.backend.start(self.step)
+        self.loader = step_loader(self.job, self.backend.tensors)
         self.job.watchdog.beat("step")
         self.meter = Meter()
         gc.collect()
@@ -152,13 +162,14 @@ class Loop(ABC):
 
     def make_step(self, inputs: dict[str, Any]) -> None:
         """One optimiser step: forward and backward of every micro-batch, then the update."""
+        backend = self.backend
         with self.meter.spent(PASSES):
             with self.pace.own():
-                loss = self.gradients(inputs)
+                loss = self.forward_backward(inputs)
             with collectives.waiting(self.job.peers):
-                self.sum_up()
-                self.grad_norm = self.clip()
-                scale = self.scaler.get_scale() if self.scaler else None
+                backend.reduce_gradients()
+                self.grad_norm = backend.clip()
+                scale = backend.scaler.get_scale() if backend.scaler else None
                 guards.check_step(loss, self.grad_norm, step=self.step + 1, scale=scale)
             self.pace.settle()
         with self.meter.spent(OPTIMIZER):
@@ -167,9 +178,23 @@ class Loop(ABC):
         self.losses += loss
         self.step += 1
 
+    def forward_backward(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """The gradients of one step; returns this rank's share of its loss, in nats.
+
+        The loss of a step is divided by the supervised tokens of all its micro-batches on all ranks.
+        """
+        batches = self.backend.micro_batches(inputs)
+        scale = 1 / max(1, inputs["supervised_tokens"])
+        total = torch.zeros((), device=self.backend.device)
+        for index, batch in enumerate(batches):
+            self.poll()
+            at = MicroStep(step=self.step, index=index, count=len(batches))
+            total += self.backend.forward_backward(batch, scale=scale, at=at)
+        return total
+
     def update(self) -> None:
         """The optimiser's step and the schedule's."""
-        self.apply()
+        self.backend.update()
         self.learning_rate = float(self.schedule.get_last_lr()[0])
         self.schedule.step()
 
@@ -189,9 +214,11 @@ class Loop(ABC):
         began = time.monotonic()
         if not self.reported_dtypes:
             self.reported_dtypes = True
-            found = self.dtypes()
+            with self.backend.evaluating():
+                found = self.backend.dtypes()
             dtypes.check(found, self.job.plan)
             self.emit(Dtypes(found=found))
+        self.backend.report()
         losses = self.losses
         if self.job.world_size > 1:
             torch.distributed.all_reduce(losses)
@@ -202,7 +229,7 @@ class Loop(ABC):
             loss=loss,
             learning_rate=self.learning_rate,
             grad_norm=float(self.grad_norm),
-            passes_seconds=self.pace.taken(),
+            passes_seconds=self.backend.passes_seconds(self.pace),
         )
         self.emit(line)
         self.losses = torch.zeros_like(losses)
@@ -212,7 +239,10 @@ class Loop(ABC):
         """Loss over the validation part; returns True where this step is to be kept for it."""
         self.emit(Doing(what="evaluating", step=self.step))
         inputs = self.evaluation_inputs()
-        result = evaluate(self.job.model, inputs, self.loss_sum, step=self.step, poll=self.poll_together)
+        with self.backend.evaluating():
+            result = evaluate(
+                self.job.model, inputs, self.backend.loss_sum, step=self.step, poll=self.poll_together
+            )
         self.meter.pause(result.seconds)
         if not math.isfinite(result.loss):
             raise guards.diverged(self.step, f"the evaluation loss is {result.loss}")
@@ -222,17 +252,15 @@ class Loop(ABC):
     def evaluation_inputs(self) -> Iterator[tuple[Any, int]]:
         """The validation part of this process, and how many supervised tokens each batch holds."""
         for batch in self.job.evaluation or ():
-            tensors, _ = self.as_tensors(batch)
+            tensors, _ = self.backend.tensors(batch)
             yield tensors, batch.supervised_tokens
 
     def commit(self) -> None:
         """Save the last step that was completed."""
-        progress = self.flow.progress(self.step)
-        self.meter.pause(self.saver.save(progress, self.parts(), random_state=self.random_state))
-
-    def parts(self) -> Stateful:
-        """What has a state of its own besides the adapter."""
-        return {"optimizer": self.optimizer, "scaler": self.scaler}
+        began = time.monotonic()
+        with self.backend.saved_parts() as parts:
+            self.saver.save(self.flow.progress(self.step), parts, random_state=self.random_state)
+        self.meter.pause(time.monotonic() - began)
 
     def poll(self) -> None:
         """A sign of life; and the end, where a signal came. Processes that train together end between steps."""
@@ -247,6 +275,7 @@ class Loop(ABC):
             raise StopNow
 
     def close(self) -> None:
-        """End the data workers."""
+        """End the data workers, and leave the model as it was."""
+        self.backend.end()
         if self.loader is not None:
             self.loader.close()

@@ -1,0 +1,133 @@
+"""What a backend is: it computes the micro-batches and updates of a job, and `training.loop` drives it.
+
+Every backend consumes the same optimiser steps (`data.steps`) in the same order, so that one can be held against another,
+and keeps a state that any other reads: a run may be continued by another backend.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from loradock.data.collate import MicroBatch
+from loradock.distributed.stragglers import Pace
+from loradock.training.checkpoint import state
+from loradock.training.checkpoint.state import Stateful
+from loradock.training.checkpoint.store import Checkpoint
+from loradock.training.events import Emit
+from loradock.training.job import Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroStep:
+    """Which micro-batch of which optimiser step: `step` is the last one completed, `index` counts from 0."""
+
+    step: int
+    index: int
+    count: int
+
+    @property
+    def is_last(self) -> bool:
+        """True for the micro-batch that completes the step."""
+        return self.index == self.count - 1
+
+
+class Backend(ABC):
+    """A job's backend. `optimizer`, `scaler` (a torch.amp.GradScaler, or None) and `device` are there from `begin` on."""
+
+    device: torch.device
+    optimizer: Any
+    scaler: Any = None
+
+    def __init__(self, job: Job, emit: Emit) -> None:
+        self.job = job
+        self.emit = emit
+
+    def prepare(self) -> tuple[str, ...]:
+        """Look at the real model before anything is trained, by itself on each rank; what to tell of it.
+
+        Raises Unsound, or ModelError where no other backend would do better.
+        """
+        return ()
+
+    @abstractmethod
+    def begin(self, job: Job, pace: Pace) -> None:
+        """An attempt begins: the optimiser is new, and the adapter as `job.model` has it.
+
+        `job` differs from an earlier attempt's in what was given up for memory. `pace` is told where ranks wait.
+        """
+
+    def start(self, step: int) -> None:
+        """The first step of this attempt comes next; `step` is the last one completed."""
+
+    @abstractmethod
+    def tensors(self, batch: MicroBatch) -> tuple[Any, int]:
+        """The tensors of a micro-batch, and how many token slots they have, padding included."""
+
+    def micro_batches(self, inputs: dict[str, Any]) -> Sequence[Any]:
+        """The micro-batches of a step; ranks that meet in every pass make equally many. Gradients are zero then."""
+        return inputs["micro_batches"]
+
+    @abstractmethod
+    def forward_backward(self, batch: Any, *, scale: float, at: MicroStep) -> torch.Tensor:
+        """Add a micro-batch's gradients; returns its summed loss times `scale`, in nats, on the device.
+
+        `scale` is 1 over the supervised tokens of the whole step, over all micro-batches and ranks.
+        """
+
+    @abstractmethod
+    def reduce_gradients(self) -> None:
+        """Sum the gradients over all ranks."""
+
+    @abstractmethod
+    def clip(self) -> torch.Tensor:
+        """The norm of the gradient over all ranks; the gradient is cut to the largest norm allowed."""
+
+    @abstractmethod
+    def update(self) -> None:
+        """The optimiser's step, and what follows from it."""
+
+    @abstractmethod
+    def loss_sum(self, batch: Any) -> torch.Tensor:
+        """Summed negative log-likelihood of the supervised tokens of one micro-batch, in nats."""
+
+    @abstractmethod
+    def dtypes(self) -> dict[str, str]:
+        """Those that really came out: part -> dtype."""
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take up the adapter, optimiser, scaler and random state of a checkpoint."""
+        state.restore_adapter(self.job.model, checkpoint)
+        state.restore(checkpoint, self.parts(), rank=self.job.rank)
+
+    def parts(self) -> Stateful:
+        """What has a state of its own besides the adapter."""
+        return {"optimizer": self.optimizer, "scaler": self.scaler}
+
+    @contextmanager
+    def saved_parts(self) -> Iterator[Stateful]:
+        """The parts as a checkpoint holds them: inside, rank 0 has the whole adapter and its whole state."""
+        yield self.parts()
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Around an evaluation, and where dtypes are looked at."""
+        yield
+
+    def passes_seconds(self, pace: Pace) -> float | None:
+        """This rank's own seconds in the passes since the last metric line; None where that is not known."""
+        return pace.taken()
+
+    def report(self) -> None:
+        """A metric line comes next."""
+
+    def end(self) -> None:
+        """An attempt is over, however: what it put into the model is taken out. The adapter stays."""
+
+    def finish(self) -> None:
+        """Training is over: the adapter is whole on every rank, for the export."""

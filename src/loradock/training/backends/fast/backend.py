@@ -1,0 +1,185 @@
+"""The fast backend: our own forward and backward over flat micro-batches, gradients in one buffer.
+
+It reads the model, chooses what computes it, and holds it against PEFT before it trains.
+"""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed
+
+from loradock.data.collate import MicroBatch
+from loradock.distributed.stragglers import Pace
+from loradock.model import dtypes
+from loradock.model.adapters import trainable
+from loradock.plan.plan import Decision
+from loradock.training.backends.base import Backend, MicroStep
+from loradock.training.backends.fast import attention, rehearsal, self_check
+from loradock.training.backends.fast.batch import FlatBatch
+from loradock.training.backends.fast.families.base import Unfit
+from loradock.training.backends.fast.graphs import graphs_of
+from loradock.training.backends.fast.inputs import filled_up, flat_inputs
+from loradock.training.backends.fast.kernels import kernels_for
+from loradock.training.backends.fast.model import FastModel
+from loradock.training.backends.fast.optimizer import FlatAdamW
+from loradock.training.checkpoint.store import Checkpoint
+from loradock.training.events import Decided, Emit
+from loradock.training.job import Job, Unsound
+
+CLIP_EPSILON = 1e-6
+
+
+class FastBackend(Backend):
+    """Trains a `FastModel` over the job's model."""
+
+    model: FastModel
+
+    def __init__(self, job: Job, emit: Emit) -> None:
+        super().__init__(job, emit)
+        self.found: tuple[Decision[Any], ...] = ()
+
+    def prepare(self) -> tuple[str, ...]:
+        """Read the model and hold it against PEFT. Unsound also where no family serves it."""
+        self.model, self.found = made_ready(self.job)
+        return ()
+
+    def begin(self, job: Job, pace: Pace) -> None:
+        """The adapter from rank 0, in one buffer, and its optimiser."""
+        if not self.found:
+            self.prepare()
+        if self.job is job:
+            self.emit(Decided(decisions=self.found))
+        self.job, model = job, self.model
+        if job.world_size > 1:
+            torch.distributed.broadcast(model.adapters.values, src=0)
+        model.adapters.refresh()
+        train = job.config.train
+        self.device = model.adapters.values.device
+        self.optimizer = FlatAdamW(
+            model.adapters, trainable(job.model), learning_rate=train.learning_rate, weight_decay=train.weight_decay
+        )
+        self.scaler = torch.amp.GradScaler(self.device.type) if model.dtype == torch.float16 else None
+        self.tensors_of = partial(flat_inputs, **filled_up(job))
+        has_dropout = any(group.dropout for layer in model.layers for group in layer.groups())
+        self.dropout_seed = train.seed if has_dropout else None
+        self.graphs = graphs_of(model, self.emit) if job.plan.cuda_graphs.value else None
+        self.grown = 1.0
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Also into the flat buffer."""
+        super().restore(checkpoint)
+        self.model.adapters.refresh()
+
+    def start(self, step: int) -> None:
+        """Keep the weights dense that have room, and see that the longest step fits the GPU."""
+        self.model.keep_dense(self.job.plan.cached_layers.value)
+        if self.device.type == "cuda":
+            seed = self.seed(MicroStep(step=step, index=0, count=1))
+            self.emit(Decided(decisions=(rehearsal.found(self.model, self.job, seed=seed),)))
+
+    def tensors(self, batch: MicroBatch) -> tuple[FlatBatch, int]:
+        """Flat, without padding between rows."""
+        return self.tensors_of(batch)
+
+    def micro_batches(self, inputs: dict[str, Any]) -> list[FlatBatch]:
+        """Those of this rank; the flat gradient is zero."""
+        self.model.adapters.gradient.zero_()
+        self.grown = self.scaler.scale(torch.ones((), device=self.device)).item() if self.scaler else 1.0
+        return inputs["micro_batches"]
+
+    def forward_backward(self, batch: FlatBatch, *, scale: float, at: MicroStep) -> torch.Tensor:
+        """Into the flat gradient, times the loss scale of float16."""
+        batch = batch.to(self.device)
+        if self.graphs is not None:
+            return self.graphs.loss_and_gradients(batch, scale=scale * self.grown) / self.grown
+        return self.model.loss_and_gradients(batch, scale=scale * self.grown, seed=self.seed(at)) / self.grown
+
+    def reduce_gradients(self) -> None:
+        """One all-reduce of the flat buffer."""
+        if self.job.world_size > 1:
+            torch.distributed.all_reduce(self.model.adapters.gradient)
+
+    def clip(self) -> torch.Tensor:
+        """The norm of the gradient, which is cut to the largest allowed."""
+        gradient = self.model.adapters.gradient
+        if self.scaler:
+            self.scaler.unscale_(self.optimizer)
+        norm = torch.linalg.vector_norm(gradient)
+        most = self.job.config.train.max_grad_norm
+        if most:
+            gradient.mul_((most / (norm + CLIP_EPSILON)).clamp(max=1.0))
+        return norm
+
+    def update(self) -> None:
+        """The optimiser's step, and a fresh working copy."""
+        if self.scaler:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.step()
+        self.model.adapters.refresh()
+
+    def loss_sum(self, batch: FlatBatch) -> torch.Tensor:
+        """Summed negative log-likelihood of the supervised tokens of one micro-batch, in nats."""
+        return self.model.loss(batch.to(self.device))
+
+    def dtypes(self) -> dict[str, str]:
+        """Those that really came out."""
+        return dtypes.fast_parts(self.model, self.job.model, self.optimizer)
+
+    def seed(self, at: MicroStep) -> int | None:
+        """Of the dropout masks of a micro-batch: by run, step, rank and place, so that it resumes exactly."""
+        if self.dropout_seed is None:
+            return None
+        words = np.random.SeedSequence([self.dropout_seed, at.step, self.job.rank, at.index])
+        return int(words.generate_state(1, np.uint64)[0] >> np.uint64(2))
+
+
+def made_ready(job: Job) -> tuple[FastModel, tuple[Decision[Any], ...]]:
+    """The job's model as it will be trained, and what was decided and found. Unsound where it is not to be trained."""
+    try:
+        model, decisions = build(job)
+    except Unfit as error:
+        raise Unsound(f"the fast engine cannot train this model: {error}", hint="--set engine=peft") from error
+    found = self_check.check(model, job)
+    if torch.cuda.is_available():  # what the comparison took counts neither as the run's peak nor as its own
+        gc.collect()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    return model, (*decisions, Decision(name="self-check", value="passed", why=str(found)))
+
+
+def build(job: Job) -> tuple[FastModel, tuple[Decision[Any], ...]]:
+    """The fast backend's view of the job's model, and what computes it. Unfit where no family serves it."""
+    plan, asked = job.plan, job.config.model
+    device = next(job.model.parameters()).device
+    dtype = getattr(torch, plan.compute_dtype.value)
+    backend, why = attention.choose(
+        device=device.type,
+        capability=torch.cuda.get_device_capability(device) if device.type == "cuda" else None,
+        dtype=dtype,
+        head_dim=head_size(job.model.config),
+        softcap=getattr(job.model.config, "attn_logit_softcapping", None),
+        has_flash_attn=plan.attention.value == "flash_attention_2",
+        asked="auto" if asked.attention == "eager" else asked.attention,  # eager is for the reference alone
+    )
+    kernels = kernels_for(device, plan.kernels.value)
+    model = FastModel(
+        job.model,
+        positions=plan.data.limit_tokens,
+        dtype=dtype,
+        attention=backend,
+        kernels=kernels,
+        checkpointed=plan.checkpointed_layers.value,
+    )
+    return model, (Decision(name="attention over documents", value=backend.name, why=why),)
+
+
+def head_size(config: Any) -> int:
+    """The size of an attention head."""
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

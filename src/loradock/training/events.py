@@ -1,0 +1,105 @@
+"""What training tells while it runs: a type for each event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loradock.plan.plan import Decision
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDone:
+    """An optimiser step ended. Emitted for each step, without reading anything back from the device."""
+
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """Metrics over the steps since the last such line.
+
+    `loss` is the mean over supervised tokens, in nats; `tokens` are real ones (no padding), summed over all
+    processes; `memory_bytes` is the peak that the allocator reserved on this process's card (0 on a CPU). `phases`:
+    seconds of this process by what it did (see `meter`); `logging` is that of the line before, not in `seconds`.
+    `rank_seconds`: of a step, what each process took for its own part, without waiting for the others and as if all had
+    as many tokens; its keys are `RANK@HOST`. None for one process, and where the engine cannot tell.
+    """
+
+    step: int
+    epoch: float
+    loss: float
+    learning_rate: float
+    grad_norm: float
+    tokens: int
+    supervised_tokens: int
+    padding_share: float
+    tokens_per_second: float
+    samples_per_second: float
+    seconds: float
+    memory_bytes: int
+    phases: dict[str, float]
+    rank_seconds: dict[str, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalResult:
+    """Loss over every supervised token of the validation part, in nats; `perplexity` is its exponential."""
+
+    step: int
+    loss: float
+    perplexity: float
+    supervised_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doing:
+    """What goes on between the steps: `training`, `evaluating` or `saving`, after this step."""
+
+    what: str
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """A checkpoint was written, in so many seconds."""
+
+    step: int
+    directory: Path
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dtypes:
+    """The dtypes that really came out, once the first step was made: part -> dtype."""
+
+    found: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shrunk:
+    """The card was full: the run went back to `step` and goes on with less of what a decision had given it.
+
+    `decision` is `cached_layers` or `micro_batch`. The global batch stays as it was.
+    """
+
+    step: int
+    decision: str
+    value: int
+    before: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """What an engine decided or found out once it had the model: each with its reason."""
+
+    decisions: tuple[Decision[Any], ...]
+
+
+Event = StepDone | StepResult | EvalResult | Doing | Saved | Dtypes | Shrunk | Decided
+
+Emit = Callable[[Event], None]
