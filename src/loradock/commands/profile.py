@@ -51,7 +51,7 @@ def profile(ask: Ask, *, steps: int, warmup_steps: int, as_json: bool) -> None:
     from loradock.analysis.report import profile as report
     from loradock.commands.page import page
     from loradock.commands.train import DETERMINISTIC, QUIET, set_environment
-    from loradock.commands.train_run import run_name
+    from loradock.training.claiming import run_name
     from loradock.commands.train_screen import Screen
     from loradock.env_check.examination import gathered
     from loradock.errors import UsageError

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import click
 
 from loradock import signals
-from loradock.commands.run_options import Ask, run_options
+from loradock.commands.run_options import Ask, look_for_inputs, run_options
 from loradock.config.load import Loaded
 from loradock.errors import Interrupted, UsageError
 
@@ -60,9 +61,10 @@ def train(
     The same command again continues a run that was cut off, and shows one that is finished. Ended by a signal, a run
     commits its last step first: exit code 75, or 76 where nothing new was done.
     """
-    from loradock.commands.train_run import run_one
     from loradock.commands.train_screen import Screen
     from loradock.model.patches import avx512
+    from loradock.training import claiming
+    from loradock.training.run import run
 
     set_environment(QUIET)
     warnings.simplefilter("ignore")
@@ -70,22 +72,38 @@ def train(
     loaded, exam = wanted(ask, demo=demo, resume=resume, fresh=fresh)
     if loaded.config.deterministic:
         os.environ.update(DETERMINISTIC)
-    with Screen(is_quiet=as_json) as screen:
-        try:
-            content = run_one(
+    with Screen(is_quiet=as_json) as screen, before_the_run():
+        screen.warn(loaded.warnings)
+        standing = claiming.standing_of(loaded, is_demo=demo, resume=resume, fresh=fresh, allowed=allowed)
+        content = standing.record
+        if standing.state == "finished":
+            screen.was_finished(standing)
+        else:
+            look_for_inputs(loaded.config)
+            around = claiming.claimed(
                 loaded,
-                resume=resume,
-                fresh=fresh,
-                allowed=allowed,
+                standing,
+                parent=claiming.parent_of(loaded, is_demo=demo),
                 screen=screen,
-                exam=exam,
-                is_demo=demo,
+                is_fresh=fresh,
+                allowed=allowed,
                 skips_env_check=skip_env_check,
             )
-        except KeyboardInterrupt:
-            raise Interrupted(f"stopped by {signals.requested() or 'a signal'} before the run began") from None
+            result = run(around, exam=exam)
+            content = result.record
+            with signals.deferred():  # it is done: what is left is to say so
+                screen.finished(result)
     if as_json:
         click.echo(json.dumps(content, indent=2, default=str))
+
+
+@contextmanager
+def before_the_run() -> Iterator[None]:
+    """A signal that comes before the run can record it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped by {signals.requested() or 'a signal'} before the run began") from None
 
 
 def set_environment(quiet: Mapping[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,29 +13,22 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from loradock.analysis.report import console, findings
+from loradock.demo.exam import verdict
 from loradock.env_check.child import Looked
 from loradock.env_check.examination import Examination
 from loradock.plan.plan import Plan
-from loradock.training.job import (
-    Decided,
-    Dtypes,
-    EvalResult,
-    Event,
-    Saved,
-    Shrunk,
-    StepDone,
-    StepResult,
-)
+from loradock.training.events import Decided, Dtypes, EvalResult, Event, Saved, Shrunk, StepDone, StepResult
+from loradock.training.run import Result
+from loradock.training.run_dir.paths import ADAPTER
 from loradock.training.run_dir.record import metrics
 from loradock.training.run_dir.resume import Standing
-from loradock.training.stages import ADAPTER, Result
 
 LOG_COLUMNS = 180
 Lines = list[dict[str, Any]]
 
 
 class Screen:
-    """A `run.View` on stderr. Only rank 0 shows anything; the summary goes to stdout unless `is_quiet`."""
+    """A `claiming.Screen` on stderr. Only rank 0 shows anything; the summary goes to stdout unless `is_quiet`."""
 
     def __init__(self, *, is_quiet: bool) -> None:
         self.console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else LOG_COLUMNS)
@@ -57,6 +51,11 @@ class Screen:
         """One line of text, on rank 0."""
         if self.is_first:
             self.console.print(text, markup=False, soft_wrap=True)
+
+    def warn(self, warnings: Sequence[str]) -> None:
+        """What the configuration is warned of."""
+        for warning in warnings:
+            self.note(f"warning: {warning}")
 
     def start(self, directory: Path, *, is_first: bool) -> None:
         """The run directory is known."""
@@ -149,6 +148,8 @@ class Screen:
             self.progress.stop()
         if self.is_first:
             self.summary(result.record, result.metrics, result.evaluations, directory=result.directory)
+            for line in verdict(result.record["exam"]) if "exam" in result.record else ():
+                click.echo(line, err=self.is_quiet)
 
     def was_finished(self, standing: Standing) -> None:
         """The run was finished before: its summary, and how to have another."""
@@ -163,8 +164,3 @@ class Screen:
         for line in console.summary(record, trained, evaluated):
             click.echo(line)
         click.echo(f"adapter: {directory / ADAPTER}")
-
-    def verdict(self, lines: list[str]) -> None:
-        """What an exam found, last."""
-        for line in lines:
-            click.echo(line, err=self.is_quiet)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from loradock.training.job import EvalResult
+from loradock.training.events import EvalResult
+from loradock.training.objectives.base import Objective
 
 Batch = TypeVar("Batch")
 
 
 def evaluate(
+    objective: Objective,
     model: Any,
     batches: Iterable[tuple[Batch, int]],
     loss_sum: Callable[[Batch], Any],
@@ -48,7 +49,7 @@ def evaluate(
     return EvalResult(
         step=step,
         loss=loss,
-        perplexity=math.exp(min(loss, 700.0)),
+        metrics=objective.metrics(loss),
         supervised_tokens=int(total[1]),
         seconds=time.monotonic() - began,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ class StepResult:
     """Metrics over the steps since the last such line.
 
     `loss` is the mean over supervised tokens, in nats; `tokens` are real ones (no padding), summed over all
-    processes; `memory_bytes` is the peak that the allocator reserved on this process's card (0 on a CPU). `phases`:
+    processes; `memory_bytes` is the peak that the allocator reserved on this process's GPU (0 on a CPU). `phases`:
     seconds of this process by what it did (see `meter`); `logging` is that of the line before, not in `seconds`.
     `rank_seconds`: of a step, what each process took for its own part, without waiting for the others and as if all had
     as many tokens; its keys are `RANK@HOST`. None for one process, and where the engine cannot tell.
@@ -46,13 +46,18 @@ class StepResult:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalResult:
-    """Loss over every supervised token of the validation part, in nats; `perplexity` is its exponential."""
+    """Mean loss over every supervised token of the validation part, in nats; `metrics` are the objective's besides."""
 
     step: int
     loss: float
-    perplexity: float
+    metrics: dict[str, float]
     supervised_tokens: int
     seconds: float
+
+    def line(self) -> dict[str, Any]:
+        """As metrics.jsonl and the trackers have it: the objective's metrics among the others."""
+        whole = asdict(self)
+        return {"step": self.step, "loss": self.loss, **whole.pop("metrics"), **whole}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +86,7 @@ class Dtypes:
 
 @dataclass(frozen=True, kw_only=True)
 class Shrunk:
-    """The card was full: the run went back to `step` and goes on with less of what a decision had given it.
+    """Out of GPU memory: the run went back to `step` and goes on with less of what a decision had given it.
 
     `decision` is `cached_layers` or `micro_batch`. The global batch stays as it was.
     """
@@ -95,7 +100,7 @@ class Shrunk:
 
 @dataclass(frozen=True, kw_only=True)
 class Decided:
-    """What an engine decided or found out once it had the model: each with its reason."""
+    """What a backend decided or found out once it had the model: each with its reason."""
 
     decisions: tuple[Decision[Any], ...]
 

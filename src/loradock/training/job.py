@@ -12,6 +12,7 @@ from loradock.distributed.watchdog import Watchdog
 from loradock.errors import ModelError
 from loradock.plan.plan import Plan
 from loradock.training.checkpoint.store import Checkpoint, Checkpoints
+from loradock.training.objectives.base import Objective
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +27,15 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Everything that an engine needs. `steps` and `evaluation` come from `data.steps`, sharded for this process.
+    """Everything that a backend needs. `steps` and `evaluation` come from `data.steps`, sharded for this rank.
 
     `resume` is the verified checkpoint that the run continues from; `watchdog` wants a beat for every micro-batch.
-    `peers` are the other processes of the run, where there are any.
+    `peers` are the other ranks, where there are any.
     """
 
     config: RunConfig
     plan: Plan
+    objective: Objective
     model: Any
     tokenizer: Any
     steps: Any
@@ -48,13 +50,13 @@ class Job:
 
     def without_cache(self) -> Job:
         """The same job, and the same bits, with no layer's weights kept dense."""
-        why = "the card was full with dense weights on it"
+        why = "the GPU ran out of memory with dense weights on it"
         return replace(self, plan=self.plan.with_value("cached_layers", 0, why=why))
 
     def with_micro_batch(self, micro_batch: int) -> Job:
         """The same job in smaller passes."""
         evaluation = self.evaluation.reshaped(micro_batch) if self.evaluation is not None else None
-        why = "the card was full with a larger micro-batch"
+        why = "the GPU ran out of memory with a larger micro-batch"
         passes = self.plan.accumulation.value * self.plan.micro_batch.value // micro_batch
         plan = self.plan.with_value("micro_batch", micro_batch, why=why).with_value("accumulation", passes, why=why)
         return replace(

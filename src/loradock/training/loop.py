@@ -38,9 +38,9 @@ class StopNow(Exception):
 def train(job: Job, backend: Backend, emit: Emit) -> Outcome:
     """Train to the end of the plan, from `job.resume` where there is one, and `emit` what happens.
 
-    Out of GPU memory, it goes back to the last commit and on with less. Raises Diverged before a step with a non-finite
-    loss or gradient, OutOfMemory where nothing is left to give up, Stopped or Interrupted after a signal (with a
-    checkpoint of the last step, where one was made).
+    Out of GPU memory, it goes back to the last checkpoint and continues with less. Raises Diverged before a step with a
+    non-finite loss or gradient, OutOfMemory where nothing is left to give up, Stopped or Interrupted after a signal
+    (with a checkpoint of the last step, where one was made).
     """
     began = time.monotonic()
     torch.use_deterministic_algorithms(job.config.deterministic and job.plan.device.value == "cuda")
@@ -49,41 +49,11 @@ def train(job: Job, backend: Backend, emit: Emit) -> Outcome:
     saver = Saver(job, emit)
     while True:
         with signals.deferred():
-            ended = attempt(job, backend, emit, saver)
+            ended = Loop(job, backend, emit, saver).run()
         if isinstance(ended, Outcome):
             backend.finish()
             return replace(ended, seconds=time.monotonic() - began)
         job = smaller(job, ended, saver, beginning, emit)
-
-
-def attempt(job: Job, backend: Backend, emit: Emit, saver: Saver) -> Outcome | Full:
-    """Train from where the job begins. Raises Stopped or Interrupted after a signal."""
-    loop = Loop(job, backend, emit, saver)
-    flow = loop.flow
-    try:
-        loop.begin()
-        if flow.ended is None:
-            loop.train()
-    except torch.OutOfMemoryError as error:
-        return Full(step=loop.step + 1, what=str(error).splitlines()[0])
-    except (StopNow, RuntimeError) as error:
-        if not isinstance(error, StopNow) and not signals.requested():
-            raise  # else it is a data worker that the signal ended, too
-        flow.stopped_by = signals.requested() or "another process of the run"
-        # Processes save together, and only a StopNow comes to all of them.
-        is_agreed = isinstance(error, StopNow) or job.world_size == 1
-        if is_agreed and loop.step > saver.last_step:
-            loop.commit()
-    finally:
-        loop.close()
-    if flow.stopped_by:
-        raise stopped(job, saver, flow.stopped_by)
-    return Outcome(
-        steps=loop.step,
-        ended=flow.ended or "last step",
-        seconds=0.0,
-        best_step=flow.best_step if job.config.checkpoints.keep_best else None,
-    )
 
 
 def stopped(job: Job, saver: Saver, by: str) -> LoradockError:
@@ -111,11 +81,43 @@ class Loop:
         self.reported_dtypes = False
         self.random_state = RandomState.now()
 
+    def run(self) -> Outcome | Full:
+        """Train from where the job begins. Raises Stopped or Interrupted after a signal."""
+        flow = self.flow
+        try:
+            self.begin()
+            if flow.ended is None:
+                self.start()
+                steps = iter(self.loader or ())
+                while not (flow.ended or flow.stopped_by) and (inputs := self.next_of(steps)) is not None:
+                    self.make_step(inputs)
+                    self.do_what_is_due()
+        except torch.OutOfMemoryError as error:
+            return Full(step=self.step + 1, what=str(error).splitlines()[0])
+        except (StopNow, RuntimeError) as error:
+            if not isinstance(error, StopNow) and not signals.requested():
+                raise  # else it is a data worker that the signal ended, too
+            flow.stopped_by = signals.requested() or "another rank of the run"
+            # Ranks save together, and only a StopNow comes to all of them.
+            is_agreed = isinstance(error, StopNow) or self.job.world_size == 1
+            if is_agreed and self.step > self.saver.last_step:
+                self.commit()
+        finally:
+            self.close()
+        if flow.stopped_by:
+            raise stopped(self.job, self.saver, flow.stopped_by)
+        return Outcome(
+            steps=self.step,
+            ended=flow.ended or "last step",
+            seconds=0.0,
+            best_step=flow.best_step if self.job.config.checkpoints.keep_best else None,
+        )
+
     def begin(self) -> None:
         """Make the backend ready, take up the job's checkpoint, and hold the evaluation that it still owes."""
         job, train = self.job, self.job.config.train
         self.pace = Pace(next(job.model.parameters()).device)
-        self.backend.begin(job, self.pace)
+        self.backend.begin(job, self.pace, self.emit)
         self.losses = torch.zeros((), device=self.backend.device)
         shape = {"total_steps": len(job.steps), "warmup": train.warmup, "kind": train.schedule}
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -135,25 +137,14 @@ class Loop:
         if self.flow.resume(checkpoint, has_best=self.saver.has_best(checkpoint)):
             self.evaluate()
 
-    def train(self) -> None:
-        """Make the steps that are left."""
+    def start(self) -> None:
+        """The steps that are left come next."""
         self.backend.start(self.step)
         self.loader = step_loader(self.job, self.backend.tensors)
         self.job.watchdog.beat("step")
         self.meter = Meter()
         gc.collect()
         gc.freeze()  # the model's hundred thousand objects are not looked through again
-        try:
-            steps = iter(self.loader)
-            while (inputs := self.next_of(steps)) is not None:
-                self.make_step(inputs)
-                self.random_state = RandomState.now()
-                self.emit(StepDone(step=self.step))
-                self.do_what_is_due()
-                if self.flow.ended or self.flow.stopped_by:
-                    return
-        finally:
-            gc.unfreeze()
 
     def next_of(self, steps: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
         """What the loader has for the next step, once it is there; None after the last."""
@@ -161,42 +152,34 @@ class Loop:
             return next(steps, None)
 
     def make_step(self, inputs: dict[str, Any]) -> None:
-        """One optimiser step: forward and backward of every micro-batch, then the update."""
-        backend = self.backend
-        with self.meter.spent(PASSES):
-            with self.pace.own():
-                loss = self.forward_backward(inputs)
-            with collectives.waiting(self.job.peers):
-                backend.reduce_gradients()
-                self.grad_norm = backend.clip()
-                scale = backend.scaler.get_scale() if backend.scaler else None
-                guards.check_step(loss, self.grad_norm, step=self.step + 1, scale=scale)
-            self.pace.settle()
-        with self.meter.spent(OPTIMIZER):
-            self.update()
-        self.meter.add(**inputs["counts"])
-        self.losses += loss
-        self.step += 1
-
-    def forward_backward(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """The gradients of one step; returns this rank's share of its loss, in nats.
+        """One optimiser step: forward and backward of every micro-batch, then the update.
 
         The loss of a step is divided by the supervised tokens of all its micro-batches on all ranks.
         """
-        batches = self.backend.micro_batches(inputs)
+        backend, total = self.backend, torch.zeros((), device=self.backend.device)
         scale = 1 / max(1, inputs["supervised_tokens"])
-        total = torch.zeros((), device=self.backend.device)
-        for index, batch in enumerate(batches):
-            self.poll()
-            at = MicroStep(step=self.step, index=index, count=len(batches))
-            total += self.backend.forward_backward(batch, scale=scale, at=at)
-        return total
-
-    def update(self) -> None:
-        """The optimiser's step and the schedule's."""
-        self.backend.update()
-        self.learning_rate = float(self.schedule.get_last_lr()[0])
-        self.schedule.step()
+        with self.meter.spent(PASSES):
+            with self.pace.own():
+                batches = backend.micro_batches(inputs)
+                for index, batch in enumerate(batches):
+                    self.poll()
+                    at = MicroStep(step=self.step, index=index, count=len(batches))
+                    total += backend.forward_backward(batch, scale=scale, at=at)
+            with collectives.waiting(self.job.peers):
+                backend.reduce_gradients()
+                self.grad_norm = backend.clip()
+                loss_scale = backend.scaler.get_scale() if backend.scaler else None
+                guards.check_step(total, self.grad_norm, step=self.step + 1, scale=loss_scale)
+            self.pace.settle()
+        with self.meter.spent(OPTIMIZER):
+            backend.update()
+            self.learning_rate = float(self.schedule.get_last_lr()[0])
+            self.schedule.step()
+        self.meter.add(**inputs["counts"])
+        self.losses += total
+        self.step += 1
+        self.random_state = RandomState.now()
+        self.emit(StepDone(step=self.step))
 
     def do_what_is_due(self) -> None:
         """Log, evaluate and save, as the step that ended asks for."""
@@ -241,7 +224,12 @@ class Loop:
         inputs = self.evaluation_inputs()
         with self.backend.evaluating():
             result = evaluate(
-                self.job.model, inputs, self.backend.loss_sum, step=self.step, poll=self.poll_together
+                self.job.objective,
+                self.job.model,
+                inputs,
+                self.backend.loss_sum,
+                step=self.step,
+                poll=self.poll_together,
             )
         self.meter.pause(result.seconds)
         if not math.isfinite(result.loss):
@@ -250,7 +238,7 @@ class Loop:
         return self.flow.judge(self.step, result.loss)
 
     def evaluation_inputs(self) -> Iterator[tuple[Any, int]]:
-        """The validation part of this process, and how many supervised tokens each batch holds."""
+        """The validation part of this rank, and how many supervised tokens each batch holds."""
         for batch in self.job.evaluation or ():
             tensors, _ = self.backend.tensors(batch)
             yield tensors, batch.supervised_tokens
@@ -263,19 +251,20 @@ class Loop:
         self.meter.pause(time.monotonic() - began)
 
     def poll(self) -> None:
-        """A sign of life; and the end, where a signal came. Processes that train together end between steps."""
+        """A sign of life; and the end, where a signal came. Ranks that train together end between steps."""
         self.job.watchdog.beat()
         if self.job.world_size == 1 and signals.requested():
             raise StopNow
 
     def poll_together(self) -> None:
-        """The same in evaluation, where all processes take the same turns."""
+        """The same in evaluation, where all ranks take the same turns."""
         self.job.watchdog.beat()
         if collectives.any_of(bool(signals.requested())):
             raise StopNow
 
     def close(self) -> None:
         """End the data workers, and leave the model as it was."""
+        gc.unfreeze()
         self.backend.end()
         if self.loader is not None:
             self.loader.close()

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import torch
 
 from loradock.distributed import collectives
-from loradock.training.job import Job, StepResult
+from loradock.training.events import StepResult
+from loradock.training.job import Job
 
 DATA, PASSES, OPTIMIZER, LOGGING = "data", "passes", "optimizer", "logging"
 """Phases of a step: waiting for its data; forward and backward; the update; writing a metric line."""

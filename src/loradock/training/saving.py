@@ -1,4 +1,4 @@
-"""Saving and continuing, for every engine: what is committed, by whom, and where a run goes on."""
+"""Saving and continuing, for every backend: what is committed, by whom, and where a run goes on."""
 
 from __future__ import annotations
 
@@ -16,12 +16,8 @@ from loradock.training.checkpoint import state
 from loradock.training.checkpoint.manifest import DamagedCheckpoint, read_manifest
 from loradock.training.checkpoint.state import RandomState, Stateful
 from loradock.training.checkpoint.store import Checkpoint, visible
-from loradock.training.job import (
-    Doing,
-    Emit,
-    Job,
-    Saved,
-)
+from loradock.training.events import Doing, Emit, Saved
+from loradock.training.job import Job
 from loradock.training.run_dir import disk_space
 
 

@@ -1,27 +1,27 @@
-"""What happens in training is told to all who want to know: the record, the status, the trackers and the person."""
+"""Passes each event of training on: to the record, the status, the trackers, the monitor and the screen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any
 
 from loradock import termination_log
-from loradock.plan.plan import Plan
-from loradock.training.job import (
+from loradock.training.context import RunContext
+from loradock.training.events import (
     Decided,
     Doing,
     Dtypes,
     Emit,
     EvalResult,
     Event,
-    Job,
     Saved,
     Shrunk,
     StepDone,
     StepResult,
 )
+from loradock.training.job import Job
 from loradock.training.observers.monitoring.alerts import PACK, UNPADDED, Alert
 from loradock.training.observers.monitoring.monitor import Monitor, sampler_of
 from loradock.training.observers.trackers import open_all
@@ -32,29 +32,10 @@ NOT_TRACKED = ("step", "phases", "rank_seconds")
 """Of a metric line: what is no number to draw."""
 
 
-class View(Protocol):
-    """What a person watches. Every method is called on rank 0 only."""
-
-    def note(self, text: str) -> None:
-        """One line of text."""
-
-    def stage(self, text: str) -> None:
-        """A stage begins."""
-
-    def prepared_rows(self, rows: int, tokens: int) -> None:
-        """Rows and tokens prepared so far."""
-
-    def plan(self, plan: Plan) -> None:
-        """The plan was made."""
-
-    def event(self, event: Event) -> None:
-        """Something happened in training."""
-
-
 @contextmanager
-def told(job: Job, *, record: RunRecord, status: Status, view: View) -> Iterator[Emit]:
+def told(job: Job, context: RunContext) -> Iterator[Emit]:
     """A function that passes each event on; the trackers are open while it is."""
-    config = job.config
+    config, record, view = job.config, context.record, context.view
     opened = open_all(
         config.logging.trackers if record.is_writing else (),
         directory=job.directory,
@@ -64,10 +45,11 @@ def told(job: Job, *, record: RunRecord, status: Status, view: View) -> Iterator
     )
 
     def emit(event: Event) -> None:
-        keep(event, record=record, status=status)
+        keep(event, record=record, status=context.status)
         if isinstance(event, (StepResult, EvalResult)):
             kind = "train" if isinstance(event, StepResult) else "eval"
-            values = {f"{kind}/{name}": value for name, value in asdict(event).items() if name not in NOT_TRACKED}
+            line = event.line() if isinstance(event, EvalResult) else asdict(event)
+            values = {f"{kind}/{name}": value for name, value in line.items() if name not in NOT_TRACKED}
             for tracker in opened:
                 tracker.log(values, step=event.step)
         view.event(event)
@@ -76,7 +58,7 @@ def told(job: Job, *, record: RunRecord, status: Status, view: View) -> Iterator
 
     state = "failed"
     try:
-        with monitored(job, record=record, view=view) as watching:
+        with monitored(job, context) as watching:
             yield emit
         state = "finished"
     finally:
@@ -85,8 +67,9 @@ def told(job: Job, *, record: RunRecord, status: Status, view: View) -> Iterator
 
 
 @contextmanager
-def monitored(job: Job, *, record: RunRecord, view: View) -> Iterator[Monitor | None]:
-    """Samples of card and host while training, and alerts told once each; by rank 0 alone, and not where it is off."""
+def monitored(job: Job, context: RunContext) -> Iterator[Monitor | None]:
+    """Samples of GPU and host while training, and alerts, each once; by rank 0 alone, and not where it is off."""
+    record, view = context.record, context.view
     every_seconds = job.config.logging.monitor_seconds
     if not every_seconds or not record.is_writing:
         yield None
@@ -113,7 +96,7 @@ def monitored(job: Job, *, record: RunRecord, view: View) -> Iterator[Monitor | 
 
 
 def remedy_for_padding(*, engine: str, is_packed: bool) -> str:
-    """What of it is not on already; the fast engine pads nothing but packs, on a card, to even shapes."""
+    """What of it is not on already; the fast backend pads nothing but packs, on a GPU, to even shapes."""
     if engine == "fast":
         return "a larger train.micro_batch: packs are filled up to even shapes"
     return UNPADDED if is_packed else PACK
@@ -128,7 +111,7 @@ def keep(event: Event, *, record: RunRecord, status: Status) -> None:
             record.metric("train", asdict(event))
             status.put(loss=event.loss)
         case EvalResult():
-            record.metric("eval", asdict(event))
+            record.metric("eval", event.line())
         case Doing():
             status.put(state=event.what, step=event.step, now=True)
         case Saved():

@@ -15,8 +15,9 @@ from loradock.plan import planner
 from loradock.plan.audit.prediction import has_rates, tokens_per_second
 from loradock.plan.plan import Plan
 from loradock.plan.planner import context_of
-from loradock.training.job import Event, Shrunk, StepResult
-from loradock.training.run import execute
+from loradock.training.context import opened
+from loradock.training.events import Event, Shrunk, StepResult
+from loradock.training.run import run
 
 LOCAL_TRACKERS = ("tensorboard",)
 """Others would be told of every trial."""
@@ -111,7 +112,7 @@ def measure(loaded: Loaded, *, facts: Facts, directory: Path, task: Task) -> Mea
 def run_to(watch: Watch, loaded: Loaded, *, facts: Facts, directory: Path) -> Plan:
     """Run until the watch has enough; the last plan that was made."""
     try:
-        execute(loaded, facts=facts, directory=directory, view=watch)
+        run(opened(loaded, facts=facts, directory=directory, view=watch))
     except LoradockError as error:
         if not isinstance(error.__cause__, Enough):
             raise

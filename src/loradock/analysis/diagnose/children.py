@@ -39,7 +39,7 @@ HARMLESS = (
     "transformers",
     "datasets",
     "accelerate",
-    "loradock.training.stages",
+    "loradock.training.preparation",
     "loradock.analysis.diagnose.attempt",
 )
 ASKING_THE_CARD = (

@@ -31,9 +31,9 @@ from loradock.plan import planner
 from loradock.plan.context import CPU_TOKENS
 from loradock.plan.memory.widths import widths
 from loradock.plan.plan import Plan
-from loradock.training import run
+from loradock.training.context import View, opened
+from loradock.training.run import Result, run
 from loradock.training.run_dir.record import metrics
-from loradock.training.stages import Result
 from loradock.training.telling import View
 
 TRACE, FLAME, FLAME_DEVICE = "trace.json.gz", "flame.txt", "flame-device.txt"
@@ -67,13 +67,14 @@ def profile(loaded: Loaded, *, facts: Facts, output: Path, window: Window, view:
     recorder = Recorder(window, view=view)
     with tempfile.TemporaryDirectory(dir=output, prefix=".run-") as folder:
         try:
-            result = run.execute(
+            around = opened(
                 shortened(loaded, window),
                 facts=facts,
                 directory=Path(folder),
                 view=recorder,
                 env_check={"skipped": "loradock profile"},
             )
+            result = run(around)
         except Stopped as stopped:
             raise Interrupted(f"{signals.requested() or 'a signal'} stopped the profile; nothing is kept") from stopped
         finally:

@@ -89,7 +89,8 @@ def metric_line(result: StepResult, total_steps: int) -> str:
 
 def evaluation_line(result: EvalResult) -> str:
     """An evaluation line."""
-    return f"step {result.step}  evaluation loss {result.loss:.4f}  perplexity {result.perplexity:.3f}"
+    metrics = "".join(f"  {name} {value:.3f}" for name, value in result.metrics.items())
+    return f"step {result.step}  evaluation loss {result.loss:.4f}{metrics}"
 
 
 def shrunk_line(event: Shrunk) -> str:

@@ -1,20 +1,20 @@
-"""The table of engines. To add one: a module with a class that is an `engine.base.Engine`, and its line here."""
+"""The table of backends. To add one: a module with a `base.Backend`, its line here, and its name in `config.schema`."""
 
 from __future__ import annotations
 
-from loradock.training.job import Engine
+import importlib
+
+from loradock.training.backends.base import Backend
+
+BACKENDS = {
+    "fast": ("fast.backend", "FastBackend"),
+    "peft": ("peft.backend", "PeftBackend"),
+    "fsdp": ("fsdp.backend", "FsdpBackend"),
+    "zero": ("zero.backend", "ZeroBackend"),
+}
 
 
-def engine_named(name: str) -> Engine:
-    """The engine that the plan decided on: its libraries are imported here, not before."""
-    if name == "fast":
-        from loradock.training.backends.fast.engine import FastEngine
-
-        return FastEngine()
-    if name == "sharded":
-        from loradock.training.backends.fsdp import ShardedEngine
-
-        return ShardedEngine()
-    from loradock.training.backends.trl import TrlEngine
-
-    return TrlEngine()
+def backend_named(name: str) -> type[Backend]:
+    """The backend that the plan decided on: its libraries are imported here, not before."""
+    module, kind = BACKENDS[name]
+    return getattr(importlib.import_module(f"{__name__}.{module}"), kind)

@@ -38,15 +38,15 @@ class MicroStep:
 
 
 class Backend(ABC):
-    """A job's backend. `optimizer`, `scaler` (a torch.amp.GradScaler, or None) and `device` are there from `begin` on."""
+    """A job's backend. From `begin` on it has its device, optimiser and scaler (torch.amp.GradScaler, None where none)."""
 
     device: torch.device
     optimizer: Any
     scaler: Any = None
+    emit: Emit
 
-    def __init__(self, job: Job, emit: Emit) -> None:
+    def __init__(self, job: Job) -> None:
         self.job = job
-        self.emit = emit
 
     def prepare(self) -> tuple[str, ...]:
         """Look at the real model before anything is trained, by itself on each rank; what to tell of it.
@@ -56,10 +56,11 @@ class Backend(ABC):
         return ()
 
     @abstractmethod
-    def begin(self, job: Job, pace: Pace) -> None:
+    def begin(self, job: Job, pace: Pace, emit: Emit) -> None:
         """An attempt begins: the optimiser is new, and the adapter as `job.model` has it.
 
-        `job` differs from an earlier attempt's in what was given up for memory. `pace` is told where ranks wait.
+        `job` differs from an earlier attempt's in what was given up for memory. `pace` is told where ranks wait, `emit`
+        what was decided.
         """
 
     def start(self, step: int) -> None:

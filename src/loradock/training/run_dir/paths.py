@@ -11,6 +11,7 @@ from loradock.errors import NotWritable, UsageError, storage_error
 RECORD = "run.json"
 STATUS = "status.json"
 CHECKPOINTS = "checkpoints"
+ADAPTER = "adapter"
 
 
 def numbered(parent: Path, name: str) -> Path:

@@ -39,8 +39,8 @@ class FastBackend(Backend):
 
     model: FastModel
 
-    def __init__(self, job: Job, emit: Emit) -> None:
-        super().__init__(job, emit)
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
         self.found: tuple[Decision[Any], ...] = ()
 
     def prepare(self) -> tuple[str, ...]:
@@ -48,13 +48,13 @@ class FastBackend(Backend):
         self.model, self.found = made_ready(self.job)
         return ()
 
-    def begin(self, job: Job, pace: Pace) -> None:
+    def begin(self, job: Job, pace: Pace, emit: Emit) -> None:
         """The adapter from rank 0, in one buffer, and its optimiser."""
         if not self.found:
             self.prepare()
         if self.job is job:
-            self.emit(Decided(decisions=self.found))
-        self.job, model = job, self.model
+            emit(Decided(decisions=self.found))
+        self.job, self.emit, model = job, emit, self.model
         if job.world_size > 1:
             torch.distributed.broadcast(model.adapters.values, src=0)
         model.adapters.refresh()
@@ -67,7 +67,7 @@ class FastBackend(Backend):
         self.tensors_of = partial(flat_inputs, **filled_up(job))
         has_dropout = any(group.dropout for layer in model.layers for group in layer.groups())
         self.dropout_seed = train.seed if has_dropout else None
-        self.graphs = graphs_of(model, self.emit) if job.plan.cuda_graphs.value else None
+        self.graphs = graphs_of(model, emit) if job.plan.cuda_graphs.value else None
         self.grown = 1.0
 
     def restore(self, checkpoint: Checkpoint) -> None:

@@ -1,11 +1,5 @@
-"""The sharded engine: FSDP2 in a loop of our own, for a model that does not fit one card.
+"""The fsdp backend: FSDP2 for a model that does not fit one GPU.
 
-`engine.py` is the way in; `sharding.py` cuts the model up and proves it; `adapters.py` puts the adapter together for a
-checkpoint; `optimizer.py` updates this process's part; `trainer.py` is the loop.
+`backend.py` is the way in; `sharding.py` shards the model and proves it; `adapters.py` gathers the adapter for a
+checkpoint; `optimizer.py` updates this rank's part.
 """
-
-from __future__ import annotations
-
-from loradock.training.backends.fsdp.engine import ShardedEngine
-
-__all__ = ["ShardedEngine"]

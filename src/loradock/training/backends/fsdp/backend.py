@@ -1,97 +1,87 @@
-"""The loop of the sharded engine.
+"""The fsdp backend: autograd over a model that FSDP2 has sharded, the adapter's moments sharded alike.
 
-All processes make the same number of passes in the same order, since each pass gathers weights from all of them: one
-that has fewer micro-batches in a step than another runs idle ones, of which nothing is learned.
+All ranks run the same number of passes in the same order, since each pass gathers weights from all of them: one that
+has fewer micro-batches in a step than another runs idle ones, of which nothing is learned.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 
-from loradock.data.collate import IGNORED
 from loradock.distributed import collectives
-from loradock.model import dtypes
+from loradock.distributed.stragglers import Pace
 from loradock.model.adapters import trainable
-from loradock.training.backends.fsdp.adapters import as_one
+from loradock.plan.plan import Decision
+from loradock.training.backends.autograd import AutogradBackend, as_many_everywhere, checked_packing, seed
+from loradock.training.backends.base import MicroStep
+from loradock.training.backends.fsdp import adapters
 from loradock.training.backends.fsdp.optimizer import Kept, ShardedAdamW
-from loradock.training.backends.fsdp.sharding import device_of, watch_exchanges
-from loradock.training.backends.trl.inputs import model_inputs
-from loradock.training.job import Emit, Job
-from loradock.training.loop import Loop
-from loradock.training.saving import Saver
+from loradock.training.backends.fsdp.sharding import device_of, shard, watch_exchanges
+from loradock.training.checkpoint import state
+from loradock.training.checkpoint.state import Stateful
+from loradock.training.checkpoint.store import Checkpoint
+from loradock.training.events import Decided, Emit
+from loradock.training.job import Job
 
 
-class ShardedTrainer(Loop):
-    """One attempt at a job by the sharded engine. The checkpoint's adapter was taken up before the model was cut."""
+class FsdpBackend(AutogradBackend):
+    """Shards the model when training begins. There is one attempt: ranks cannot go back on their own."""
 
-    def __init__(self, job: Job, emit: Emit, saver: Saver) -> None:
+    optimizer: ShardedAdamW
+
+    def begin(self, job: Job, pace: Pace, emit: Emit) -> None:
+        """Shard the model, its adapter as rank 0 or the checkpoint has it, and prove that it is sharded.
+
+        Raises EnvironmentUnfit where it is not, ModelError where packed documents see one another.
+        """
+        self.pace, self.emit = pace, emit
+        if job.resume:
+            state.restore_adapter(job.model, job.resume)
+        adapters.broadcast(job.model)
+        self.put_in()
+        share = shard(job.model, cpu_offload=job.plan.cpu_offload.value)
+        found: list[Decision[Any]] = [Decision(name="share of the model", value=share.part, why=str(share))]
+        emit(Decided(decisions=(*found, *checked_packing(job, job.model))))
         train = job.config.train
-        self.model = job.model
-        super().__init__(
-            job,
-            emit,
-            saver,
-            device=device_of(job.model),
-            optimizer=ShardedAdamW(
-                trainable(job.model), learning_rate=train.learning_rate, weight_decay=train.weight_decay
-            ),
-            as_tensors=model_inputs(job),
+        self.device = device_of(job.model)
+        self.is_on_gpu = self.device.type == "cuda"
+        self.optimizer = ShardedAdamW(
+            trainable(job.model), learning_rate=train.learning_rate, weight_decay=train.weight_decay
         )
-
-        self.is_on_card = self.device.type == "cuda"
-        watch_exchanges(self.model, self.exchanging)
+        watch_exchanges(job.model, self.exchanging)
+        job.model.train()
+        seed(job)
 
     @contextmanager
     def exchanging(self) -> Iterator[None]:
-        """Inside, this process waits for all others. On a card its host goes on, and stops anywhere in the passes."""
-        with self.pace.waiting(), nullcontext() if self.is_on_card else collectives.waiting(self.job.peers):
+        """Inside, this rank waits for all others. With a GPU its host goes on, and stops anywhere in the passes."""
+        with self.pace.waiting(), nullcontext() if self.is_on_gpu else collectives.waiting(self.job.peers):
             yield
 
-    def begin(self) -> None:
-        """Dropout is on."""
-        self.model.train()
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """The optimiser and the random state: the adapter was restored before the model was sharded."""
+        state.restore(checkpoint, self.parts(), rank=self.job.rank)
 
-    def gradients(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """Those of one step into the parts; see `Loop.gradients`."""
-        with collectives.waiting(self.job.peers) if self.is_on_card else nullcontext():
-            return self.passes(inputs)
-
-    def passes(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """Forward and backward of every micro-batch. FSDP averages gradients over the processes, hence the factor."""
-        scale = 1 / max(1, inputs["supervised_tokens"])
-        total = torch.zeros((), device=self.device)
+    def micro_batches(self, inputs: dict[str, Any]) -> Sequence[Any]:
+        """As many on every rank."""
         with self.exchanging():
-            batches = in_step(inputs["micro_batches"])
-        added = sum(each["input_ids"].numel() for each in batches[len(inputs["micro_batches"]) :])
-        inputs["counts"]["slots"] += added
-        inputs["counts"]["idle"] += added
-        for tensors in batches:
-            self.poll()
-            loss = self.loss_sum(tensors) * scale
-            (loss * self.job.world_size).backward()
-            total += loss.detach()
-        return total
+            return as_many_everywhere(inputs, self.job.objective)
 
-    def loss_sum(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Summed negative log-likelihood of the supervised tokens of one micro-batch, in nats."""
-        on_device = {key: value.to(self.device, non_blocking=True) for key, value in batch.items()}
-        with self.autocast():
-            return -self.model(**on_device, use_cache=False, fused_lm_head=True).log_probs.sum()
+    def forward_backward(self, batch: dict[str, torch.Tensor], *, scale: float, at: MicroStep) -> torch.Tensor:
+        """Forward and backward, in which the ranks meet."""
+        with collectives.waiting(self.job.peers) if self.is_on_gpu else nullcontext():
+            return super().forward_backward(batch, scale=scale, at=at)
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Products in the compute dtype; each adapter is used once a pass, so that no cast copy of it is kept."""
-        dtype = getattr(torch, self.job.plan.compute_dtype.value)
-        if dtype == torch.float32:
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=dtype, cache_enabled=False)
+    def backward(self, loss: torch.Tensor, *, at: MicroStep) -> None:
+        """FSDP averages gradients over the ranks, and a step's gradient is their sum."""
+        (loss * self.job.world_size).backward()
 
-    def sum_up(self) -> None:
-        """Each backward has summed up its own."""
+    def reduce_gradients(self) -> None:
+        """Each backward pass has reduced its own."""
 
     def clip(self) -> torch.Tensor:
         """The norm of the whole gradient, which is cut to the largest allowed."""
@@ -99,31 +89,18 @@ class ShardedTrainer(Loop):
         self.optimizer.clip(norm, most=self.job.config.train.max_grad_norm)
         return norm
 
-    def apply(self) -> None:
-        """The optimiser's step on the parts."""
+    def update(self) -> None:
+        """The optimiser's step on this rank's part."""
         self.optimizer.step()
         self.optimizer.forget_gradients()
 
-    def dtypes(self) -> dict[str, str]:
-        """Those that really came out."""
-        with self.autocast():
-            return dtypes.parts(self.model, self.optimizer)
-
-    def commit(self) -> None:
-        """Save the last step that was completed: the adapter as one, and its whole moments."""
-        began = time.monotonic()
+    @contextmanager
+    def saved_parts(self) -> Iterator[Stateful]:
+        """The adapter and its moments, whole on rank 0."""
         parts = {**self.parts(), "optimizer": Kept(self.optimizer.whole_state())}
-        with as_one(self.model):
-            self.saver.save(self.flow.progress(self.step), parts, random_state=self.random_state)
-        self.meter.pause(time.monotonic() - began)
+        with adapters.as_one(self.job.model):
+            yield parts
 
-    def let_go(self) -> None:
-        """Processes that train together cannot go back on their own: there is no other attempt."""
-
-
-def in_step(micro_batches: list[dict[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
-    """The micro-batches of this process, and as many idle ones as the process with the most has more."""
-    most = int(max(collectives.all_of(len(micro_batches))))
-    last = micro_batches[-1]
-    idle = {**last, "labels": torch.full_like(last["labels"], IGNORED)}
-    return micro_batches + [idle] * (most - len(micro_batches))
+    def finish(self) -> None:
+        """Whole adapter weights on every rank."""
+        adapters.join(self.job.model, everywhere=True)

@@ -23,9 +23,9 @@ from torch._dynamo.utils import counters, get_compilation_metrics
 from torch._inductor import list_mode_options
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from loradock.plan.context import Decision
+from loradock.plan.plan import Decision
 from loradock.plan.knobs.compile import OFF
-from loradock.training.job import Decided, Emit
+from loradock.training.events import Decided, Emit
 
 TORCH_MODES = {
     "default": "default",
@@ -34,7 +34,8 @@ TORCH_MODES = {
 }
 """Ours -> torch's. Tuning goes without CUDA graphs, which every new length of a micro-batch would record again."""
 
-Backend = str | Callable[..., Any]
+Compiler = str | Callable[..., Any]
+"""What torch.compile hands graphs to."""
 
 
 class CompiledLayers:
@@ -44,18 +45,18 @@ class CompiledLayers:
     the reason is emitted, and the call goes on: nothing has been computed or drawn by then.
     """
 
-    def __init__(self, model: Any, *, mode: str, emit: Emit, backend: Backend = "inductor") -> None:
-        """`mode`: a value of `train.compile`; `backend`: what torch.compile hands graphs to."""
+    def __init__(self, model: Any, *, mode: str, emit: Emit, backend: Compiler = "inductor") -> None:
+        """`mode`: a value of `train.compile`."""
         self.emit = emit
         self.layers: list[Any] = []
         self.config = ExitStack()
-        self.told: Decision | None = None
+        self.told: Decision[Any] | None = None
         self.before = Count.now()
         if mode != OFF:
             self.layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
             self.compile(mode, backend)
 
-    def compile(self, mode: str, backend: Backend) -> None:
+    def compile(self, mode: str, backend: Compiler) -> None:
         """Put the compiled forwards in."""
         if not self.layers:
             self.tell(Decision(name="compile", value=OFF, why="the model has no layers of the kind that is compiled"))
@@ -91,7 +92,7 @@ class CompiledLayers:
         if self.layers:
             self.tell(Count.now().since(self.before, layers=len(self.layers)))
 
-    def tell(self, decision: Decision) -> None:
+    def tell(self, decision: Decision[Any]) -> None:
         """Emit a decision once."""
         if decision != self.told:
             self.told = decision
@@ -119,7 +120,7 @@ class Count:
         graphs = counters["stats"]["unique_graphs"]
         return cls(graphs=graphs, breaks=Counter(counters["graph_break"]), micros=time.time_ns() // 1000)
 
-    def since(self, before: Count, *, layers: int) -> Decision:
+    def since(self, before: Count, *, layers: int) -> Decision[Any]:
         """What came in between, as a decision whose reason holds the last graph break and the last recompile."""
         breaks = self.breaks - before.breaks
         made = [each for each in get_compilation_metrics() if (each.start_time_us or 0) >= before.micros]

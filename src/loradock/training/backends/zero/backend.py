@@ -1,124 +1,136 @@
-"""The TRL engine's trainer with DeepSpeed's engine in the place of DDP: what it does otherwise, and nothing else."""
+"""The zero backend: autograd through DeepSpeed's engine, which shards gradients and moments, under ZeRO-3 the weights."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
+from loradock.distributed.stragglers import Pace
 from loradock.model.adapters import trainable
-from loradock.plan.context import Decision
-from loradock.training import packing_check
-from loradock.training.backends.trl import zero, zero_weights
-from loradock.training.backends.trl.trainer import StepTrainer
+from loradock.plan.plan import Decision
+from loradock.training.backends.autograd import (
+    AutogradBackend,
+    as_many_everywhere,
+    broadcast_adapter,
+    checked_packing,
+    decay_groups,
+    seed,
+)
+from loradock.training.backends.base import MicroStep
+from loradock.training.backends.zero import sharding, weights
+from loradock.training.checkpoint import state
 from loradock.training.checkpoint.state import Stateful
-from loradock.training.job import Decided
+from loradock.training.checkpoint.store import Checkpoint
+from loradock.training.events import Decided, Emit
+from loradock.training.job import Job
 
 
-class NothingLeft(Exception):
-    """The evaluation that a checkpoint owed has ended the run."""
+class ZeroBackend(AutogradBackend):
+    """Hands the model to DeepSpeed when training begins. There is one attempt: ranks cannot go back on their own.
 
+    `settings` is DeepSpeed's configuration; making it raises where the run cannot be as it was asked for.
+    """
 
-class ZeroTrainer(StepTrainer):
-    """A StepTrainer under ZeRO. Raises EnvironmentUnfit where the model does not come out sharded."""
+    engine: Any = None
 
-    groups: list[list[Any]] | None = None
-    zero: zero.ZeroOptimizer | None = None
-    owes_evaluation = False
-    had_ended: str | None = None
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.stage = sharding.stage_of(job.plan)
+        self.settings = sharding.settings(job)
+        self.cuts_weights = self.stage == sharding.STAGES["zero3"]
 
     @property
     def computing(self) -> Any:
-        """DeepSpeed's engine, once it is there: autocast is its own."""
-        return self.model_wrapped
+        """DeepSpeed's engine: it gathers what a forward pass needs."""
+        return self.engine
 
-    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """Also note which parameters each group has: DeepSpeed puts its own vectors in their place."""
-        optimizer = super().create_optimizer(*args, **kwargs)
-        if self.groups is None:
-            self.groups = [list(group["params"]) for group in optimizer.param_groups]
-        return optimizer
-
-    @property
-    def cuts_weights(self) -> bool:
-        """True under ZeRO-3."""
-        return zero.stage_of(self.job.plan) == zero.STAGES["zero3"]
-
-    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        """ZeRO-3 first: its weights are not there before they are cut."""
+    def prepare(self) -> tuple[str, ...]:
+        """That packed documents do not see one another; later, where the weights are not there yet."""
         if self.cuts_weights:
-            zero.check_asked(self.accelerator, stage=zero.STAGES["zero3"])
-            zero_weights.cut(self.job.model, self.args.deepspeed, device=self.args.device)
-        return super()._prepare_for_training(*args, **kwargs)
+            return ()
+        return tuple(f"packing: {found.why}" for found in checked_packing(self.job, self.job.model))
 
-    def after_preparing(self) -> None:
-        """Prove that the model is sharded, and say how; then what waits for its weights."""
-        share = zero.verified(self.model_wrapped, stage=zero.stage_of(self.job.plan))
-        self.zero = zero.ZeroOptimizer(self.model_wrapped, self.groups or [])
-        found = [Decision(name="share of the model", value=asdict(share), why=str(share))]
+    def begin(self, job: Job, pace: Pace, emit: Emit) -> None:
+        """Hand over the model, its adapter as rank 0 or the checkpoint has it, and prove that it is sharded.
+
+        Raises EnvironmentUnfit where it is not, ModelError where packed documents see one another.
+        """
+        self.pace, self.emit = pace, emit
+        self.device = torch.device("cuda", torch.cuda.current_device()) if job.plan.device.value == "cuda" else CPU
+        if job.resume:
+            state.restore_adapter(job.model, job.resume)
+        broadcast_adapter(job)
+        self.put_in()
+        train = job.config.train
         if self.cuts_weights:
-            zero_weights.check_packed(self.job.model, mode="zero3")
-            found += self.packing_check()
-        self.emit(Decided(decisions=tuple(found)))
-        if self.owes_evaluation:
-            self.owes_evaluation = False
-            super().hold_owed_evaluation()
-            self.flow.ended = self.flow.ended or self.had_ended
-            if self.flow.ended:
-                raise NothingLeft
+            self.zero3 = weights.make_known(self.settings)
+            weights.cut(job.model, self.settings, device=self.device)
+        groups = decay_groups(job.model, train.weight_decay)
+        made = torch.optim.AdamW(groups, lr=train.learning_rate, fused=job.plan.optimizer.value == "adamw_fused")
+        parameters = [list(group["params"]) for group in made.param_groups]  # before DeepSpeed puts its own there
+        self.engine = sharding.started(job.model, made, self.settings)
+        share = sharding.verified(self.engine, stage=self.stage)
+        self.whole = sharding.ZeroOptimizer(self.engine, parameters)
+        self.optimizer = self.engine.optimizer.optimizer
+        found: list[Decision[Any]] = [Decision(name="share of the model", value=asdict(share), why=str(share))]
+        if self.cuts_weights:
+            weights.check_packed(job.model, mode="zero3")
+            found += checked_packing(job, self.engine)
+        emit(Decided(decisions=tuple(found)))
+        job.model.train()
+        seed(job)
 
-    def packing_check(self) -> list[Decision]:
-        """That packed documents do not see one another, where the plan packs."""
-        if not self.job.plan.packing.value:
-            return []
-        change = packing_check.of_job(replace(self.job, model=self.computing))
-        why = f"documents do not see one another: logits move by {change:.1e} of the largest"
-        return [Decision(name="packing check", value="passed", why=why)]
-
-    def hold_owed_evaluation(self) -> None:
-        """Later, also after the last step: the model computes once DeepSpeed's engine is there."""
-        self.owes_evaluation = True
-        self.had_ended, self.flow.ended = self.flow.ended, None
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """The optimiser and the random state: the adapter was restored before DeepSpeed copied it."""
+        state.restore(checkpoint, self.parts(), rank=self.job.rank)
 
     def parts(self) -> Stateful:
         """The optimiser as one that gives and takes a whole state."""
-        return {"optimizer": self.zero, "scaler": None}
+        return {"optimizer": self.whole, "scaler": None}
 
-    def commit(self) -> None:
-        """Save the last step that was completed: every process gathers, rank 0 writes."""
-        parts = {**self.parts(), "optimizer": self.zero.gathered() if self.zero else None}
-        with zero_weights.whole(trainable(self.job.model)):
-            seconds = self.saver.save(self.flow.progress(self.step), parts, random_state=self.random_state)
-        self.meter.pause(seconds)
+    @contextmanager
+    def saved_parts(self) -> Iterator[Stateful]:
+        """The adapter and its moments, whole on rank 0."""
+        parts = {**self.parts(), "optimizer": self.whole.gathered()}
+        with weights.whole(trainable(self.job.model)):
+            yield parts
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Also leave the adapter whole."""
-        trained = None
-        with suppress(NothingLeft):
-            trained = super().train(*args, **kwargs)
-        zero_weights.keep_whole(trainable(self.job.model))
-        return trained
+    def micro_batches(self, inputs: dict[str, Any]) -> Sequence[Any]:
+        """As many on every rank: each pass meets the others'."""
+        return as_many_everywhere(inputs, self.job.objective)
 
-    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """As without ZeRO, with as many passes on every process: each pass meets the others'."""
-        batches = zero.as_many_everywhere(inputs["micro_batches"])
-        return super().training_step(model, {**inputs, "micro_batches": batches}, num_items_in_batch)
+    def forward_backward(self, batch: dict[str, torch.Tensor], *, scale: float, at: MicroStep) -> torch.Tensor:
+        """ZeRO reduces the gradients of each micro-batch, and is told with which one a step ends."""
+        self.engine.set_gradient_accumulation_boundary(at.is_last)
+        return super().forward_backward(batch, scale=scale, at=at)
 
-    def passes_seconds(self) -> float | None:
-        """Not known under ZeRO-3: its processes wait for one another in the forward passes, too."""
-        return None if self.cuts_weights else super().passes_seconds()
+    def backward(self, loss: torch.Tensor, *, at: MicroStep) -> None:
+        """The engine's own, in which ranks wait; it averages over them, and a step's gradient is their sum."""
+        with self.pace.waiting():
+            self.engine.backward(loss * self.job.world_size)
 
-    def accumulating(self, model: Any, *, is_last: bool) -> AbstractContextManager[Any]:
-        """ZeRO cuts up the gradients of each micro-batch, and is told with which one a step ends."""
-        model.set_gradient_accumulation_boundary(is_last)
-        return nullcontext()
+    def reduce_gradients(self) -> None:
+        """Each backward pass has reduced its own."""
 
-    def backward(self, model: Any, loss: torch.Tensor) -> None:
-        """The engine's own backward; accelerate's would make a step with each micro-batch."""
-        model.backward(loss)
+    def clip(self) -> torch.Tensor:
+        """DeepSpeed's step clips and updates at once; it leaves out a step whose norm is not finite, and tells it."""
+        self.engine.step()
+        return torch.as_tensor(self.engine.get_global_grad_norm(), dtype=torch.float32)
 
-    def end_passes(self, model: Any) -> None:
-        """The step, which DeepSpeed leaves out where the norm of the gradient is not finite; then the norm is inf."""
-        model.step()
+    def update(self) -> None:
+        """`clip` has made the step."""
+
+    def passes_seconds(self, pace: Pace) -> float | None:
+        """Not known under ZeRO-3: its ranks wait for one another in the forward passes, too."""
+        return None if self.cuts_weights else super().passes_seconds(pace)
+
+    def finish(self) -> None:
+        """Whole adapter weights on every rank."""
+        weights.keep_whole(trainable(self.job.model))
+
+
+CPU = torch.device("cpu")

@@ -1,8 +1,8 @@
-"""DeepSpeed's ZeRO beneath the TRL engine: proof that it shards, its step, and its state as whole as any engine's.
+"""DeepSpeed's ZeRO: its settings and start, proof that it shards, and its state as whole as any backend's.
 
 ZeRO-2 cuts gradients and optimiser state over the processes, ZeRO-3 the weights as well (Rajbhandari et al. 2020).
-Checkpoints hold the adapter and its moments whole, so that a run goes on in another mode, or on another number of
-processes. Only DeepSpeed's own engine counts: transformers and accelerate fall back to DDP without a word.
+Checkpoints hold the adapter and its moments whole, so that a run continues in another mode, or on another number of
+ranks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 import torch
 import torch.distributed
 
-from loradock.data.collate import IGNORED
 from loradock.errors import ConfigError, EnvironmentUnfit
 from loradock.model.adapters import trainable
 from loradock.plan.plan import Plan
@@ -39,16 +38,14 @@ def stage_of(plan: Plan) -> int:
     return STAGES.get(plan.parallel.value, 0)
 
 
-def settings(job: Job) -> dict[str, Any] | None:
-    """What the trainer is told, or None without ZeRO.
+def settings(job: Job) -> dict[str, Any]:
+    """What DeepSpeed is given.
 
     Raises EnvironmentUnfit where DeepSpeed is not installed, ConfigError and InputMissing where the run cannot be as
     it was asked for.
     """
-    stage = stage_of(job.plan)
-    if not stage:
-        return None
-    mode, plan = f"train.parallel zero{stage}", job.plan
+    stage, plan = stage_of(job.plan), job.plan
+    mode = f"train.parallel zero{stage}"
     if plan.compute_dtype.value == "float16":
         raise ConfigError(
             f"{mode} computes in bfloat16 or float32, and the plan in float16", hint="--set model.compute_dtype=float32"
@@ -59,8 +56,15 @@ def settings(job: Job) -> dict[str, Any] | None:
     if plan.compile.value != "off":
         raise ConfigError(f"{mode} runs layers eagerly, and train.compile is on", hint="--set train.compile=off")
     made = configuration(job.config, plan, stage=stage)
-    load()  # last: it takes seconds, and every process is to come to the same end together
+    load()  # last: it takes seconds, and every rank is to come to the same end together
     return made
+
+
+def started(model: Any, optimizer: Any, settings: dict[str, Any]) -> Any:
+    """DeepSpeed's engine over a model and its optimiser."""
+    with contextlib.redirect_stdout(sys.stderr):
+        engine, *_ = load().initialize(model=model, optimizer=optimizer, config=settings)
+    return engine
 
 
 def load() -> Any:
@@ -120,12 +124,6 @@ def verified(engine: Any, *, stage: int) -> Share:
     if stage == STAGES["zero3"] and share.local_weights > share.weights / processes + len(parameters):
         raise replaced(mode, f"the weights are not cut: {share}")
     return share
-
-
-def check_asked(accelerator: Any, *, stage: int) -> None:
-    """EnvironmentUnfit where accelerate was not told of DeepSpeed: it would meet weights that are not there yet."""
-    if accelerator.deepspeed_plugin is None:
-        raise replaced(f"zero{stage}", f"accelerate shares by {accelerator.distributed_type.value}, not by DeepSpeed")
 
 
 def replaced(mode: str, what: str) -> EnvironmentUnfit:
@@ -228,11 +226,3 @@ def put(zero: Any, parameter: Any, value: torch.Tensor, *, name: str) -> None:
     size, rank = parameter.ds_tensor.numel(), torch.distributed.get_rank()
     padded = torch.nn.functional.pad(value.flatten(), (0, size * torch.distributed.get_world_size() - value.numel()))
     utils.safe_set_local_optimizer_state(parameter, padded[rank * size : (rank + 1) * size], name)
-
-
-def as_many_everywhere(batches: list[dict[str, torch.Tensor]]) -> list[dict[str, torch.Tensor]]:
-    """These micro-batches, and idle ones (no label counts) up to the number that the busiest process has."""
-    most = torch.tensor(len(batches))
-    torch.distributed.all_reduce(most, op=torch.distributed.ReduceOp.MAX)
-    idle = {**batches[-1], "labels": torch.full_like(batches[-1]["labels"], IGNORED)}
-    return batches + [idle] * (int(most) - len(batches))

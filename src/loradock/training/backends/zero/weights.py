@@ -11,9 +11,16 @@ import torch
 from bitsandbytes.nn import Linear4bit
 
 from loradock.model.spread import GUARD, PART, gathered
-from loradock.training.backends.trl.zero import load, replaced
+from loradock.training.backends.zero.sharding import load, replaced
 
 NF4_BITS = 4
+
+
+def make_known(settings: Any) -> Any:
+    """Have transformers and TRL know of ZeRO-3 while what is returned lives: they gather a weight before they read it."""
+    from transformers.integrations import HfDeepSpeedConfig
+
+    return HfDeepSpeedConfig(settings)
 
 
 def cut(model: Any, settings: Any, *, device: torch.device) -> None:

@@ -1,0 +1,157 @@
+"""What the backends share that compute by autograd over the PEFT model: peft, fsdp and zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from loradock.data.collate import MicroBatch
+from loradock.distributed import collectives
+from loradock.errors import ModelError
+from loradock.model import dtypes
+from loradock.model.adapters import trainable
+from loradock.model.spread import decoder_layers
+from loradock.plan.plan import Decision
+from loradock.training import packing_check
+from loradock.training.backends.base import Backend, MicroStep
+from loradock.training.job import Job
+from loradock.training.objectives.base import Objective
+
+PAD_TO = 8
+"""Tensor cores want lengths in eights."""
+
+
+class AutogradBackend(Backend):
+    """A PEFT model's own forward under autocast, with the loss of the job's objective."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.is_put_in = False
+
+    def put_in(self) -> None:
+        """Give the model the objective's loss and gradient checkpointing; once, before anything of it is sharded."""
+        if not self.is_put_in:
+            self.job.objective.prepare(self.job.model)
+            checkpoint_layers(self.job.model, self.job.plan.checkpointed_layers.value)
+            self.is_put_in = True
+
+    @property
+    def computing(self) -> Any:
+        """What computes a forward pass."""
+        return self.job.model
+
+    def tensors(self, batch: MicroBatch) -> tuple[dict[str, torch.Tensor], int]:
+        """The model's inputs, and their slots."""
+        return self.job.objective.tensors(
+            batch,
+            pad_token_id=self.job.tokenizer.pad_token_id,
+            pad_to_multiple=PAD_TO if self.job.plan.device.value == "cuda" else 1,
+        )
+
+    def forward_backward(self, batch: dict[str, torch.Tensor], *, scale: float, at: MicroStep) -> torch.Tensor:
+        """Forward and backward of one micro-batch; the gradients are added to the parameters'."""
+        loss = self.loss(batch, share=1 / at.count) * scale
+        self.backward(loss, at=at)
+        return loss.detach()
+
+    def backward(self, loss: torch.Tensor, *, at: MicroStep) -> None:
+        """Add the gradients of a loss that is scaled to the step."""
+        (self.scaler.scale(loss) if self.scaler else loss).backward()
+
+    def loss(self, batch: dict[str, torch.Tensor], *, share: float) -> torch.Tensor:
+        """The objective's loss of a micro-batch, in nats."""
+        on_device = {key: value.to(self.device, non_blocking=True) for key, value in batch.items()}
+        with self.autocast():
+            return self.job.objective.loss_sum(self.computing, on_device, share=share)
+
+    def loss_sum(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The same in an evaluation."""
+        return self.loss(batch, share=0.0)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Products in the compute dtype; each adapter is used once a pass, so no cast copy of it is kept."""
+        dtype = getattr(torch, self.job.plan.compute_dtype.value)
+        if dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=dtype, cache_enabled=False)
+
+    def dtypes(self) -> dict[str, str]:
+        """Those that really came out."""
+        with self.autocast():
+            return dtypes.parts(self.computing, self.optimizer)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Layers that are compiled run eagerly: they would be compiled once more, without gradients."""
+        with torch.compiler.set_stance("force_eager"):
+            yield
+
+
+def as_many_everywhere(inputs: dict[str, Any], objective: Objective) -> list[dict[str, torch.Tensor]]:
+    """The micro-batches of this rank, and as many idle ones as the rank with the most has more: all meet in each pass."""
+    own = inputs["micro_batches"]
+    missing = int(max(collectives.all_of(len(own)))) - len(own)
+    slots = missing * own[-1]["input_ids"].numel()
+    inputs["counts"]["slots"] += slots
+    inputs["counts"]["idle"] += slots
+    return [*own, *[objective.idle(own[-1])] * missing]
+
+
+def seed(job: Job) -> None:
+    """Seed what dropout and noise draw from: each rank draws its own."""
+    torch.manual_seed(job.config.train.seed + job.rank)
+
+
+def checkpoint_layers(model: Any, count: int) -> None:
+    """Gradient checkpointing (Chen et al. 2016) for the first `count` decoder layers. ModelError where none is offered."""
+    if not count:
+        return
+    whole = model.get_base_model()
+    if not getattr(whole, "supports_gradient_checkpointing", False):
+        raise ModelError(
+            f"{type(whole).__name__} does not support gradient checkpointing", hint="--set train.checkpointing=false"
+        )
+    whole.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if count < whole.config.get_text_config().num_hidden_layers:
+        for layer in decoder_layers(model)[count:]:
+            layer.gradient_checkpointing = False
+
+
+def checked_packing(job: Job, computing: Any) -> list[Decision[Any]]:
+    """That packed documents do not see one another, where the plan packs. Raises ModelError where they do."""
+    if not job.plan.packing.value:
+        return []
+    change = packing_check.of_job(job, computing)
+    why = f"documents do not see one another: logits move by {change:.1e} of the largest"
+    return [Decision(name="packing check", value="passed", why=why)]
+
+
+def decay_groups(model: Any, weight_decay: float) -> list[dict[str, Any]]:
+    """The trainable parameters in the two groups of transformers' trainer: with decay, and without (norms, biases).
+
+    Checkpoints keep an optimiser's state by the place of a parameter in them.
+    """
+    from transformers.trainer_pt_utils import get_parameter_names
+
+    names = set(get_parameter_names(model, [torch.nn.LayerNorm], UNDECAYED))
+    named = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    return [
+        {"params": [each for name, each in named if name in names], "weight_decay": weight_decay},
+        {"params": [each for name, each in named if name not in names], "weight_decay": 0.0},
+    ]
+
+
+UNDECAYED = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
+"""Names of parameters without weight decay, as transformers' trainer has them."""
+
+
+def broadcast_adapter(job: Job) -> None:
+    """Give every rank the adapter of rank 0."""
+    if job.world_size > 1:
+        parameters = trainable(job.model)
+        values = torch.nn.utils.parameters_to_vector(each.data for each in parameters)
+        torch.distributed.broadcast(values, src=0)
+        torch.nn.utils.vector_to_parameters(values, parameters)

@@ -1,0 +1,273 @@
+"""What comes before training: base, rows, plan, proof of the machine, the model with its adapter, and its backend."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from loradock.config.schema import RunConfig
+from loradock.data.corpus import Corpus, prepare_corpus
+from loradock.distributed import collectives
+from loradock.errors import ConfigError
+from loradock.facts import ModelFacts
+from loradock.model import adapters, export, load, shape, source, tokenizer
+from loradock.plan import planner
+from loradock.plan.memory.sharded import CUTS_WEIGHTS
+from loradock.plan.plan import Plan
+from loradock.training import device_memory
+from loradock.training.backends import backend_named
+from loradock.training.backends.base import Backend
+from loradock.training.checkpoint.manifest import open_checkpoint
+from loradock.training.checkpoint.store import Checkpoint, Checkpoints, found, newest_good, sweep
+from loradock.training.context import RunContext
+from loradock.training.job import Job, Unsound
+from loradock.training.objectives import OBJECTIVES
+from loradock.training.run_dir import disk_space, fingerprint
+from loradock.training.run_dir import resume as resuming
+from loradock.training.run_dir.paths import CHECKPOINTS
+from loradock.training.saving import Progress
+
+ADAPTER_COPIES = 2
+"""While a new export is put in the place of an old one, both are there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a run is about, whichever backend trains it; no weight is read yet. `held`: decisions that it keeps."""
+
+    config: RunConfig
+    base: source.BaseModel
+    words: Any
+    model: ModelFacts
+    data: Corpus
+    checkpoint: Checkpoint | None
+    held: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """All that training needs. `initial` is where PiSSA's or OLoRA's first adapter lies, for the export."""
+
+    job: Job
+    backend: Backend
+    found: Found
+    initial: Path | None
+
+
+def ready(context: RunContext, *, has_exam: bool) -> Ready:
+    """Prepare the run. Where the fast backend cannot train the real model and none was asked for, peft takes its place.
+
+    `has_exam`: the model is examined before and after training, by each rank on its own.
+    """
+    planner.require_samples(context.loaded.config, processes=context.facts.world_size)
+    about = find(context)
+    reasons = dict.fromkeys(about.held, f"as {about.checkpoint.path.name} was made") if about.checkpoint else {}
+    try:
+        return with_backend(context, about, about.config, reasons=reasons, has_exam=has_exam)
+    except Unsound as error:
+        if about.config.engine != "auto":
+            raise
+        refusal = error.what
+    gc.collect()  # the model that was refused, before it is loaded again
+    context.view.note(f"warning: {refusal}; the run continues with engine peft")
+    reasons["engine"] = f"the fast engine cannot be used: {refusal}"
+    config = about.config.model_copy(update={"engine": "peft"})
+    return with_backend(context, about, config, reasons=reasons, has_exam=has_exam)
+
+
+def find(context: RunContext) -> Found:
+    """The checkpoint to continue from, the configuration as it is continued, the base and the rows."""
+    checkpoint = continued_from(context)
+    before = Progress.of(checkpoint).decided if checkpoint else {}
+    config, held = resuming.held(context.loaded.config, before, asked_anew=context.allowed)
+    base, words, model = find_base(context, config)
+    data = prepare(context, config, words, max_length=shape.longest_row(config.data.max_length, model))
+    return Found(
+        config=config, base=base, words=words, model=model, data=data, checkpoint=checkpoint, held=tuple(held)
+    )
+
+
+def continued_from(context: RunContext) -> Checkpoint | None:
+    """The newest good checkpoint of this run, on every rank; metric lines after it are forgotten."""
+    record, view = context.record, context.view
+    folder = context.directory / CHECKPOINTS
+    checkpoint = None
+    if context.facts.rank == 0:
+        for left in sweep(folder):
+            view.note(f"warning: {left} could not be removed; a process that was killed left it")
+        checkpoint, lines = newest_good(folder, run_id=record.run_id)
+        for line in lines:
+            view.note(f"warning: {line}")
+    path = collectives.from_first(context.facts, checkpoint.path if checkpoint else None)
+    if path and checkpoint is None:
+        checkpoint = open_checkpoint(path)
+    record.rewind(checkpoint.step if checkpoint else 0)
+    if checkpoint:
+        record.put(resumed_from=checkpoint.path.name)
+        context.status.put(step=checkpoint.step, last_checkpoint=checkpoint.path.name, now=True)
+        view.note(f"continuing from {checkpoint.path.name}")
+    return checkpoint
+
+
+def find_base(context: RunContext, config: RunConfig) -> tuple[source.BaseModel, Any, ModelFacts]:
+    """The base's directory, its tokenizer and what its config says; no weight is read."""
+    with context.stage("model files and libraries"):
+        base = source.find(config.model, on_bytes=context.watchdog.beat)
+        words = tokenizer.open_tokenizer(base)
+        model = shape.inspect(base, config)
+        context.record.hash_weights(base.weight_files)
+        context.record.put(
+            name=context.directory.name,
+            base={"name": base.name, "revision": base.revision, "path": str(base.directory)},
+        )
+    return base, words, model
+
+
+def prepare(context: RunContext, config: RunConfig, words: Any, *, max_length: int) -> Corpus:
+    """Rows as tokens: by rank 0 into the cache, then found there by all."""
+
+    def work() -> Corpus:
+        return prepare_corpus(
+            config, tokenizer=words, max_length=max_length, facts=context.facts, progress=context.prepared_rows
+        )
+
+    with context.stage("data"):
+        data = collectives.first_then_all(context.facts, work)
+        context.record.put(data=data.as_dict())
+    return data
+
+
+def with_backend(
+    context: RunContext, about: Found, config: RunConfig, *, reasons: Mapping[str, str], has_exam: bool
+) -> Ready:
+    """The plan, and what follows from it. Raises Unsound before anything is trained where another backend may serve."""
+    asked, record, facts = context.loaded.config, context.record, context.facts
+    measured = device_memory.measured(facts, device=config.device)
+    plan = planner.make(config, facts=measured, model=about.model, data=about.data.facts, reasons=reasons)
+    identity = {
+        **fingerprint.of_config(asked),
+        **fingerprint.of_deepspeed(asked),
+        **fingerprint.of_versions(),
+        **fingerprint.of_plan(plan, world_size=facts.world_size),
+        **fingerprint.of_base(about.base),
+        **fingerprint.of_data(about.data),
+    }
+    check_identity(context, identity, about.checkpoint)
+    if has_exam:
+        check_exam(plan)
+    prove_machine(context, plan)
+    with context.stage("training library"):
+        backend_class = backend_named(plan.engine.value)
+    record.put(plan=plan.as_dict())
+    context.status.put(total_steps=plan.steps.value, now=True)
+    context.view.plan(plan)
+    model = load_model(context, config, about.base, plan=plan)
+    identity |= fingerprint.of_adapter(model)
+    check_identity(context, identity, about.checkpoint)
+    record.put(fingerprint=identity, config=asked.model_dump(mode="json"), origins=context.loaded.origins)
+    initial = export.save_initial(model, context.directory, init=config.lora.init, is_writing=facts.rank == 0)
+    job = Job(
+        config=config,
+        plan=plan,
+        objective=OBJECTIVES["supervised"](),
+        model=model,
+        tokenizer=about.words,
+        steps=about.data.steps(plan, facts=facts),
+        evaluation=about.data.evaluation(plan, facts=facts),
+        directory=context.directory,
+        checkpoints=Checkpoints(
+            context.directory / CHECKPOINTS,
+            run_id=record.run_id,
+            fingerprint=identity,
+            keep=config.checkpoints.keep,
+            fence=record.fence,
+        ),
+        resume=about.checkpoint,
+        watchdog=context.watchdog,
+        world_size=facts.world_size,
+        rank=facts.rank,
+        peers=context.peers,
+    )
+    check_disk_space(context, job)
+    backend = backend_class(job)
+    check_backend(context, backend)
+    return Ready(job=job, backend=backend, found=about, initial=initial)
+
+
+def check_identity(context: RunContext, identity: Mapping[str, str], checkpoint: Checkpoint | None) -> None:
+    """Refuse to continue as another run (NoCheckpoint); what is known so far is compared."""
+    if checkpoint is None:
+        return
+    before = {key: text for key, text in checkpoint.fingerprint.items() if key in identity or not is_late(key)}
+    changes = fingerprint.check(before, identity, allowed=context.allowed, directory=context.directory)
+    context.record.put(allowed_changes=changes)
+
+
+def is_late(field: str) -> bool:
+    """True for what is only known once the model is loaded."""
+    return field.startswith("adapter.")
+
+
+def check_exam(plan: Plan) -> None:
+    """An exam is held by each rank on its own. ConfigError where none has the whole model."""
+    mode = plan.parallel.value
+    if mode in CUTS_WEIGHTS:
+        what = f"the demo is examined before and after training, and under train.parallel {mode} no rank has its model"
+        raise ConfigError(what, hint="--set train.parallel=ddp, or train a model of your own: --model, --data")
+
+
+def prove_machine(context: RunContext, plan: Plan) -> None:
+    """Compute, as planned, what shows that this machine can train: the last look before weights are read."""
+    with context.stage("env-check"), collectives.together("checking the environment"):
+        proof = context.guard and context.guard.compute(plan, beat=context.watchdog.beat)
+    if proof:
+        context.record.timing("env-check", proof["seconds"])
+        context.record.put(env_check=proof)
+
+
+def load_model(context: RunContext, config: RunConfig, base: source.BaseModel, *, plan: Plan) -> Any:
+    """The quantised base with a fresh adapter."""
+    with context.stage("base model"):
+        whole, coverage = load.load(base, config.model, plan=plan, local_rank=context.facts.local_rank)
+        model = adapters.attach(whole, config, base=base)
+        context.view.note(str(coverage))
+        context.record.put(coverage={**asdict(coverage), "missed": list(coverage.missed)})
+    return model
+
+
+def check_disk_space(context: RunContext, job: Job) -> None:
+    """Space on the disk for what the run will write."""
+    if job.rank:
+        return
+    chosen = adapters.trainable(job.model)
+    weights, cadence = sum(each.numel() for each in chosen), job.plan.cadence.value
+    size = disk_space.checkpoint_bytes(
+        weights, optimizer=job.plan.optimizer.value, tensors=len(chosen), processes=job.world_size
+    )
+    done = job.resume.step if job.resume else 0
+    line = disk_space.before_run(
+        job.directory,
+        checkpoint_bytes=size,
+        adapter_bytes=ADAPTER_COPIES * disk_space.WEIGHT_BYTES * weights,
+        keep=job.config.checkpoints.keep,
+        keeps_best=job.config.checkpoints.keep_best,
+        held=[each.size_bytes for each in found(job.checkpoints.folder, is_hashed=False)],
+        planned=-(-(job.plan.steps.value - done) // cadence.save),
+    )
+    context.view.note(line)
+
+
+def check_backend(context: RunContext, backend: Backend) -> None:
+    """The backend's own look at the real model. Unsound on every rank where one of them finds it so."""
+    refused: Unsound | None = None
+    with context.stage("engine check"):
+        try:
+            for line in backend.prepare():
+                context.view.note(line)
+        except Unsound as error:
+            refused = error
+        if what := collectives.first_word(refused.what if refused else None):
+            raise Unsound(what, hint="--set engine=peft")
