@@ -122,7 +122,7 @@ QUESTIONS = numbered(
         "whether `train.cuda_graphs` stays: it goes where it gains less than 3 %",
     ),
     Question(
-        "`train.compile` of the TRL engine: does each mode compile, equal eager, and pay?",
+        "`train.compile` of the peft backend: does each mode compile, equal eager, and pay?",
         "which modes of `train.compile` stay",
     ),
     Question(

@@ -22,9 +22,9 @@ from bench.floor.machine import commit, stack
 from bench.host.measures import quiet_machine
 from bench.memory.allocator import FastPasses, as_a_run_does
 from bench.memory.models import flat_batch
-from bench.memory.trl import TrlPasses
+from bench.memory.peft import TrlPasses
 from loradock.plan.memory.fast import Shape
-from loradock.plan.memory.trl import Batch
+from loradock.plan.memory.peft import Batch
 
 WARM_UPS = 3
 DOCUMENT = 512

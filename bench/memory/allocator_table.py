@@ -10,8 +10,8 @@ import torch
 
 from bench.floor.machine import commit, stack
 from bench.memory.allocator import FastPasses, Taken, as_a_run_does, empty, shapes
-from bench.memory.trl import TrlPasses
-from loradock.plan.memory.trl import Batch
+from bench.memory.peft import TrlPasses
+from loradock.plan.memory.peft import Batch
 
 BUDGETS = (2048, 4096, 8192, 16384)
 BATCHES = (Batch(rows=4, length=512), Batch(rows=4, length=1024), Batch(rows=8, length=1024))

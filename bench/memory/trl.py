@@ -1,4 +1,4 @@
-"""What a micro-step of PEFT's path, as the TRL engine computes it, takes of the CUDA allocator, against the plan."""
+"""What a micro-step of PEFT's path, as the peft backend computes it, takes of the CUDA allocator, against the plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.memory.allocator import RANK, Taken, afresh, empty
 from bench.memory.models import adapted, facts
 from bench.train.models import settings
 from loradock.plan.memory import trl
-from loradock.plan.memory.trl import Batch
+from loradock.plan.memory.peft import Batch
 
 METRICS = ("log_probs", "entropy", "is_top1")
 """What TRL's head gives for its loss and its metrics."""
@@ -79,7 +79,7 @@ class TrlPasses:
         )
         return Taken(
             model=self.name,
-            engine="trl",
+            engine="peft",
             tokens=batch.tokens,
             layers=self.layers,
             recomputed=self.layers * is_recomputed,

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from bench.memory.allocator import FastPasses, Taken, as_a_run_does, empty
-from bench.memory.trl import TrlPasses
+from bench.memory.peft import TrlPasses
 from loradock.plan.memory.fast import Shape
-from loradock.plan.memory.trl import Batch
+from loradock.plan.memory.peft import Batch
 
 pytestmark = pytest.mark.fakegpu(compute=False)
 SMALL = "tinyllama-1.1b"

@@ -167,7 +167,7 @@ WARNED = {
     "data.seed": "data: {sources: a.json, seed: 3}",
     "logging.project": "logging: {project: mine}",
     "deterministic": "device: cpu\ndeterministic: true",
-    "model.kernels": "engine: trl\nmodel: {name: ./m, kernels: torch}",
+    "model.kernels": "engine: peft\nmodel: {name: ./m, kernels: torch}",
     "train.tf32": "device: cpu\ntrain: {tf32: true}",
     "model.revision": "model: {name: ./m, revision: '0123456789abcdef'}",
     "data.sources.0.split": "data: {sources: [{path: a.json, split: test}]}",

@@ -59,7 +59,7 @@ def test_diagnose_measures_trials_on_the_device(tmp_path: Path, llama: Path, row
     trials = ("--steps", "4", "--budget", "120s", "--trials", "cuda-graphs-off,engine-trl")
     ended = run(tmp_path / "run", "diagnose", *given, *trials, "--set", "train.global_batch=8")
     assert ended.exit_code == 0, ended.text[-4000:]
-    assert "engine-trl" in ended.text
+    assert "engine-peft" in ended.text
 
 
 def test_monitoring_samples_the_gpu_through_nvml(gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path) -> None:

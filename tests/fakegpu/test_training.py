@@ -70,7 +70,7 @@ def test_dropout_and_evaluation_train(gpu: OneGpu, tmp_path: Path, llama: Path, 
 def test_the_trl_engine_gives_the_losses_of_the_fast_one(
     gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path, plain
 ) -> None:
-    settings = ("engine=trl", *(f"train.{name}={plain.decided(name)}" for name in ("micro_batch",)))
+    settings = ("engine=peft", *(f"train.{name}={plain.decided(name)}" for name in ("micro_batch",)))
     ended = gpu.train(tmp_path / "run", *settings, model=llama, data=rows)
     assert ended.losses == pytest.approx(plain.losses, rel=2e-2)
 
@@ -78,7 +78,7 @@ def test_the_trl_engine_gives_the_losses_of_the_fast_one(
 @pytest.mark.full
 @pytest.mark.parametrize("optimizer", ["adamw_8bit", "paged_adamw_8bit"])
 def test_optimisers_of_8_bits_train(gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path, optimizer: str) -> None:
-    gpu.train(tmp_path / "run", "engine=trl", f"train.optimizer={optimizer}", model=llama, data=rows)
+    gpu.train(tmp_path / "run", "engine=peft", f"train.optimizer={optimizer}", model=llama, data=rows)
 
 
 def test_a_gpu_without_bfloat16_trains_in_float16_with_a_loss_scale(tmp_path: Path, llama: Path, rows: Path) -> None:

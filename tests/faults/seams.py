@@ -20,8 +20,8 @@ from loradock.training.backends.fast.batch import FlatBatch
 from loradock.training.backends.fast.head import Head
 from loradock.training.backends.fast.layer import Layer
 from loradock.training.backends.fast.trainer import FastTrainer
-from loradock.training.backends.trl import trainer as trl
-from loradock.training.backends.trl.trainer import StepTrainer
+from loradock.training.backends.peft import trainer as trl
+from loradock.training.backends.peft.trainer import StepTrainer
 
 Patch = Callable[[Any, str, Any], None]
 Make = Callable[[], Any]
@@ -120,7 +120,7 @@ class FastSeams:
 
 
 class TrlSeams:
-    """The TRL engine's."""
+    """The peft backend's."""
 
     name = "trl"
     trainer = StepTrainer

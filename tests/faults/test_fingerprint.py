@@ -49,7 +49,7 @@ FREE = {
 """Keys that a resumed run may change without a word, each with its reason. A new key is none of them."""
 
 OTHER: dict[str, Any] = {
-    "name": "other", "output": "elsewhere", "engine": "trl", "device": "cpu", "deterministic": True,
+    "name": "other", "output": "elsewhere", "engine": "peft", "device": "cpu", "deterministic": True,
     "model.name": "/srv/other", "model.revision": "0" * 40, "model.quantization": "int8", "model.double_quant": False,
     "model.compute_dtype": "float16", "model.attention": "eager", "model.trust_remote_code": "/srv/base",
     "model.kernels": "torch", "model.cache_weights": 1, "train.cuda_graphs": True,

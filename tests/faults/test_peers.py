@@ -74,7 +74,7 @@ export.export = slowly
 """
 SLOWER_TRL = """
 import os, time
-from loradock.training.backends.trl.trainer import StepTrainer
+from loradock.training.backends.peft.trainer import StepTrainer
 real = StepTrainer.loss_sum
 def loss_sum(self, *rest, **more):
     time.sleep(0.3 if os.environ["RANK"] == "1" else 0)

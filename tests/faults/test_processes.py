@@ -22,7 +22,7 @@ from safetensors.torch import load
 
 from loradock.errors import EnvironmentUnfit
 from loradock.training.backends.fast import self_check
-from loradock.training.backends.fast.engine import build
+from loradock.training.backends.fast.backend import build
 from loradock.training.checkpoint.store import visible
 
 # As an initialisation may come out otherwise on another card.

@@ -16,7 +16,7 @@ from loradock.config.strict_yaml import parse_document
 from loradock.errors import LoradockError
 
 INJECTIONS = (
-    "x\nprivileged: true", "x\r\nengine: trl", "x\u2028train: {seed: 9}", "x\x85seed: 9", 'x"\noutput: "/etc',
+    "x\nprivileged: true", "x\r\nengine: peft", "x\u2028train: {seed: 9}", "x\x85seed: 9", 'x"\noutput: "/etc',
     "'", '"', "x # no comment", "#", "- item", "? key", ": ", "key: value", "&anchor x", "*alias",
     "!!python/object:os.system", "!tag x", "<<", "|", ">", "|-\n  x", "%YAML 1.1", "---", "...", "--- x",
     "{a: b}", "[a, b]", "}", "]", ",", "`", "@x", "null", "~", "true", "no", "on", "0x10", "0o7", "1e5",
@@ -123,12 +123,12 @@ def test_10_000_fuzzed_texts_are_read_back_as_they_were_and_inject_nothing(trial
     run(10_000, seed=2, trial=trial)
 
 
-@pytest.mark.parametrize("origin", ["a\nb.yaml:3", "x\rengine: trl", "a\u2028b", "\x85seed: 1", "\x1b[31m", "*x: y #"])
+@pytest.mark.parametrize("origin", ["a\nb.yaml:3", "x\rengine: peft", "a\u2028b", "\x85seed: 1", "\x1b[31m", "*x: y #"])
 def test_the_name_of_a_file_in_a_comment_cannot_end_it(origin: str) -> None:
     assert difference(dict.fromkeys(FIELDS, "x"), origin=origin) is None
 
 
 def test_an_injection_that_is_let_through_is_found() -> None:
     """The control: a renderer that pastes text would be caught by the same comparison."""
-    pasted = "name: x\nengine: trl\n"
-    assert RunConfig.model_validate(read_back(pasted)) != RunConfig.model_validate({"name": "x\nengine: trl"})
+    pasted = "name: x\nengine: peft\n"
+    assert RunConfig.model_validate(read_back(pasted)) != RunConfig.model_validate({"name": "x\nengine: peft"})

@@ -242,7 +242,7 @@ def test_over_two_hosts_the_losses_are_those_of_one_process(
 def test_a_run_of_the_reference_engine_names_the_process_that_is_killed(
     tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:
-    words = arguments(llama, rows, f"limits.peer_seconds={PEER_SECONDS}", "train.parallel=ddp", engine="trl")
+    words = arguments(llama, rows, f"limits.peer_seconds={PEER_SECONDS}", "train.parallel=ddp", engine="peft")
     pair = begun(forking, tmp_path, words, code=SLOW)
     assert pair.reached(2), pair.text()
     pair.ranks[1].send(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What only cards can tell of the sharded engine: NCCL, NF4 parts on cards, offload to pinned memory, what is kept.
+"""What only cards can tell of the fsdp backend: NCCL, NF4 parts on cards, offload to pinned memory, what is kept.
 
 Never run yet: docs/gpu.md keeps the answers. On a machine with two cards or more: scripts/test tests/gpu -rA -s
 """
@@ -67,7 +67,7 @@ def told(found: dict[str, Any]) -> str:
 def test_cards_that_share_a_model_train_what_one_does(
     offload: str, tmp_path: Path, model: Path, rows: Path, record_property: Any
 ) -> None:
-    one = run(tmp_path / "one", "engine=trl", model=model, rows=rows, count=1)
+    one = run(tmp_path / "one", "engine=peft", model=model, rows=rows, count=1)
     asked = ("train.parallel=fsdp", f"train.cpu_offload={offload}")
     many = run(tmp_path / "many", *asked, model=model, rows=rows, count=CARDS)
     record_property("told", f"{CARDS} cards: {told(many)}; one card: {one['peak'] / 2**20:,.0f} MiB")
@@ -83,7 +83,7 @@ def test_cards_under_zero_train_what_one_does(
     stage: int, offload: str, tmp_path: Path, model: Path, rows: Path, record_property: Any
 ) -> None:
     pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
-    one = run(tmp_path / "one", "engine=trl", model=model, rows=rows, count=1)
+    one = run(tmp_path / "one", "engine=peft", model=model, rows=rows, count=1)
     asked = (f"train.parallel=zero{stage}", f"train.cpu_offload={offload}")
     many = run(tmp_path / "many", *asked, model=model, rows=rows, count=CARDS)
     record_property("told", f"{CARDS} cards: {told(many)}; one card: {one['peak'] / 2**20:,.0f} MiB")

@@ -12,7 +12,7 @@ from jobs import job_of
 from loradock.errors import EnvironmentUnfit
 from loradock.model import dtypes
 from loradock.model.adapters import trainable
-from loradock.training.backends.fast.engine import build
+from loradock.training.backends.fast.backend import build
 from loradock.training.backends.fast.optimizer import FlatAdamW
 
 
@@ -42,7 +42,7 @@ def test_the_fast_engine_reports_its_own_dtypes_and_not_those_of_layers_that_it_
 
 
 def test_trl_reports_bitsandbytes_layers_and_the_logits_of_a_forward(tmp_path: Path, llama: Path, rows: Path) -> None:
-    job = job_of(tmp_path, "engine=trl", "model.compute_dtype=float32", model=llama, data=rows)
+    job = job_of(tmp_path, "engine=peft", "model.compute_dtype=float32", model=llama, data=rows)
     optimizer = torch.optim.AdamW(trainable(job.model))
     for parameter in trainable(job.model):
         parameter.grad = torch.zeros_like(parameter)

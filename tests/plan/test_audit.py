@@ -60,7 +60,7 @@ def test_a_gain_is_the_ratio_of_what_the_speed_model_says_of_both_plans() -> Non
 
 
 def test_findings_are_ordered_by_gain_then_risk_and_their_severity_follows_the_gain() -> None:
-    found = audited(engine="trl", train={"global_batch": 64, "micro_batch": 2, "packing": False})
+    found = audited(engine="peft", train={"global_batch": 64, "micro_batch": 2, "packing": False})
     gains = [round(each.gain.expected, 2) for each in found.findings]
     assert gains == sorted(gains, reverse=True)
     for each in found.findings:
@@ -87,7 +87,7 @@ def test_the_conservative_total_has_no_risk_and_is_planned_anew_with_all_of_it()
 
 
 def test_the_aggressive_total_is_at_least_the_conservative_one() -> None:
-    settings: tuple[dict[str, Any], ...] = (SEED, {"engine": "trl"})
+    settings: tuple[dict[str, Any], ...] = (SEED, {"engine": "peft"})
     for asked in settings:
         for card in ("a10", "h200"):
             found = audited(card=card, **asked)
@@ -133,7 +133,7 @@ def test_checkpoints_too_often_are_found_by_what_was_measured() -> None:
 
 
 def test_what_no_model_knows_is_a_range_with_its_source_and_no_part_of_the_conservative_total() -> None:
-    found = audited(engine="trl", rows=data(mean=900, longest=900, limit=900))
+    found = audited(engine="peft", rows=data(mean=900, longest=900, limit=900))
     compiled = finding(found, "compile-default")
     assert (compiled.gain.low, compiled.gain.high) == pytest.approx((1.0, 1.25), rel=0.01)
     assert compiled.gain.is_range
@@ -155,7 +155,7 @@ def test_the_trl_engine_is_predicted_slower_with_padding_with_checkpointing_and_
     asked: dict[str, Any] = {"global_batch": 64, "micro_batch": 8}
 
     def step(**train: Any) -> float:
-        wanted = config(engine="trl", train={**asked, **train})
+        wanted = config(engine="peft", train={**asked, **train})
         plan = planner.make(wanted, facts=machine("a10"), model=models()["mistral-7b"], data=data())
         return predicted(context_of(plan, wanted, facts=machine("a10"))).step
 
@@ -192,7 +192,7 @@ def test_what_is_good_already_is_told_and_only_where_it_is() -> None:
     lines = "\n".join(audited().good)
     for words in ("bfloat16", "NF4", "no layer is computed twice", "end to end", "fused AdamW", "tokenised once"):
         assert words in lines, words
-    worse = "\n".join(audited(**{**SEED, "model": {"quantization": "none"}, "engine": "trl"}, card="h200").good)
+    worse = "\n".join(audited(**{**SEED, "model": {"quantization": "none"}, "engine": "peft"}, card="h200").good)
     assert "NF4" not in worse
     assert "computed twice" not in worse
 
@@ -277,7 +277,7 @@ def test_16_bit_products_on_a_cpu_are_not_proposed_because_nobody_knows_whether_
     for dtype in ("auto", "bfloat16"):
         asked = audited(card=None, of="tinyllama-1.1b", model={"compute_dtype": dtype})
         assert has_rates(asked.baseline) == (dtype == "auto")
-    assert "compute-bfloat16" in names(audited(engine="trl", model={"compute_dtype": "float32"}))
+    assert "compute-bfloat16" in names(audited(engine="peft", model={"compute_dtype": "float32"}))
 
 
 def test_more_workers_than_the_plan_would_take_are_left_with_its_own_reason() -> None:
@@ -301,7 +301,7 @@ def test_fewer_checkpoints_are_proposed_only_while_a_run_has_ten_and_loses_ten_m
 
 
 def test_a_gain_is_the_ratio_of_the_rates_that_others_may_show_beside_measurements() -> None:
-    settings: tuple[dict[str, Any], ...] = (SEED, {**SEED, "checkpoints": {"every": 1}}, {"engine": "trl"})
+    settings: tuple[dict[str, Any], ...] = (SEED, {**SEED, "checkpoints": {"every": 1}}, {"engine": "peft"})
     for asked in settings:
         found = audited(**asked)
         for each in found.findings:

@@ -1,4 +1,4 @@
-"""The memory model of the TRL engine: against what autograd keeps, against published figures, and part by part."""
+"""The memory model of the peft backend: against what autograd keeps, against published figures, and part by part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loradock.facts import ModelFacts
 from loradock.model.patches import PATCHES
 from loradock.plan import memory
 from loradock.plan.memory import trl
-from loradock.plan.memory.trl import Batch
+from loradock.plan.memory.peft import Batch
 
 TOKENS = 96
 SHAPE = {"hidden": 256, "inner": 896, "key_value": 64, "vocabulary": 64}

@@ -15,7 +15,7 @@ from loradock.facts import Facts, ModelFacts
 from loradock.plan.memory import sharded
 from loradock.plan.memory.base import RUNTIME_BYTES
 from loradock.plan.memory.sharded import NCCL_BYTES, Setting, Sharing
-from loradock.plan.memory.trl import Batch
+from loradock.plan.memory.peft import Batch
 
 PUBLISHED = json.loads((Path(__file__).parents[1] / "facts" / "many_gpus.json").read_text(encoding="utf-8"))
 MODELS = {each["key"]: recorded.model(**each) for each in PUBLISHED["models"]}
@@ -146,7 +146,7 @@ def test_what_fits_nowhere_says_what_it_needs_with_and_without_offload() -> None
     [
         ({"parallel": "fsdp", "engine": "fast"}, "engine fast does not share in this way"),
         ({"parallel": "zero3", "engine": "fast"}, "engine fast does not share in this way"),
-        ({"parallel": "ddp", "engine": "sharded"}, "engine sharded does not share in this way"),
+        ({"parallel": "ddp", "engine": "fsdp"}, "engine fsdp does not share in this way"),
         ({"parallel": "fsdp", "lora": {"dora": True}}, "train.parallel fsdp cannot be used: it has no DoRA"),
         ({"parallel": "zero3", "lora": {"dora": True}}, "train.parallel zero3 cannot be used: DoRA takes the norms of"),
         ({"parallel": "zero3", "lora": {"init": "pissa"}}, "zero3 cannot be used: lora.init pissa takes whole"),
@@ -171,8 +171,8 @@ def test_a_mode_that_is_asked_for_with_one_process_is_an_error(asked: str) -> No
 def test_zero_is_trained_by_trl_and_fsdp_by_the_sharded_engine() -> None:
     assert decided("h100", 2, train={"parallel": "zero3"})["engine"] == "trl"
     assert decided("h100", 2, train={"parallel": "fsdp"})["engine"] == "sharded"
-    assert decided("h100", 2, engine="sharded")["parallel"] == "fsdp"
-    assert decided("h100", 2, engine="trl")["parallel"] == "ddp"
+    assert decided("h100", 2, engine="fsdp")["parallel"] == "fsdp"
+    assert decided("h100", 2, engine="peft")["parallel"] == "ddp"
 
 
 def test_as_few_layers_are_computed_again_as_fit() -> None:

@@ -119,11 +119,11 @@ def test_every_setting_is_one_that_the_command_line_takes() -> None:
 
 def test_a_larger_micro_batch_is_at_most_the_global_batch_and_only_where_a_step_takes_several_passes() -> None:
     pinned = {"micro_batch": 4, "global_batch": 6, "packing": False}
-    assert trial(baseline(engine="trl", train=pinned), "micro-batch-x2").settings == ("train.micro_batch=6",)
-    whole = baseline(engine="trl", train={"micro_batch": 6, "global_batch": 6, "packing": False})
+    assert trial(baseline(engine="peft", train=pinned), "micro-batch-x2").settings == ("train.micro_batch=6",)
+    whole = baseline(engine="peft", train={"micro_batch": 6, "global_batch": 6, "packing": False})
     assert "micro-batch-x2" not in names(whole)
     assert trial(whole, "micro-batch-x0.5").settings == ("train.micro_batch=3",)
-    assert "micro-batch-x0.5" not in names(baseline(engine="trl", train={"micro_batch": 1}))
+    assert "micro-batch-x0.5" not in names(baseline(engine="peft", train={"micro_batch": 1}))
 
 
 def test_what_a_person_pinned_is_tried_as_planned() -> None:
@@ -166,8 +166,8 @@ def test_the_estimate_of_a_cut_lies_within_its_bounds() -> None:
 
 
 def test_each_engine_is_offered_what_it_has() -> None:
-    fast, trl = set(names(baseline())), set(names(baseline(engine="trl", train={"packing": False})))
-    assert {"weight-cache-none", "engine-trl", "cuda-graphs-on", "checkpointing-half"} <= fast
+    fast, trl = set(names(baseline())), set(names(baseline(engine="peft", train={"packing": False})))
+    assert {"weight-cache-none", "engine-peft", "cuda-graphs-on", "checkpointing-half"} <= fast
     assert not {"compile-default", "packing-on", "engine-fast"} & fast
     assert {"compile-default", "packing-on", "engine-fast", "optimizer-adamw", "optimizer-paged-adamw-8bit"} <= trl
     assert not {"checkpointing-half", "weight-cache-all", "cuda-graphs-on"} & trl
@@ -175,16 +175,16 @@ def test_each_engine_is_offered_what_it_has() -> None:
 
 
 def test_a_cpu_is_offered_nothing_that_needs_a_card() -> None:
-    found = set(names(baseline(card=None, of="tinyllama-1.1b", engine="trl")))
+    found = set(names(baseline(card=None, of="tinyllama-1.1b", engine="peft")))
     assert not {"cuda-graphs-on", "optimizer-paged-adamw-8bit", "attention-flash"} & found
     assert "attention-flash" in names(baseline(flash=True, model={"attention": "sdpa"}))
     assert "attention-flash" not in names(baseline(model={"attention": "sdpa"}))
 
 
 def test_the_fast_engine_is_offered_with_the_settings_that_it_does_not_take() -> None:
-    asked = baseline(engine="trl", train={"optimizer": "adamw", "compile": "default"})
+    asked = baseline(engine="peft", train={"optimizer": "adamw", "compile": "default"})
     assert trial(asked, "engine-fast").settings == ("engine=fast", "train.optimizer=auto", "train.compile=off")
-    assert "engine-fast" not in names(baseline(engine="trl", lora={"dora": True}))
+    assert "engine-fast" not in names(baseline(engine="peft", lora={"dora": True}))
 
 
 def test_what_happens_now_and_then_is_offered_a_tenth_as_often_where_there_are_steps_enough() -> None:

@@ -17,13 +17,13 @@ from loradock.data.collate import MicroBatch
 from loradock.errors import ModelError
 from loradock.model.generate import answer
 from loradock.training import packing_check
-from loradock.training.backends.trl.trainer import StepTrainer
+from loradock.training.backends.peft.trainer import StepTrainer
 from loradock.training.job import Job
 from loradock.training.saving import Saver
 
 
 def job_of(directory: Path, *settings: str, model: Path, data: Path) -> Job:
-    return jobs.job_of(directory, "engine=trl", *settings, model=model, data=data)
+    return jobs.job_of(directory, "engine=peft", *settings, model=model, data=data)
 
 
 def trainer_of(job: Job) -> StepTrainer:

@@ -84,9 +84,9 @@ STEPS = (
     ),
     Step(
         name="profile-trl-1b",
-        about="profile --set engine=trl at TinyLlama's shape",
+        about="profile --set engine=peft at TinyLlama's shape",
         questions=(2,),
-        work=profiled("small", "engine=trl"),
+        work=profiled("small", "engine=peft"),
         seconds=240,
     ),
     Step(
@@ -108,9 +108,9 @@ STEPS = (
 MORE_STEPS = (
     Step(
         name="profile-trl-7b",
-        about="profile --set engine=trl at Mistral-7B's shape",
+        about="profile --set engine=peft at Mistral-7B's shape",
         questions=(2,),
-        work=profiled("large", "engine=trl"),
+        work=profiled("large", "engine=peft"),
         seconds=420,
     ),
 )

@@ -15,7 +15,7 @@ READS, WORK = 200, 400
 
 
 def compiled(*modes: str) -> Callable[[Session], dict[str, Any]]:
-    """Work that trains with each of these modes of train.compile on the TRL engine; one that fails keeps its reason."""
+    """Work that trains with each of these modes of train.compile on the peft backend; one that fails keeps its reason."""
 
     def work(session: Session) -> dict[str, Any]:
         model = session.model(session.small)
@@ -29,7 +29,7 @@ def compiled(*modes: str) -> Callable[[Session], dict[str, Any]]:
             if session.is_tiny and mode != "off" and not computes_compiled():
                 raise CannotRun("this device launches what torch.compile makes and does not compute it: a stand-in")
             try:
-                run = train(session, mode, *shape, engine="trl", train__compile=mode, **still)
+                run = train(session, mode, *shape, engine="peft", train__compile=mode, **still)
                 found[mode] = run.figures(warmup_steps=steps // 2)
             except Failed as error:
                 found[mode] = {"failed": str(error)}
@@ -103,7 +103,7 @@ def net_check(session: Session) -> dict[str, Any]:
 STEPS = (
     Step(
         name="compile",
-        about="train --set engine=trl at TinyLlama's shape, with train.compile=off and default",
+        about="train --set engine=peft at TinyLlama's shape, with train.compile=off and default",
         questions=(22,),
         work=compiled("off", "default"),
         seconds=300,

@@ -52,7 +52,7 @@ ARMS: dict[str, Arm] = {
         about="the fast engine with micro-steps replayed from CUDA graphs",
         settings={"set": [FAST, "train.cuda_graphs=true"]},
     ),
-    "ours-trl": Arm(kind="loradock", about="our reference engine, nothing tuned", settings={"set": ["engine=trl"]}),
+    "ours-trl": Arm(kind="loradock", about="our reference engine, nothing tuned", settings={"set": ["engine=peft"]}),
     **{
         f"ours-without-{name}": Arm(
             kind="loradock", about=f"the fast engine with {switch}", settings={"set": [FAST, switch]}

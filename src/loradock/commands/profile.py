@@ -51,11 +51,11 @@ def profile(ask: Ask, *, steps: int, warmup_steps: int, as_json: bool) -> None:
     from loradock.analysis.report import profile as report
     from loradock.commands.page import page
     from loradock.commands.train import DETERMINISTIC, QUIET, set_environment
-    from loradock.training.claiming import run_name
     from loradock.commands.train_screen import Screen
     from loradock.env_check.examination import gathered
     from loradock.errors import UsageError
     from loradock.machine import Host
+    from loradock.training.claiming import run_name
 
     set_environment(QUIET)
     warnings.simplefilter("ignore")

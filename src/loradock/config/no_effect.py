@@ -53,8 +53,8 @@ def _tf32(config: RunConfig) -> Iterator[Finding]:
 
 
 def _kernels(config: RunConfig) -> Iterator[Finding]:
-    if config.engine == "trl" and config.model.kernels != "auto":
-        yield _idle("model.kernels", "the TRL engine computes with the model's own modules")
+    if config.engine == "peft" and config.model.kernels != "auto":
+        yield _idle("model.kernels", "the peft backend computes with the model's own modules")
 
 
 def _model_revision(config: RunConfig) -> Iterator[Finding]:

@@ -162,7 +162,7 @@ class TrainConfig(Section):
     tf32: bool | Auto = Field(default="auto", description="TF32 for float32 matrix products, where the card has it.")
     compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = Field(
         default="off",
-        description="torch.compile each decoder layer (TRL engine); what cannot be compiled runs eagerly.",
+        description="torch.compile each decoder layer (peft backend); what cannot be compiled runs eagerly.",
     )
     cuda_graphs: bool | Auto = Field(
         default="auto",
@@ -222,9 +222,9 @@ class RunConfig(Section):
 
     name: str | None = Field(default=None, description="Name of the run; default: from the model and the data.")
     output: str | None = Field(default=None, description="Run directory; default runs/NAME-NNN, a new one each time.")
-    engine: Literal["auto", "fast", "trl", "sharded"] = Field(
+    engine: Literal["auto", "fast", "peft", "fsdp", "zero"] = Field(
         default="auto",
-        description="The training loop; auto: fast where it serves the model and the request, else trl; sharded: FSDP.",
+        description="The training loop; auto: fast where it serves the model and the request, else peft; fsdp and zero (DeepSpeed) shard.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: the GPU where there is one.")
     deterministic: bool = Field(default=False, description="Bit-identical reruns on a GPU, somewhat slower.")

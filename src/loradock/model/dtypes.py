@@ -13,7 +13,7 @@ IN_PRODUCTS = "adapters in products"
 
 
 def parts(model: Any, optimizer: Any) -> dict[str, str]:
-    """What the TRL engine computes with, part -> dtype, read off bitsandbytes' layers, the adapters and one forward.
+    """What the peft backend computes with, part -> dtype, read off bitsandbytes' layers, the adapters and one forward.
 
     base (storage of the inner weights), other weights, compute, adapters, optimiser state, logits. A part of several
     dtypes lists them all, the most frequent first.

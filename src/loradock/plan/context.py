@@ -103,19 +103,19 @@ class Context:
     ) -> dict[str, int]:
         """Bytes by component for a pass of `micro_batch` rows as long as the longest there can be.
 
-        `checkpointing`: all layers, none, or for the fast and the sharded engine how many.
+        `checkpointing`: all layers, none, or for the fast and the fsdp backend how many.
         """
         if self.plan.parallel.value in SHARDED:
-            batch = memory.trl.Batch(rows=micro_batch, length=self.row_tokens, is_packed=self.plan.packing.value)
+            batch = memory.peft.Batch(rows=micro_batch, length=self.row_tokens, is_packed=self.plan.packing.value)
             setting = self.sharded_setting(checkpointing, optimizer=optimizer)
             return sharded.parts(self.model, batch, setting=setting, sharing=self.sharing)
         if self.is_fast:
             layers = self.model.layers * checkpointing if isinstance(checkpointing, bool) else checkpointing
             shape = Shape(tokens=micro_batch * self.row_tokens, checkpointed=layers, cached=cached_layers)
             return self.fast_memory.parts(shape)
-        return memory.trl.expected(
+        return memory.peft.expected(
             self.model,
-            memory.trl.Batch(rows=micro_batch, length=self.row_tokens, is_packed=self.plan.packing.value),
+            memory.peft.Batch(rows=micro_batch, length=self.row_tokens, is_packed=self.plan.packing.value),
             quantization=self.config.model.quantization,
             double_quant=self.config.model.double_quant,
             dtype=self.plan.compute_dtype.value,
@@ -158,11 +158,11 @@ class Context:
         would be.
         """
         train = self.config.train
-        is_fast = mode == "ddp" and self.config.engine != "trl" and not obstacles.of_fast(self.config, self.model)
+        is_fast = mode == "ddp" and self.config.engine != "peft" and not obstacles.of_fast(self.config, self.model)
         guess = {
             "parallel": mode,
             "cpu_offload": cpu_offload,
-            "engine": "fast" if is_fast else "sharded" if mode == "fsdp" else "trl",
+            "engine": "fast" if is_fast else {"ddp": "peft", "fsdp": "fsdp"}.get(mode, "zero"),
             "packing": is_fast if train.packing == "auto" else train.packing,
             "attention": "flash_attention_2" if self.on_gpu and "flash-attn" in self.facts.packages else "sdpa",
         }

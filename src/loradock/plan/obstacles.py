@@ -35,7 +35,7 @@ def of_fast(config: RunConfig, model: ModelFacts) -> str | None:
 
 
 def of_sharded(config: RunConfig, *, compute_dtype: str) -> str | None:
-    """Why the sharded engine cannot be used, or None."""
+    """Why the fsdp backend cannot be used, or None."""
     obstacles = {
         "float16 needs a loss scale, which it does not keep": compute_dtype == "float16",
         "its layers are not compiled": config.train.compile != "off",
@@ -66,7 +66,7 @@ def _needs_whole_weights(config: RunConfig) -> dict[str, bool]:
 
 
 def _not_plain(config: RunConfig) -> dict[str, bool]:
-    """What neither the fast nor the sharded engine does."""
+    """What neither the fast nor the fsdp backend does."""
     lora, train = config.lora, config.train
     return {
         "it has no DoRA": lora.dora,

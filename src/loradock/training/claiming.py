@@ -57,7 +57,11 @@ def claimed(
     spent = spent_so_far(host, proof)
     with (
         collectives.joined(facts, config=loaded.config) as peers,
-        held(loaded, standing, facts=facts, parent=parent, is_fresh=is_fresh, screen=screen) as (directory, lock, before),
+        held(loaded, standing, facts=facts, parent=parent, is_fresh=is_fresh, screen=screen) as (
+            directory,
+            lock,
+            before,
+        ),
         redirect_stdout(sys.stderr),  # libraries print there; stdout is for our result alone
         opened(
             loaded,

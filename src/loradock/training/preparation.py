@@ -85,9 +85,7 @@ def find(context: RunContext) -> Found:
     config, held = resuming.held(context.loaded.config, before, asked_anew=context.allowed)
     base, words, model = find_base(context, config)
     data = prepare(context, config, words, max_length=shape.longest_row(config.data.max_length, model))
-    return Found(
-        config=config, base=base, words=words, model=model, data=data, checkpoint=checkpoint, held=tuple(held)
-    )
+    return Found(config=config, base=base, words=words, model=model, data=data, checkpoint=checkpoint, held=tuple(held))
 
 
 def continued_from(context: RunContext) -> Checkpoint | None:

@@ -1,6 +1,6 @@
 """One run, from an open directory to the adapter in it: what is around it, what is prepared, the loop, the export.
 
-    RunConfig + Facts -> base, rows -> Plan -> quantised base + adapter -> Job -> loop x backend -> adapter directory
+RunConfig + Facts -> base, rows -> Plan -> quantised base + adapter -> Job -> loop x backend -> adapter directory
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ PLANTS = (
     Plant(
         name="padding",
         code="import torch._dynamo; torch._dynamo.config.disable = True",  # compiling takes 10 s a run
-        settings=("engine=trl", "train.packing=false", "train.micro_batch=8"),
+        settings=("engine=peft", "train.packing=false", "train.micro_batch=8"),
         rows="unequal",
         steps=6,
     ),

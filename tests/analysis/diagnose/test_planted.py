@@ -134,7 +134,7 @@ def test_a_busy_core_changes_the_conclusion_on_none(
 BROKEN = """
 import os, signal, torch
 from loradock.training.backends.fast.trainer import FastTrainer
-from loradock.training.backends.trl import trainer
+from loradock.training.backends.peft import trainer
 real = FastTrainer.gradients
 def full(self, inputs):
     if self.job.config.lora.rank == 8:
@@ -156,7 +156,7 @@ def test_a_trial_that_crashes_or_finds_no_memory_is_a_result_and_the_others_go_o
         each["name"]: each for each in diagnosed(forking, world, plant, tmp_path / "out", "--trials", names)["rows"]
     }
     assert rows["lora-rank-x0.5"]["conclusion"].startswith("out of memory: ")
-    assert rows["engine-trl"]["conclusion"] == "failed: ended by SIGSEGV: Fatal Python error: Segmentation fault"
+    assert rows["engine-peft"]["conclusion"] == "failed: ended by SIGSEGV: Fatal Python error: Segmentation fault"
     assert rows["checkpointing-on"]["rounds"] >= 1
     assert list(world.glob(".loradock-diagnose-*")) == []
 

@@ -112,7 +112,7 @@ CASES = {
     "padding": Case(
         kind="padding-bound",
         words="of what the passes compute is padding",
-        settings=("engine=trl", "train.packing=false", "train.micro_batch=8", "train.global_batch=8"),
+        settings=("engine=peft", "train.packing=false", "train.micro_batch=8", "train.global_batch=8"),
         rows="uneven",
         model="small",
     ),

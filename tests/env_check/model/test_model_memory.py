@@ -103,7 +103,7 @@ def test_what_is_no_causal_language_model_is_refused_and_a_small_one_fits(tmp_pa
             "a10",
             "mistral-7b",
             32768,
-            {"engine": "trl", "train": {"packing": True}},
+            {"engine": "peft", "train": {"packing": True}},
             "error",
             "loradock train --set data.max_length=16384 ...",
         ),
@@ -192,7 +192,7 @@ def test_inside_a_container_a_card_is_given_by_the_command_that_starts_it() -> N
     [
         ({"train": {"parallel": "fsdp"}}, "train.parallel fsdp"),
         ({"train": {"parallel": "zero3"}}, "train.parallel zero3"),
-        ({"engine": "sharded"}, "engine sharded"),
+        ({"engine": "fsdp"}, "engine fsdp"),
     ],
 )
 def test_a_mode_of_several_processes_is_judged_for_them_where_this_one_is_alone(

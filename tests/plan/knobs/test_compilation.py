@@ -17,7 +17,7 @@ PLAIN = {"packing": False, "global_batch": 4, "micro_batch": 4}
 
 def asked(mode: str, **sections: Any) -> Any:
     train = {"compile": mode, **sections.pop("train", {})}
-    return config(engine="trl", train=train, **sections)
+    return config(engine="peft", train=train, **sections)
 
 
 def test_nothing_is_compiled_unless_asked_for() -> None:

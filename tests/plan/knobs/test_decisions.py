@@ -13,7 +13,7 @@ from loradock.errors import EnvironmentUnfit, OutOfMemory
 
 OLD = tuple(key for key, card in cards().items() if card.capability < (8, 0))
 NEW = tuple(key for key in cards() if key not in OLD)
-TRL = config(engine="trl")
+TRL = config(engine="peft")
 LONG = data(mean=1800, longest=2048, limit=2048)
 
 
@@ -131,7 +131,7 @@ def test_a_7b_model_checkpoints_long_rows_on_24_gib_and_keeps_short_ones_whole_o
 
 
 def test_checkpointing_is_judged_by_the_rows_that_a_step_can_fill() -> None:
-    large = config(engine="trl", train={"global_batch": 128})
+    large = config(engine="peft", train={"global_batch": 128})
     few = planned(facts=machine("rtx-3090"), model=models()["phi-3-mini"], config=TRL)
     many = planned(facts=machine("rtx-3090"), model=models()["phi-3-mini"], config=large)
     assert (few.checkpointing.value, many.checkpointing.value) == (False, True)
@@ -149,13 +149,13 @@ def test_the_micro_batch_is_a_power_of_two_within_a_ranks_share_of_the_step() ->
     even = data(mean=60, longest=64, limit=64)
     for world, expected in ((1, 16), (2, 8), (5, 4), (20, 1)):
         facts = machine("h200", world_size=world)
-        asked = config(engine="trl", train={"global_batch": 20})
+        asked = config(engine="peft", train={"global_batch": 20})
         assert planned(facts=facts, data=even, config=asked).micro_batch.value == expected
 
 
 def test_the_micro_batch_stops_growing_where_the_device_is_busy() -> None:
     even = data(mean=1000, longest=1024)
-    big = config(engine="trl", train={"global_batch": 512})
+    big = config(engine="peft", train={"global_batch": 512})
     card = decision(
         planned(facts=machine("b200"), model=models()["tinyllama-1.1b"], data=even, config=big), "micro_batch"
     )
@@ -188,7 +188,7 @@ def test_where_checkpointing_was_switched_off_the_remedy_is_to_switch_it_on() ->
 
 
 def test_the_optimiser_is_paged_only_where_memory_demands_it() -> None:
-    wide = config(engine="trl", lora={"rank": 192})
+    wide = config(engine="peft", lora={"rank": 192})
     roomy = decision(planned(facts=machine("a10"), config=wide, data=data(mean=900)), "optimizer")
     tight = decision(planned(facts=machine("t4"), config=wide, data=data(mean=900)), "optimizer")
     assert roomy.value == "adamw_fused"

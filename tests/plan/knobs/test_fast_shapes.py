@@ -114,12 +114,12 @@ def test_more_layers_than_there_are_and_a_part_of_them_in_trl_are_refused() -> N
     with pytest.raises(ConfigError, match="33, and mistral-7b has 32 layers"):
         on("h200", train={"checkpointing": 33})
     with pytest.raises(ConfigError, match="all layers or none"):
-        on("h200", engine="trl", train={"checkpointing": 5})
-    assert on("h200", engine="trl", train={"checkpointing": 32}).checkpointing.value is True
+        on("h200", engine="peft", train={"checkpointing": 5})
+    assert on("h200", engine="peft", train={"checkpointing": 32}).checkpointing.value is True
 
 
 def test_the_trl_engine_caches_nothing_and_says_so() -> None:
-    plan = on("h200", engine="trl")
+    plan = on("h200", engine="peft")
     assert decision(plan, "cached_layers").value == 0
     assert "only the fast engine" in decision(plan, "cached_layers").why
     assert plan.checkpointed_layers.value in (0, 32)
@@ -130,7 +130,7 @@ def test_the_trl_engine_caches_nothing_and_says_so() -> None:
     [
         ({"model": {"cache_weights": 33}}, "has 32 layers"),
         ({"model": {"cache_weights": 1, "quantization": "none"}}, "not NF4"),
-        ({"model": {"cache_weights": 1}, "engine": "trl"}, "only the fast engine"),
+        ({"model": {"cache_weights": 1}, "engine": "peft"}, "only the fast engine"),
     ],
 )
 def test_a_cache_that_cannot_be_is_refused(asked: dict[str, Any], said: str) -> None:
@@ -192,4 +192,4 @@ def test_what_no_shape_fits_is_refused_with_the_first_thing_that_helps() -> None
 def test_a_rank_whose_optimiser_does_not_fit_is_sent_to_the_engine_that_pages_it() -> None:
     with pytest.raises(OutOfMemory) as refused:
         on("t4", rows=data(mean=900), lora={"rank": 192})
-    assert "--set engine=trl" in (refused.value.hint or "")
+    assert "--set engine=peft" in (refused.value.hint or "")

@@ -41,8 +41,8 @@ def test_triton_without_a_card_is_refused_by_the_plan_with_what_to_type(card: st
 
 @pytest.mark.parametrize("card", ["a10", None])
 def test_the_trl_engine_has_none_of_them_and_says_so_where_they_were_asked_for(card: str | None) -> None:
-    default = kernels(card, engine="trl")
+    default = kernels(card, engine="peft")
     assert (default.value, "no effect" in default.why) == ("none", False)
-    asked = kernels(card, engine="trl", model={"kernels": "triton"})
+    asked = kernels(card, engine="peft", model={"kernels": "triton"})
     assert asked.value == "none"
     assert "model.kernels=triton has no effect" in asked.why

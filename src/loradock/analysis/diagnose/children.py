@@ -46,8 +46,8 @@ ASKING_THE_CARD = (
     "bitsandbytes",
     "peft",
     "trl",
-    "loradock.training.backends.fast.engine",
-    "loradock.training.backends.trl.trainer",
+    "loradock.training.backends.fast.backend",
+    "loradock.training.backends.peft.backend",
 )
 """What may look at a card when it is imported: left to the children where there is one."""
 REMEMBERED = ("llama",)

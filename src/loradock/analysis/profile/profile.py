@@ -34,7 +34,6 @@ from loradock.plan.plan import Plan
 from loradock.training.context import View, opened
 from loradock.training.run import Result, run
 from loradock.training.run_dir.record import metrics
-from loradock.training.telling import View
 
 TRACE, FLAME, FLAME_DEVICE = "trace.json.gz", "flame.txt", "flame-device.txt"
 BEFORE_TRAINING = ("model files and libraries", "data", "training library", "base model", "engine check")

@@ -1,4 +1,4 @@
-"""Names for what the engines' methods do, as torch's profiler shows them: put on while it records, then taken off.
+"""Names for what the backends' methods do, as torch's profiler shows them: put on while it records, then taken off.
 
 So a run that is not profiled pays nothing for them. To name another method: a line in `METHODS`.
 """
@@ -22,15 +22,37 @@ PASSES = (TO_DEVICE, FORWARD, HEAD, RECOMPUTE, BACKWARD, NORM, REPLAY)
 OUTSIDE = (DATA, OPTIMIZER, LOGGING, EVALUATION, SAVING)
 """What lies outside the passes; in an evaluation there are forward passes, which count as evaluation."""
 
-LOOP, FAST, TRL = "loradock.training.loop", "loradock.training.backends.fast", "loradock.training.backends.trl.trainer"
+LOOP, BACKENDS = "loradock.training.loop", "loradock.training.backends"
+FAST = f"{BACKENDS}.fast"
+EVERY = (
+    (LOOP, "Loop", "next_of", DATA),
+    (LOOP, "Loop", "log", LOGGING),
+    (LOOP, "Loop", "evaluate", EVALUATION),
+    (LOOP, "Loop", "commit", SAVING),
+)
+"""What the loop does, whichever backend it drives."""
+
+
+def autograd(name: str) -> tuple[tuple[str, str, str, str], ...]:
+    """What a backend does that computes by autograd."""
+    owner, shared = (
+        (f"{BACKENDS}.{name}.backend", f"{name.capitalize()}Backend"),
+        (f"{BACKENDS}.autograd", "AutogradBackend"),
+    )
+    return (
+        *EVERY,
+        (*shared, "loss", FORWARD),
+        (*(shared if name == "peft" else owner), "backward", BACKWARD),
+        (*owner, "clip", NORM),
+        (*owner, "update", OPTIMIZER),
+    )
+
+
 METHODS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
     "fast": (
-        (LOOP, "Loop", "next_of", DATA),
-        (f"{FAST}.trainer", "FastTrainer", "clip", NORM),
-        (LOOP, "Loop", "update", OPTIMIZER),
-        (LOOP, "Loop", "log", LOGGING),
-        (LOOP, "Loop", "evaluate", EVALUATION),
-        (LOOP, "Loop", "commit", SAVING),
+        *EVERY,
+        (f"{FAST}.backend", "FastBackend", "clip", NORM),
+        (f"{FAST}.backend", "FastBackend", "update", OPTIMIZER),
         (f"{FAST}.batch", "FlatBatch", "to", TO_DEVICE),
         (f"{FAST}.layer", "Layer", "forward", FORWARD),
         (f"{FAST}.layer", "Layer", "recompute", RECOMPUTE),
@@ -49,25 +71,19 @@ METHODS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             for method in ("forward", "backward")
         ),
     ),
-    "trl": (
-        (TRL, "StepTrainer", "get_batch_samples", DATA),
-        (TRL, "StepTrainer", "loss_sum", FORWARD),
-        (TRL, "StepTrainer", "_get_grad_norm", NORM),
-        (TRL, "StepTrainer", "log", LOGGING),
-        (TRL, "StepTrainer", "evaluate", EVALUATION),
-        (TRL, "StepTrainer", "commit", SAVING),
-        ("accelerate", "Accelerator", "backward", BACKWARD),
-    ),
+    "peft": autograd("peft"),
+    "fsdp": autograd("fsdp"),
+    "zero": autograd("zero"),
 }
-"""By engine: module, class, method, and the name of the range. torch names its optimisers' steps itself."""
+"""By backend: module, class, method, and the name of the range. torch names its optimisers' steps itself."""
 
 
 @contextmanager
-def named(engine: str) -> Iterator[None]:
-    """Within, calls of the engine's methods are ranges of torch's profiler."""
+def named(backend: str) -> Iterator[None]:
+    """Within, calls of the backend's methods are ranges of torch's profiler."""
     changed: list[tuple[Any, str, Any]] = []
     try:
-        for module, owner, method, name in METHODS[engine]:
+        for module, owner, method, name in METHODS[backend]:
             cls = getattr(importlib.import_module(module), owner)
             real = cls.__dict__[method]
             changed.append((cls, method, real))

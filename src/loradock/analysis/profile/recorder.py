@@ -9,8 +9,8 @@ from typing import Any
 
 from loradock.analysis.profile import ranges
 from loradock.plan.plan import Plan
-from loradock.training.job import Event, StepDone
-from loradock.training.telling import View
+from loradock.training.context import View
+from loradock.training.events import Event, StepDone
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from loradock.plan.context import Decision
 from loradock.plan.plan import Plan, shown
-from loradock.training.job import EvalResult, Shrunk, StepResult
+from loradock.training.events import EvalResult, Shrunk, StepResult
 
 LOUD_SHARE = 0.1
 WIDE_COLUMNS, VALUE_COLUMNS = 120, 40

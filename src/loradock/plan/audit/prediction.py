@@ -91,7 +91,7 @@ def _fast(baseline: Context) -> tuple[float, float]:
 
 
 def _peft(baseline: Context) -> tuple[float, float]:
-    """The same for the TRL engine. The model has full checkpointing: without it the second forward is taken off."""
+    """The same for the peft backend. The model has full checkpointing: without it the second forward is taken off."""
     plan, data = baseline.plan, baseline.data
     wide = widths(baseline.model, rank=baseline.config.lora.rank)
     if plan.packing.value:

@@ -63,5 +63,5 @@ def propose(context: Context) -> tuple[Trial, ...]:
 
 
 def gains(_before: Plan, after: Plan) -> bool:
-    """flash-attn in the TRL engine."""
-    return after.attention.value == "flash_attention_2" and after.engine.value == "trl"
+    """flash-attn in the peft backend."""
+    return after.attention.value == "flash_attention_2" and after.engine.value == "peft"

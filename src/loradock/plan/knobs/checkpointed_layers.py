@@ -15,11 +15,11 @@ MORE = "memory is full of activations, which keeps passes small"
 def decide(context: Context) -> Decision[int]:
     """As few as fit: each costs a second forward of its own."""
     layers = context.model.layers
-    if context.plan.engine.value == "sharded":
+    if context.plan.engine.value == "fsdp":
         return _decide_sharded(context)
     if not context.is_fast:
         is_on = context.plan.checkpointing.value
-        return Decision(name=NAME, value=layers if is_on else 0, why="the TRL engine recomputes all layers or none")
+        return Decision(name=NAME, value=layers if is_on else 0, why="the peft backend recomputes all layers or none")
     wanted = context.config.train.checkpointing
     if wanted != "auto":
         return asked(NAME, context.asked_layers(wanted))

@@ -1,6 +1,6 @@
 """Gradient checkpointing: recompute activations in backward instead of keeping them.
 
-Whether all layers are recomputed that can be with profit, which is what the TRL engine knows; `checkpointed_layers`
+Whether all layers are recomputed that can be with profit, which is what the peft backend knows; `checkpointed_layers`
 says how many are, once the micro-batch is known. The numbers do not depend on either.
 """
 
@@ -41,11 +41,11 @@ def _decide_fast(context: Context) -> Decision[bool]:
 
 def _all_or_none(context: Context, wanted: bool | int) -> bool:
     count = context.asked_layers(wanted)
-    if context.plan.engine.value == "sharded":
+    if context.plan.engine.value == "fsdp":
         return count > 0
     if 0 < count < context.model.layers:
         raise ConfigError(
-            f"train.checkpointing is {count}, and the TRL engine recomputes all layers or none",
+            f"train.checkpointing is {count}, and the peft backend recomputes all layers or none",
             hint="--set train.checkpointing=true, or false",
         )
     return bool(count)

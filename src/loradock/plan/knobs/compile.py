@@ -1,4 +1,4 @@
-"""torch.compile of the TRL engine's decoder layers: off unless asked for, refused where it is known to go wrong."""
+"""torch.compile of the peft backend's decoder layers: off unless asked for, refused where it is known to go wrong."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def graph_obstacles(context: Context) -> Iterator[str]:
 def propose(context: Context) -> tuple[Trial, ...]:
     """On where it is off, and the other way; the fast engine has nothing to compile."""
     config = context.config
-    if context.plan.engine.value != "trl":
+    if context.plan.engine.value != "peft":
         return ()
     is_off = config.train.compile == OFF
-    held = ("engine=trl",) if config.engine == "auto" else ()
+    held = ("engine=peft",) if config.engine == "auto" else ()
     wanted = "default" if is_off else OFF
     return (
         Trial(

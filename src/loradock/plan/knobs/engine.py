@@ -1,6 +1,6 @@
 """Which training loop: the fast engine where it serves the model and all that was asked, else TRL with the reason.
 
-How processes share the model comes first: FSDP is the sharded engine's, DeepSpeed TRL's.
+How processes share the model comes first: FSDP is the fsdp backend's, DeepSpeed TRL's.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from loradock.plan.plan import Decision
 from loradock.plan.trial import Trial
 
 NAME = "engine"
-ENGINES = {"trl": "the TRL engine", "sharded": "the sharded engine"}
+NAMES = {"peft": "the peft backend", "fsdp": "FSDP", "zero": "DeepSpeed"}
 
 
 def decide(context: Context) -> Decision[str]:
     """fast wherever it serves. Raises ConfigError where it was asked for and does not."""
     wanted, mode = context.config.engine, context.plan.parallel.value
     if mode == "fsdp":
-        return Decision(name=NAME, value="sharded", why="it trains a model that FSDP cuts up")
-    if wanted == "trl":
-        return asked(NAME, "trl")
+        return Decision(name=NAME, value="fsdp", why="it trains a model that FSDP shards")
     if mode in ("zero2", "zero3"):
-        return Decision(name=NAME, value="trl", why=f"it trains with DeepSpeed, and train.parallel is {mode}")
+        return Decision(name=NAME, value="zero", why=f"it trains with DeepSpeed, and train.parallel is {mode}")
+    if wanted == "peft":
+        return asked(NAME, "peft")
     obstacle = obstacles.of_fast(context.config, context.model)
     if obstacle and wanted == "fast":
         raise ConfigError(f"engine fast cannot be used: {obstacle}", hint="--set engine=auto")
     if obstacle:
-        return Decision(name=NAME, value="trl", why=f"the fast engine cannot be used: {obstacle}")
+        return Decision(name=NAME, value="peft", why=f"the fast engine cannot be used: {obstacle}")
     if wanted == "fast":
         return asked(NAME, "fast")
     return Decision(name=NAME, value="fast", why=f"it serves {context.model.architecture} and all that was asked")
@@ -40,9 +40,9 @@ def propose(context: Context) -> tuple[Trial, ...]:
     engine = context.plan.engine.value
     if engine == "fast":
         trial = Trial(
-            name="engine-trl",
-            title="the TRL engine instead of the fast one",
-            settings=("engine=trl",),
+            name="engine-peft",
+            title="the peft backend instead of the fast one",
+            settings=("engine=peft",),
             cause="the fast engine",
             phase="passes",
             is_remedy=False,
@@ -56,9 +56,9 @@ def propose(context: Context) -> tuple[Trial, ...]:
     return (
         Trial(
             name="engine-fast",
-            title=f"the fast engine instead of {ENGINES[engine]}",
+            title=f"the fast engine instead of {NAMES[engine]}",
             settings=("engine=fast", *(setting for setting, is_needed in freed.items() if is_needed)),
-            cause=f"{ENGINES[engine]}: padding, host time and traffic that fused kernels spare",
+            cause=f"{NAMES[engine]}: padding, host time and traffic that fused kernels spare",
             phase="passes",
         ),
     )

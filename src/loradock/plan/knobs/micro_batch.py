@@ -20,7 +20,7 @@ def decide(context: Context) -> Decision[int]:
     wanted = context.config.train.micro_batch
     if wanted != "auto":
         return asked("micro_batch", wanted)
-    return _decide_fast(context) if context.is_fast else _decide_trl(context)
+    return _decide_fast(context) if context.is_fast else _decide_peft(context)
 
 
 def need(context: Context, rows: int) -> dict[str, int]:
@@ -51,7 +51,7 @@ def too_large(context: Context, expected: dict[str, int]) -> OutOfMemory:
     elif context.config.model.cache_weights not in ("auto", 0):
         remedy = "--set model.cache_weights=auto"
     elif context.is_fast and fits_paged(context):
-        remedy = "--set engine=trl, whose optimiser state can live outside the card"
+        remedy = "--set engine=peft, whose optimiser state can live outside the card"
     else:
         remedy = f"--set data.max_length={max(64, length // 2)}, a smaller model, or {room(context)}"
     return OutOfMemory(f"one row of {length} tokens needs about {needed:.1f} GiB, {card}", hint=remedy)
@@ -65,13 +65,13 @@ def room(context: Context) -> str:
 
 
 def fits_paged(context: Context) -> bool:
-    """Whether one row fits with the TRL engine, all layers checkpointed and the optimiser's state paged."""
-    other = replace(context, plan=context.plan.supposing(engine="trl"))
+    """Whether one row fits with the peft backend, all layers checkpointed and the optimiser's state paged."""
+    other = replace(context, plan=context.plan.supposing(engine="peft"))
     paged = other.expected_bytes(micro_batch=1, checkpointing=True, optimizer="paged_adamw_8bit")
     return paged["total"] <= context.memory_bytes
 
 
-def _decide_trl(context: Context) -> Decision[int]:
+def _decide_peft(context: Context) -> Decision[int]:
     """The largest power of two that fits in memory, useful up to a token count where the device is busy."""
     length = context.row_tokens
     rows = 1 << (context.useful_rows.bit_length() - 1)

@@ -36,7 +36,7 @@ def propose(context: Context) -> tuple[Trial, ...]:
     """Fused AdamW where it is another; else plain and paged 8-bit AdamW, which show how much there is to gain."""
     plan = context.plan
     now = plan.optimizer.value
-    if plan.engine.value != "trl":
+    if plan.engine.value != "peft":
         return ()
     if now != FUSED:
         return (_trial(context, FUSED, cause=f"the optimiser {now}"),)
@@ -57,7 +57,7 @@ def _trial(
     accuracy_risk: Risk = "none",
 ) -> Trial:
     now = context.plan.optimizer.value
-    held = ("engine=trl",) if context.config.engine == "auto" else ()
+    held = ("engine=peft",) if context.config.engine == "auto" else ()
     return Trial(
         name=f"optimizer-{wanted.replace('_', '-')}",
         title=f"optimiser {wanted} instead of {now}",

@@ -12,7 +12,8 @@ from loradock.plan.context import Context, asked, of_memory
 from loradock.plan.plan import Decision
 
 NAME = "parallel"
-ENGINES = {"ddp": ("fast", "trl"), "fsdp": ("sharded",), "zero2": ("trl",), "zero3": ("trl",)}
+ENGINES = {"ddp": ("fast", "peft"), "fsdp": ("fsdp",), "zero2": ("zero",), "zero3": ("zero",)}
+ASKED_BY_ENGINE = {"fsdp": "fsdp", "zero": "zero2"}
 """The engines that share in this way."""
 
 
@@ -22,8 +23,8 @@ def decide(context: Context) -> Decision[str]:
     if processes == 1:
         check_processes(context.config, processes)
         return Decision(name=NAME, value="none", why="one process")
-    if wanted == "auto" and engine == "sharded":
-        wanted = "fsdp"
+    if wanted == "auto":
+        wanted = ASKED_BY_ENGINE.get(engine, wanted)
     if wanted == "auto":
         return _decide_by_memory(context)
     if engine != "auto" and engine not in ENGINES[wanted]:
@@ -39,7 +40,7 @@ def asks_for_several(config: RunConfig) -> str | None:
     """What of a configuration shares a model among several processes; None where nothing does."""
     if config.train.parallel != "auto":
         return f"train.parallel {config.train.parallel}"
-    return "engine sharded" if config.engine == "sharded" else None
+    return f"engine {config.engine}" if config.engine in ASKED_BY_ENGINE else None
 
 
 def check_processes(config: RunConfig, processes: int) -> None:
@@ -66,7 +67,7 @@ def _decide_by_memory(context: Context) -> Decision[str]:
     if obstacle := _sharding_obstacle(context):
         raise OutOfMemory(
             f"the model does not fit: {size}; and it cannot be sharded: {obstacle}",
-            hint="a larger card, or settings that the sharded engine takes",
+            hint="a larger card, or settings that the fsdp backend takes",
         )
     return Decision(name=NAME, value="fsdp", why=f"it does not fit: {size}")
 

@@ -1,6 +1,6 @@
-"""Bytes that a run needs on its device, by component: `trl` and `fast` model an engine each. Pure arithmetic."""
+"""Bytes that a run needs on its device, by component: `peft` and `fast` model a backend each. Pure arithmetic."""
 
-from loradock.plan.memory import fast, trl
+from loradock.plan.memory import fast, peft
 from loradock.plan.memory.base import (
     CPU_RUNTIME_BYTES,
     LOADER_MOST_WORKERS,
@@ -17,6 +17,6 @@ __all__ = [
     "RUNTIME_BYTES",
     "fast",
     "loader_workers",
-    "trl",
+    "peft",
     "weight_bytes",
 ]

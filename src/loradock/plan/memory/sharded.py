@@ -1,6 +1,6 @@
 """Bytes that a process needs on its card where several share a model, by component. Pure arithmetic.
 
-What is computed is the TRL engine's path (`memory.trl`: PEFT's LoRA on NF4 layers under autocast); what differs is what
+What is computed is the peft backend's path (`memory.peft`: PEFT's LoRA on NF4 layers under autocast); what differs is what
 is cut among N processes. Under `ddp` nothing is; `zero2` cuts gradients and optimiser state (Rajbhandari et al. 2020,
 stages 1 and 2), `fsdp` and `zero3` the weights, too (stage 3). Then a layer is gathered for its forward and again for
 its backward, the next one is fetched meanwhile, and what arrives is copied out of one buffer into its tensors:
@@ -27,7 +27,7 @@ from loradock.plan.memory.base import (
     widest_input,
     widest_matrix,
 )
-from loradock.plan.memory.trl import (
+from loradock.plan.memory.peft import (
     ADAPTER_BYTES,
     FRAGMENTATION,
     OPTIMIZER_BYTES,

@@ -28,6 +28,8 @@ class Standing:
     record: dict[str, Any]
 
 
+FORMER_ENGINES = {"trl": "engine peft", "sharded": "engine fsdp"}
+"""Of version 0.1.0."""
 NEW = Standing(state="new", directory=None, record={})
 
 
@@ -85,7 +87,11 @@ def recorded(directory: Path) -> Loaded:
 
 
 def recorded_config(record: Mapping[str, Any], directory: Path) -> RunConfig:
-    """The configuration in a record. StorageError where it is none of this version."""
+    """The configuration in a record. NoCheckpoint for an engine of an earlier version, StorageError for what is none."""
+    engine = record.get("config", {}).get("engine")
+    if engine in FORMER_ENGINES:
+        what = f"the run in {directory} was begun with engine {engine}, which {FORMER_ENGINES[engine]} has replaced"
+        raise NoCheckpoint(what, hint="--fresh or another --output starts anew beside it")
     try:
         return RunConfig.model_validate(record["config"])
     except (KeyError, ValueError) as error:
@@ -101,6 +107,9 @@ def held(config: RunConfig, before: Mapping[str, Any], *, asked_anew: Collection
     """
     content = config.model_dump()
     names: list[str] = []
+    before = {
+        name: value for name, value in before.items() if value not in FORMER_ENGINES
+    }  # refused by the plan's name
     for name, (*path, key) in HELD.items():
         section = content
         for part in path:

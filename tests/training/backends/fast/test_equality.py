@@ -1,6 +1,6 @@
 """The fast engine computes what PEFT and TRL compute: losses, gradients and twenty steps, for every family.
 
-The reference is autograd over the same PeftModel, row by row, or the TRL engine on the same steps. All in float32 on
+The reference is autograd over the same PeftModel, row by row, or the peft backend on the same steps. All in float32 on
 the CPU with NF4 weights; B is not zero.
 """
 
@@ -25,7 +25,7 @@ from loradock.training.backends.fast import layer as layers
 from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.attention.base import Documents, Rule
 from loradock.training.backends.fast.batch import FlatBatch
-from loradock.training.backends.fast.engine import build
+from loradock.training.backends.fast.backend import build
 from loradock.training.backends.fast.inputs import flat_inputs
 from loradock.training.backends.fast.kernels import plain
 from loradock.training.backends.fast.model import FastModel

@@ -70,7 +70,7 @@ def test_the_fast_engine_by_name_ends_the_run_before_a_step(
     command = forking.start(tmp_path, *words(llama, rows, engine="fast"), code=SPOILT.format(rank=0))
     assert command.finish() == 78, command.text()
     assert WRONG in command.text()
-    assert "--set engine=trl" in command.text()
+    assert "--set engine=peft" in command.text()
     assert record(tmp_path)["status"] == "failed"
 
 

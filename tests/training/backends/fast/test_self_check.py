@@ -16,7 +16,7 @@ from tiny import Silent, train
 from loradock.training.backends.fast import linear, self_check
 from loradock.training.backends.fast.attention.base import Documents
 from loradock.training.backends.fast.batch import FlatBatch
-from loradock.training.backends.fast.engine import build
+from loradock.training.backends.fast.backend import build
 from loradock.training.job import Decided, Job, Unsound
 
 
@@ -151,7 +151,7 @@ def test_a_gradient_that_is_not_pefts_is_refused(job: Job, monkeypatch: pytest.M
     monkeypatch.setattr(linear.LinearGroup, "backward_a", lambda *_, **__: None)
     with pytest.raises(Unsound, match="does not compute what PEFT computes") as refused:
         self_check.check(model, job)
-    assert refused.value.hint == "--set engine=trl"
+    assert refused.value.hint == "--set engine=peft"
 
 
 @pytest.mark.parametrize("left_out", ["backward_a", "backward_b", "_add_input_gradient"])

@@ -1,4 +1,4 @@
-"""Runs of the sharded engine: processes with the environment that a launcher gives, forked from a warm parent."""
+"""Runs of the fsdp backend: processes with the environment that a launcher gives, forked from a warm parent."""
 
 from __future__ import annotations
 

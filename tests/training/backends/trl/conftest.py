@@ -38,7 +38,7 @@ RUN = (
     "logging.every=1",
     "logging.monitor_seconds=0",
     "lora.rank=3",
-    "engine=trl",
+    "engine=peft",
 )
 # A tiny model's weights are all smaller than what stays whole by default.
 ALL_CUT = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}

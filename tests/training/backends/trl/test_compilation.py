@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM
 
 from loradock.plan.context import Decision
 from loradock.training import recovery
-from loradock.training.backends.trl.trainer import StepTrainer
+from loradock.training.backends.peft.trainer import StepTrainer
 from loradock.training.checkpoint.manifest import open_checkpoint
 from loradock.training.checkpoint.store import Checkpoints
 from loradock.training.job import (
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings(  # torch 2.10, of its own tracing of an
 )
 ONE_GRAPH = ("train.checkpointing=true", "lora.targets=[q_proj]")
 SETTINGS = (
-    "engine=trl",
+    "engine=peft",
     f"train.max_steps={STEPS}",
     "train.micro_batch=4",
     "train.learning_rate=1e-3",

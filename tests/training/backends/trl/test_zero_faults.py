@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from training.backends.trl.conftest import (
+from training.backends.zero.conftest import (
     ALL_CUT,
     DROPOUT,
     SLOW,
@@ -27,7 +27,7 @@ PEER_SECONDS, SLACK_SECONDS = 15.0, 45.0
 """Silence; and a report, the naming and the record, on a machine that others use."""
 # transformers passes over what it was told.
 UNTOLD = """
-from loradock.training.backends.trl import zero
+from loradock.training.backends.peft import zero
 zero.settings = lambda job: None
 """
 # accelerate passes over what transformers told it.
@@ -43,20 +43,20 @@ Accelerator.__init__ = without
 """
 UNCUT = """
 import torch
-from loradock.training.backends.trl import zero
+from loradock.training.backends.peft import zero
 real = zero.flats
 zero.flats = lambda optimizer: [torch.cat(real(optimizer))] * 2
 """
 SPOILT = """
 import torch
-from loradock.training.backends.trl import zero_weights
+from loradock.training.backends.peft import zero_weights
 real = zero_weights.gathered
 zero_weights.gathered = lambda part, shape: real(part, shape=shape).to(torch.int16)
 """
 SLOWEST_AT_FIVE = SLOW.replace("0.5", "5 if step == 5 else 0.1")
 INFINITE = """
 import torch
-from loradock.training.backends.trl.zero_trainer import ZeroTrainer
+from loradock.training.backends.peft.zero_trainer import ZeroTrainer
 real = ZeroTrainer.backward
 class Spoilt(torch.autograd.Function):
     @staticmethod

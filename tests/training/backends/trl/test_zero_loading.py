@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from families import make_model
-from training.backends.trl.conftest import ALL_CUT, Group, Start
+from training.backends.zero.conftest import ALL_CUT, Group, Start
 
 pytestmark = pytest.mark.full
 SHAPE = {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "num_hidden_layers": 8}
@@ -21,8 +21,8 @@ import json, os, threading
 from pathlib import Path
 import deepspeed
 from loradock.distributed import collectives
-from loradock.training.backends.trl import TrlEngine
-from loradock.training.backends.trl.trainer import StepTrainer
+from loradock.training.backends.peft import TrlEngine
+from loradock.training.backends.peft.trainer import StepTrainer
 from loradock.model import load
 def look():
     lines = (line.split() for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])

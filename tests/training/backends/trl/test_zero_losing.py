@@ -24,7 +24,7 @@ from faults.losing import (
     write_contradicting_rows,
 )
 from faults.pairs import SLOW, Pair, arguments, begun
-from training.backends.trl.conftest import ALL_CUT, LIMIT_SECONDS
+from training.backends.zero.conftest import ALL_CUT, LIMIT_SECONDS
 
 pytestmark = pytest.mark.full
 
@@ -53,7 +53,7 @@ def begin(
     mode = (f"train.parallel=zero{request.param}", f"train.deepspeed={own}")
 
     def beginning(folder: Path, code: str = "", **shape: bool) -> Pair:
-        words = arguments(llama, rows, *mode, *settings(validation, **shape), engine="trl")
+        words = arguments(llama, rows, *mode, *settings(validation, **shape), engine="peft")
         return begun(forking_with_deepspeed, folder, words, code=code, TORCH_EXTENSIONS_DIR=compiled)
 
     return beginning

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load
-from training.backends.trl.conftest import (
+from training.backends.zero.conftest import (
     ALL_CUT,
     DROPOUT,
     SLOW,
@@ -33,7 +33,7 @@ OFFLOADED = {
 
 STOPPED_IN_EVALUATION = """
 import os, signal
-from loradock.training.backends.trl.trainer import StepTrainer
+from loradock.training.backends.peft.trainer import StepTrainer
 real = StepTrainer.evaluate
 def evaluate(self, *rest, **more):
     os.kill(os.getpid(), signal.SIGTERM)

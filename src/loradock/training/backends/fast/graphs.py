@@ -16,7 +16,7 @@ import torch
 from loradock.plan.context import Decision
 from loradock.training.backends.fast.batch import FlatBatch
 from loradock.training.backends.fast.model import FastModel
-from loradock.training.job import Decided, Emit
+from loradock.training.events import Decided, Emit
 
 MOST_SHAPES = 16
 """Shapes beyond these go the ordinary way: each graph keeps buffers of its own."""

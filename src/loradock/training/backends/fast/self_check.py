@@ -104,7 +104,7 @@ def check(model: FastModel, job: Job) -> Differences:
     with noisy(model):
         found = compared(model, job, rows)
     if not found.is_sound:
-        raise Unsound(f"the fast engine does not compute what PEFT computes: {found}", hint="--set engine=trl")
+        raise Unsound(f"the fast engine does not compute what PEFT computes: {found}", hint="--set engine=peft")
     return found
 
 

@@ -23,8 +23,8 @@ from torch._dynamo.utils import counters, get_compilation_metrics
 from torch._inductor import list_mode_options
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from loradock.plan.plan import Decision
 from loradock.plan.knobs.compile import OFF
+from loradock.plan.plan import Decision
 from loradock.training.events import Decided, Emit
 
 TORCH_MODES = {

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from loradock.machine import Host
-from loradock.training.job import Event, StepDone, StepResult
+from loradock.training.events import Event, StepDone, StepResult
 from loradock.training.observers.monitoring import alerts
 from loradock.training.observers.monitoring.alerts import Alert
 from loradock.training.observers.monitoring.process import ProcessReader

@@ -1,4 +1,4 @@
-"""Bytes that training with the TRL engine is expected to need on its device, by component. Pure arithmetic.
+"""Bytes that training with the peft backend is expected to need on its device, by component. Pure arithmetic.
 
 Saved activations were counted on the engine's own path (PEFT LoRA in float32 on NF4 layers, autocast; every tensor that
 autograd keeps, once per storage; see docs/decisions/001-memory-model.md). For one token of one decoder layer of hidden
