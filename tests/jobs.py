@@ -14,14 +14,20 @@ from loradock.machine import Host, probe
 from loradock.model import adapters, shape, source, tokenizer
 from loradock.model import load as loading
 from loradock.plan import planner
+from loradock.training.backends import backend_named
 from loradock.training.checkpoint.store import Checkpoints
-from loradock.training.job import Job
+from loradock.training.events import Event
+from loradock.training.job import Job, Outcome
+from loradock.training.loop import Loop, train
+from loradock.training.meter import Meter
+from loradock.training.objectives.supervised import Supervised
+from loradock.training.saving import Saver
 
 NO_LIMITS = Limits(setup_seconds=0, step_seconds=0, save_seconds=0)
 
 
 def job_of(directory: Path, *settings: str, model: Path, data: Path, max_length: int = 64) -> Job:
-    """Everything up to the engine, as `stages` does it; B is not zero, so that A has a gradient."""
+    """Everything up to the backend, as `training.preparation` does it; B is not zero, so that A has a gradient."""
     overrides = ["train.global_batch=8", "lora.rank=4", f"data.cache={directory}", *settings]
     loaded: Loaded = load(None, overrides=overrides, shortcuts={"--model": str(model), "--data": [str(data)]})
     facts = probe.gather(Host())
@@ -40,6 +46,7 @@ def job_of(directory: Path, *settings: str, model: Path, data: Path, max_length:
     return Job(
         config=config,
         plan=plan,
+        objective=Supervised(),
         model=adapted,
         tokenizer=words,
         steps=corpus.steps(plan, facts=facts),
@@ -51,6 +58,21 @@ def job_of(directory: Path, *settings: str, model: Path, data: Path, max_length:
         world_size=1,
         rank=0,
     )
+
+
+def loop_of(job: Job, **more: Any) -> Loop:
+    """A loop of the job's backend that is ready for its first step; `more` is the backend's own."""
+    backend = backend_named(job.plan.engine.value)(job, **more)
+    loop = Loop(job, backend, lambda _: None, Saver(job, lambda _: None))
+    loop.begin()
+    loop.meter = Meter()
+    return loop
+
+
+def trained(job: Job, **more: Any) -> tuple[Outcome, list[Event]]:
+    """Train the job to its end; `more` is its backend's own."""
+    events: list[Event] = []
+    return train(job, backend_named(job.plan.engine.value)(job, **more), events.append), events
 
 
 def gradients(model: Any) -> dict[str, torch.Tensor]:

@@ -18,9 +18,9 @@ from loradock.config.load import load
 from loradock.data.collate import MicroBatch
 from loradock.machine import Host, probe
 from loradock.plan.plan import Plan
-from loradock.training.job import Event
-from loradock.training.run import execute
-from loradock.training.stages import Exam, Result
+from loradock.training.context import opened
+from loradock.training.events import Event
+from loradock.training.run import Exam, Result, run
 
 BASE = Path(demo.__file__).parent / "base"
 WORDS = "river apple stone cloud lamp table horse green seven window paper salt winter bridge".split()
@@ -104,9 +104,8 @@ def train(
     before = (
         json.loads((directory / "run.json").read_text(encoding="utf-8")) if (directory / "run.json").exists() else None
     )
-    return execute(
-        loaded, facts=facts, directory=directory, view=view or Silent(), exam=exam, before=before, allowed=allowed
-    )
+    around = opened(loaded, facts=facts, directory=directory, view=view or Silent(), before=before, allowed=allowed)
+    return run(around, exam=exam)
 
 
 def losses(result: Result) -> list[float]:

@@ -18,7 +18,7 @@ import torch.distributed
 
 from loradock import cli
 from loradock.distributed import collectives
-from loradock.training.backends.fast.trainer import FastTrainer
+from loradock.training.loop import Loop
 
 WAYS = ("alone", "apart", "pair")
 
@@ -32,13 +32,13 @@ class Timing:
 
 
 def patched(timing: Timing) -> None:
-    """Make the trainer's steps in turn, and time them."""
-    real_step, real_sum = FastTrainer.make_step, torch.distributed.all_reduce
+    """Make the loop's steps in turn, and time them."""
+    real_step, real_sum = Loop.make_step, torch.distributed.all_reduce
 
     def all_reduce(*given: Any, **more: Any) -> Any:
         return real_sum(*given, **more) if timing.is_summing else None
 
-    def make_step(self: FastTrainer, inputs: dict[str, Any]) -> None:
+    def make_step(self: Loop, inputs: dict[str, Any]) -> None:
         is_first = self.step < len(WAYS)  # as it is: what a run looks at after its first step has to be there
         way = "pair" if is_first else WAYS[self.step % len(WAYS)]
         torch.distributed.barrier()
@@ -56,7 +56,7 @@ def patched(timing: Timing) -> None:
         timing.is_summing = True
 
     torch.distributed.all_reduce = all_reduce
-    FastTrainer.make_step = make_step
+    Loop.make_step = make_step
 
 
 if __name__ == "__main__":

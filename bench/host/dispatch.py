@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench.memory.peft import TrlPasses
 
 from bench.floor.machine import commit, stack
 from bench.host.measures import quiet_machine
 from bench.memory.allocator import FastPasses, as_a_run_does
 from bench.memory.models import flat_batch
-from bench.memory.peft import TrlPasses
 from loradock.plan.memory.fast import Shape
 from loradock.plan.memory.peft import Batch
 

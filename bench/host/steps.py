@@ -1,7 +1,7 @@
 """What stands around the micro-steps of an optimiser step: the trainer's own work, TRL's and the fast engine's.
 
 Both run whole optimiser steps of one micro-step on a CPU, and what forward and backward take is taken off. They are the
-real trainers: TRL's SFTTrainer with its defaults and the fused optimiser, the fast engine's `make_step`.
+real trainers: TRL's SFTTrainer with its defaults and the fused optimiser, our `Loop.make_step` over the fast backend.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from bench.host.models import adapted
 from bench.memory.models import flat_batch
 from loradock.distributed.stragglers import Pace
 from loradock.training.backends.fast.attention.flash_cpu import FlashCpu
+from loradock.training.backends.fast.backend import FastBackend
 from loradock.training.backends.fast.kernels import plain
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.backends.fast.optimizer import FlatAdamW
-from loradock.training.backends.fast.trainer import FastTrainer
+from loradock.training.loop import Loop
 from loradock.training.meter import Meter
 
 WARM_UPS = 3
@@ -120,42 +121,51 @@ def tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
 
 
-class BareTrainer(FastTrainer):
-    """The fast engine's trainer without a job: only what a step needs."""
+class BareBackend(FastBackend):
+    """The fast backend without a job: only what a step needs."""
 
-    def __init__(self, model: FastModel, parameters: list[Any], watch: Watch) -> None:
-        self.model, self.device, self.scaler = model, torch.device("cpu"), None
+    def __init__(self, model: FastModel, parameters: list[Any], job: Any) -> None:
+        self.job, self.model, self.device, self.scaler = job, model, torch.device("cpu"), None
+        self.optimizer = FlatAdamW(model.adapters, parameters, learning_rate=1e-4, weight_decay=0.0)
+        self.dropout_seed = self.graphs = None
+        self.grown = 1.0
+
+
+class BareLoop(Loop):
+    """The loop around it."""
+
+    def __init__(self, model: FastModel, parameters: list[Any]) -> None:
         self.job: Any = SimpleNamespace(
             world_size=1,
             config=SimpleNamespace(train=SimpleNamespace(max_grad_norm=1.0)),
             watchdog=SimpleNamespace(beat=lambda *_: None),
             peers=None,
         )
-        self.pace = Pace(self.device)
-        self.optimizer = FlatAdamW(model.adapters, parameters, learning_rate=1e-4, weight_decay=0.0)
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda _: 1.0)
+        self.backend = BareBackend(model, parameters, self.job)
+        self.emit = lambda _: None
+        self.pace = Pace(self.backend.device)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.backend.optimizer, lambda _: 1.0)
         self.meter, self.losses, self.step = Meter(), torch.zeros(()), 0
-        self.dropout_seed = self.graphs = None
-        model.loss_and_gradients = watch.wrap(model.loss_and_gradients)
 
 
 def around_fast(setting: Setting, *, rounds: int) -> dict[str, float]:
-    """The fast engine's trainer."""
+    """The loop over the fast backend."""
     watch, launches = Watch(), Launches()
     peft = adapted(setting.values, dtype=setting.dtype, device="cpu", adapters=torch.float32)
     model = FastModel(peft, positions=setting.document, dtype=setting.dtype, attention=FlashCpu(), kernels=plain)
-    trainer = BareTrainer(model, [each for each in peft.parameters() if each.requires_grad], watch)
+    model.loss_and_gradients = watch.wrap(model.loss_and_gradients)
+    loop = BareLoop(model, [each for each in peft.parameters() if each.requires_grad])
     batch = flat_batch(setting.tokens, document=setting.document, device="cpu", vocabulary=setting.values["vocab_size"])
     counts = dict.fromkeys(("tokens", "supervised_tokens", "samples", "slots"), 1)
     inputs = {"micro_batches": [batch], "supervised_tokens": setting.tokens, "counts": counts}
     with torch.no_grad():
         for _ in range(WARM_UPS + rounds):
             watch.start()
-            trainer.make_step(inputs)
+            loop.make_step(inputs)
             watch.end()
         with launches:
             watch.launches = launches
             watch.start()
-            trainer.make_step(inputs)
+            loop.make_step(inputs)
             watch.end()
     return watch.figures()

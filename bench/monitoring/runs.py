@@ -51,7 +51,8 @@ def step_seconds(subject: Subject, *, every_seconds: float) -> float:
     """Mean seconds of a step after the first ones, of a whole run with samples so often (0: none)."""
     from loradock.config.load import load
     from loradock.machine import Host, probe
-    from loradock.training.run import execute
+    from loradock.training.context import opened
+    from loradock.training.run import run
 
     folder = subject.folder
     settings = [
@@ -67,7 +68,7 @@ def step_seconds(subject: Subject, *, every_seconds: float) -> float:
     directory.mkdir()
     try:
         loaded = load(None, overrides=settings, shortcuts=shortcuts)
-        result = execute(loaded, facts=probe.gather(Host()), directory=directory, view=Silent())
+        result = run(opened(loaded, facts=probe.gather(Host()), directory=directory, view=Silent()))
     finally:
         shutil.rmtree(directory)
     lines = [line for line in result.metrics if line["step"] > WARMUP_STEPS]

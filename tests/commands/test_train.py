@@ -24,7 +24,7 @@ from proven import unchecked
 from safetensors.torch import load_file
 from tiny import train
 
-from loradock.commands.train_run import process_seconds, spent_so_far
+from loradock.training.claiming import process_seconds, spent_so_far
 from loradock.machine import Host
 
 ROOT = Path(__file__).parents[2]

@@ -99,7 +99,7 @@ LATER = f"""
 import sys
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "loradock.training.backends.fast.trainer":
+        if name == "loradock.training.backends.fast.backend":
             sys.meta_path.remove(self)
             exec({SLOW!r}, {{}})
 if "launch" not in sys.orig_argv:

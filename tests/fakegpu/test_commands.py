@@ -56,7 +56,7 @@ def test_profile_names_what_the_device_ran(gpu: OneGpu, tmp_path: Path, llama: P
 @pytest.mark.full
 def test_diagnose_measures_trials_on_the_device(tmp_path: Path, llama: Path, rows: Path) -> None:
     given = ("--model", str(llama), "--data", str(rows), "--output", "out")
-    trials = ("--steps", "4", "--budget", "120s", "--trials", "cuda-graphs-off,engine-trl")
+    trials = ("--steps", "4", "--budget", "120s", "--trials", "cuda-graphs-off,engine-peft")
     ended = run(tmp_path / "run", "diagnose", *given, *trials, "--set", "train.global_batch=8")
     assert ended.exit_code == 0, ended.text[-4000:]
     assert "engine-peft" in ended.text

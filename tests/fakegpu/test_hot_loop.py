@@ -21,14 +21,14 @@ SETTINGS = (
 FEW, MANY = 2, 6
 PLANTED = """
 import torch
-from loradock.training.backends.fast import trainer
-real = trainer.FastTrainer.loss_and_gradients
+from loradock.training.backends.fast.backend import FastBackend
+real = FastBackend.forward_backward
 HOST = torch.ones(64)
 def planted(self, *arguments, **more):
     found = real(self, *arguments, **more)
     {fault}
     return found
-trainer.FastTrainer.loss_and_gradients = planted
+FastBackend.forward_backward = planted
 """
 READS = "found.item()"
 COPIES = "HOST.to('cuda', non_blocking=True)"

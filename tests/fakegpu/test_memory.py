@@ -22,15 +22,15 @@ WIDE = (
 )
 SHRINKS = """
 import os, torch
-from loradock.training.backends.fast import trainer
-real, calls = trainer.FastTrainer.{method}, []
+from loradock.training.backends.fast.backend import FastBackend
+real, calls = FastBackend.{method}, []
 def shrunk(self, *arguments, **more):
     calls.append(1)
     if len(calls) == {call}:
         torch.cuda.empty_cache()
         os.environ["FAKEGPU_MEMORY"] = "{memory}"
     return real(self, *arguments, **more)
-trainer.FastTrainer.{method} = shrunk
+FastBackend.{method} = shrunk
 """
 """From a call of a method on, the device has so many bytes: the real allocator then finds no more."""
 

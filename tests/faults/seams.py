@@ -1,14 +1,13 @@
-"""Where a fault is put into each engine: a step, a micro-batch's loss, a gradient, and what a card would be full at.
+"""Where a fault is put into a run: a step, a micro-batch's loss, a gradient, and what a GPU would be full at.
 
 A test hands in what is to happen there; `patch` puts it in: a monkeypatch's setattr, or the builtin one in a process
-that ends with the fault. What both engines share has its own places: `Flow.after` (each step that ended),
-`feed.StepItems.__getitem__` (what the loader makes) and `Saver.save`.
+that ends with the fault. Other places need none of this: `Flow.after` (each step that ended),
+`batches.StepItems.__getitem__` (what the loader makes) and `Saver.save`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, Protocol
 
 import torch
@@ -16,17 +15,18 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 
 from loradock.model.adapters import trainable
 from loradock.training import loop
+from loradock.training.backends.base import MicroStep
+from loradock.training.backends.fast.backend import FastBackend
 from loradock.training.backends.fast.batch import FlatBatch
 from loradock.training.backends.fast.head import Head
 from loradock.training.backends.fast.layer import Layer
-from loradock.training.backends.fast.trainer import FastTrainer
-from loradock.training.backends.peft import trainer as trl
-from loradock.training.backends.peft.trainer import StepTrainer
+from loradock.training.backends.peft.backend import PeftBackend
+from loradock.training.loop import Loop
 
 Patch = Callable[[Any, str, Any], None]
 Make = Callable[[], Any]
 OnStep = Callable[[Any, list[Any], Make], Any]
-"""(trainer, token ids of each micro-batch, what makes forward and backward) -> what that gave."""
+"""(loop, token ids of each micro-batch, what makes the step) -> what that gave."""
 OnLoss = Callable[[torch.Tensor, int, bool], torch.Tensor]
 """(a micro-batch's loss, the step, whether it is trained on) -> the loss in its place."""
 OnGradient = Callable[[torch.Tensor, int], torch.Tensor]
@@ -39,17 +39,17 @@ CHOSEN = 3
 
 
 class Seams(Protocol):
-    """The places of one engine."""
+    """The places of one backend."""
 
     name: str
-    trainer: type
+    backend: type
 
     def step(self, made: OnStep, *, patch: Patch = setattr) -> None:
-        """Around forward and backward of every optimiser step."""
+        """Around every optimiser step."""
         ...
 
     def loss(self, changed: OnLoss, *, patch: Patch = setattr) -> None:
-        """After the loss of every micro-batch."""
+        """After forward and backward of every micro-batch."""
         ...
 
     def gradient(self, changed: OnGradient, *, patch: Patch = setattr) -> None:
@@ -57,45 +57,66 @@ class Seams(Protocol):
         ...
 
     def passes(self, seen: OnPass, *, patch: Patch = setattr) -> None:
-        """Where the allocator would find a card full."""
+        """Where the allocator would find a GPU full."""
         ...
 
 
-class FastSeams:
-    """The fast engine's."""
+class LoopSeams:
+    """What both backends share."""
 
-    name = "fast"
-    trainer = FastTrainer
+    backend: type
+    ids: Callable[[Any], Any]
 
     def step(self, made: OnStep, *, patch: Patch = setattr) -> None:
-        real = FastTrainer.gradients
+        real, ids_of = Loop.make_step, type(self).ids
 
-        def gradients(self: FastTrainer, inputs: dict[str, Any]) -> Any:
-            ids = [batch.ids.tolist() for batch in inputs["micro_batches"]]
-            return made(self, ids, lambda: real(self, inputs))
+        def make_step(loop: Loop, inputs: dict[str, Any]) -> None:
+            ids = [ids_of(batch).tolist() for batch in inputs["micro_batches"]]
+            made(loop, ids, lambda: real(loop, inputs))
 
-        patch(FastTrainer, "gradients", gradients)
+        patch(Loop, "make_step", make_step)
 
     def loss(self, changed: OnLoss, *, patch: Patch = setattr) -> None:
-        real = FastTrainer.loss_and_gradients
+        real, evaluate = self.backend.forward_backward, loop.evaluate
 
-        def loss_and_gradients(self: FastTrainer, batch: FlatBatch, **more: Any) -> torch.Tensor:
-            return changed(real(self, batch, **more), self.step + 1, True)
+        def forward_backward(backend: Any, batch: Any, *, scale: float, at: MicroStep) -> torch.Tensor:
+            return changed(real(backend, batch, scale=scale, at=at), at.step + 1, True)
 
-        patch(FastTrainer, "loss_and_gradients", loss_and_gradients)
-        change_evaluation(loop, changed, patch=patch)
+        def evaluated(objective: Any, model: Any, batches: Any, loss_sum: Any, *, step: int, poll: Any) -> Any:
+            def one(batch: Any) -> torch.Tensor:
+                return changed(loss_sum(batch), step, False)
+
+            return evaluate(objective, model, batches, one, step=step, poll=poll)
+
+        patch(self.backend, "forward_backward", forward_backward)
+        patch(loop, "evaluate", evaluated)
 
     def gradient(self, changed: OnGradient, *, patch: Patch = setattr) -> None:
-        real = FastTrainer.loss_and_gradients
+        real = self.backend.forward_backward
 
-        def loss_and_gradients(self: FastTrainer, batch: FlatBatch, **more: Any) -> torch.Tensor:
-            loss = real(self, batch, **more)
-            weight, adapters = trainable(self.job.model)[CHOSEN], self.model.adapters
-            gradient = adapters.view(adapters.gradient, [weight], weight.shape)
-            gradient.copy_(changed(gradient, self.step + 1))
+        def forward_backward(backend: Any, batch: Any, *, scale: float, at: MicroStep) -> torch.Tensor:
+            loss = real(backend, batch, scale=scale, at=at)
+            gradient = self.chosen(backend)
+            gradient.copy_(changed(gradient, at.step + 1))
             return loss
 
-        patch(FastTrainer, "loss_and_gradients", loss_and_gradients)
+        patch(self.backend, "forward_backward", forward_backward)
+
+    def chosen(self, backend: Any) -> torch.Tensor:
+        """The gradient of the CHOSEN weight."""
+        raise NotImplementedError
+
+
+class FastSeams(LoopSeams):
+    """The fast backend's."""
+
+    name = "fast"
+    backend = FastBackend
+    ids = staticmethod(lambda batch: batch.ids)
+
+    def chosen(self, backend: FastBackend) -> torch.Tensor:
+        weight, adapters = trainable(backend.job.model)[CHOSEN], backend.model.adapters
+        return adapters.view(adapters.gradient, [weight], weight.shape)
 
     def passes(self, seen: OnPass, *, patch: Patch = setattr) -> None:
         """At the head, when all layers have run, and in the backward of the lowest layer, the last."""
@@ -119,43 +140,17 @@ class FastSeams:
         patch(Layer, "backward", backward)
 
 
-class TrlSeams:
+class PeftSeams(LoopSeams):
     """The peft backend's."""
 
-    name = "trl"
-    trainer = StepTrainer
+    name = "peft"
+    backend = PeftBackend
+    ids = staticmethod(lambda batch: batch["input_ids"])
 
-    def step(self, made: OnStep, *, patch: Patch = setattr) -> None:
-        real = StepTrainer.training_step
-
-        def training_step(self: StepTrainer, model: Any, inputs: dict[str, Any], *rest: Any) -> Any:
-            ids = [batch["input_ids"].tolist() for batch in inputs["micro_batches"]]
-            return made(self, ids, lambda: real(self, model, inputs, *rest))
-
-        patch(StepTrainer, "training_step", training_step)
-
-    def loss(self, changed: OnLoss, *, patch: Patch = setattr) -> None:
-        real = StepTrainer.loss_sum
-
-        def loss_sum(self: StepTrainer, model: Any, tensors: Any, **more: Any) -> torch.Tensor:
-            loss = real(self, model, tensors, **more)
-            return changed(loss, self.step + 1, True) if model.training else loss
-
-        patch(StepTrainer, "loss_sum", loss_sum)
-        change_evaluation(trl, changed, patch=patch)
-
-    def gradient(self, changed: OnGradient, *, patch: Patch = setattr) -> None:
-        """By a hook of autograd."""
-        real = StepTrainer.training_step
-
-        def training_step(self: StepTrainer, *arguments: Any) -> Any:
-            hook = trainable(self.model)[CHOSEN].register_hook(lambda gradient: changed(gradient, self.step + 1))
-            try:
-                return real(self, *arguments)
-            finally:
-                hook.remove()
-
-        patch(StepTrainer, "training_step", training_step)
+    def chosen(self, backend: PeftBackend) -> torch.Tensor:
+        gradient = backend.parameters[CHOSEN].grad
+        assert gradient is not None
+        return gradient
 
     def passes(self, seen: OnPass, *, patch: Patch = setattr) -> None:
         """In a feed-forward layer, by a hook of autograd on the way back."""
@@ -172,17 +167,7 @@ class TrlSeams:
         patch(LlamaMLP, "forward", forward)
 
 
-SEAMS: dict[str, Seams] = {each.name: each for each in (FastSeams(), TrlSeams())}
-
-
-def change_evaluation(module: ModuleType, changed: OnLoss, *, patch: Patch) -> None:
-    """Change the losses of the evaluation that the trainer's module holds."""
-    real = module.evaluate
-
-    def evaluate(model: Any, batches: Any, loss_sum: Any, *, step: int, poll: Any) -> Any:
-        return real(model, batches, lambda batch: changed(loss_sum(batch), step, False), step=step, poll=poll)
-
-    patch(module, "evaluate", evaluate)
+SEAMS: dict[str, Seams] = {each.name: each for each in (FastSeams(), PeftSeams())}
 
 
 def size(batch: FlatBatch) -> tuple[int, int]:

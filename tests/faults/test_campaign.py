@@ -75,7 +75,7 @@ def test_a_whole_campaign_loses_nothing(promise: str) -> None:
 @pytest.mark.parametrize("promise", ["P1", "P2", "P6"])
 def test_the_other_engine_loses_nothing_either(promise: str) -> None:
     needs_strace(promise)
-    done = campaign(promise, "--engine", "trl", "--trials", str(OTHER_ENGINE_TRIALS), timeout=3600)
+    done = campaign(promise, "--engine", "peft", "--trials", str(OTHER_ENGINE_TRIALS), timeout=3600)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
+import jobs
 import pytest
 import torch
 from bitsandbytes.nn import Linear4bit
@@ -19,11 +19,10 @@ from jobs import job_of
 from safetensors.torch import load_file
 
 from loradock.errors import Diverged
-from loradock.training import recovery
-from loradock.training.backends.fast.engine import build, trainer_of
 from loradock.training.checkpoint.manifest import open_checkpoint
 from loradock.training.checkpoint.store import visible
-from loradock.training.job import Event, Job, StepResult
+from loradock.training.events import StepResult
+from loradock.training.job import Job
 
 RUN = ("engine=fast", "train.max_steps=5", "train.micro_batch=2", "checkpoints.every=1", "lora.dropout=0.1")
 
@@ -40,9 +39,7 @@ def in_float16(directory: Path, *settings: str, model: Path, data: Path) -> Job:
 
 def trained(job: Job) -> list[float]:
     """The losses of a run of the job."""
-    events: list[Event] = []
-    model, _ = build(job)
-    recovery.run(job, events.append, partial(trainer_of, model=model))
+    _, events = jobs.trained(job)
     return [event.loss for event in events if isinstance(event, StepResult)]
 
 

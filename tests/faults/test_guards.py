@@ -42,7 +42,7 @@ RUN = (
 )
 NAN, INF = math.nan, math.inf
 ADAMW, DORA = ("train.optimizer=adamw",), ("lora.dora=true",)
-TRL_ONLY = (ADAMW, DORA)
+PEFT_ONLY = (ADAMW, DORA)
 
 
 @dataclass(frozen=True)
@@ -88,15 +88,15 @@ MANY = [
 
 @dataclass
 class Seen:
-    """The trainer of the run, and its weights and optimiser before the faulty step."""
+    """The loop of the run, and its weights and optimiser before the faulty step."""
 
-    trainer: Any = None
+    loop: Any = None
     before: Any = None
 
 
-def state_of(trainer: Any) -> Any:
-    weights = [parameter.detach().clone() for parameter in trainable(trainer.job.model)]
-    return weights, copy.deepcopy(trainer.optimizer.state_dict()["state"])
+def state_of(loop: Any) -> Any:
+    weights = [parameter.detach().clone() for parameter in trainable(loop.job.model)]
+    return weights, copy.deepcopy(loop.backend.optimizer.state_dict()["state"])
 
 
 def with_one(tensor: torch.Tensor, value: float) -> torch.Tensor:
@@ -109,9 +109,9 @@ def with_one(tensor: torch.Tensor, value: float) -> torch.Tensor:
 def plant(fault: Fault, engine: str, monkeypatch: pytest.MonkeyPatch) -> Seen:
     seen, seams, patch, real_after = Seen(), SEAMS[engine], monkeypatch.setattr, Flow.after
 
-    def made(trainer: Any, _: Any, make: Any) -> Any:
-        if trainer.step + 1 == fault.step:
-            seen.trainer, seen.before = trainer, state_of(trainer)
+    def made(loop: Any, _: Any, make: Any) -> Any:
+        if loop.step + 1 == fault.step:
+            seen.loop, seen.before = loop, state_of(loop)
         return make()
 
     def loss(value: torch.Tensor, step: int, is_training: bool) -> torch.Tensor:
@@ -123,7 +123,7 @@ def plant(fault: Fault, engine: str, monkeypatch: pytest.MonkeyPatch) -> Seen:
 
     def after(self: Flow, step: int) -> Any:
         if step == fault.step:
-            spoil(seen.trainer, fault)
+            spoil(seen.loop, fault)
         return real_after(self, step)
 
     seams.step(made, patch=patch)
@@ -133,12 +133,12 @@ def plant(fault: Fault, engine: str, monkeypatch: pytest.MonkeyPatch) -> Seen:
     return seen
 
 
-def spoil(trainer: Any, fault: Fault) -> None:
+def spoil(loop: Any, fault: Fault) -> None:
     """Put the value into a weight, or into the optimiser's moments, where the fault is there."""
     if fault.place == "weight":
-        tensor = trainable(trainer.job.model)[CHOSEN].data
+        tensor = trainable(loop.job.model)[CHOSEN].data
     elif fault.place.startswith("exp_"):
-        tensor = list(trainer.optimizer.state_dict()["state"].values())[CHOSEN][fault.place]
+        tensor = list(loop.backend.optimizer.state_dict()["state"].values())[CHOSEN][fault.place]
     else:
         return
     tensor.copy_(with_one(tensor, fault.value))
@@ -187,9 +187,9 @@ def diverges(
         flaws["exported"] = True
     if found := not_finite(run):
         flaws["not finite"] = found
-    assert isinstance(seen.trainer, SEAMS[engine].trainer)
+    assert isinstance(seen.loop.backend, SEAMS[engine].backend)
     if fault.place in ("loss", "gradient"):
-        after = state_of(seen.trainer)
+        after = state_of(seen.loop)
         pairs = zip(tensors_in(list(seen.before)), tensors_in(list(after)), strict=True)
         if not all(torch.equal(one, other) for one, other in pairs):
             flaws["stepped"] = True
@@ -202,7 +202,7 @@ def cases() -> list[Any]:
     for fault, engine in itertools.product((*FEW, *MANY), SEAMS):
         is_quick = fault in FEW and (engine == "fast" or fault.place in ("loss", "gradient"))
         name = f"{engine}-{fault.place}-{fault.value}-at-{fault.step}"
-        if engine == "trl" or fault.settings not in TRL_ONLY:
+        if engine == "peft" or fault.settings not in PEFT_ONLY:
             found.append(pytest.param(fault, engine, id=name, marks=[] if is_quick else pytest.mark.full))
     return found
 

@@ -26,12 +26,11 @@ import torch
 from faults.conftest import Trial
 from faults.forking import Command, Forking
 from faults.seams import SEAMS
-from jobs import NO_LIMITS, job_of
+from jobs import NO_LIMITS, job_of, trained
 from proven import unchecked
 
 from loradock.distributed.watchdog import Phase, Watchdog
 from loradock.errors import Hung
-from loradock.training.backends import engine_named
 
 LIMIT_SECONDS, SLACK_SECONDS = 2.0, 6.0
 SLOW_SECONDS = 0.7
@@ -85,7 +84,7 @@ HANGS = {
 }
 OF_ENGINES = ("step", "evaluation")
 """Cases in which the engine's own code has to give signs of life; the others are the same for every engine."""
-IN_CI = (("worker", "fast"), ("save", "fast"), ("step", "fast"), ("step", "trl"))
+IN_CI = (("worker", "fast"), ("save", "fast"), ("step", "fast"), ("step", "peft"))
 CASES = [(case, engine) for case in HANGS for engine in (SEAMS if case in OF_ENGINES else ("fast",))]
 
 
@@ -157,7 +156,7 @@ class Noted(Watchdog):
         self.seen.append("beat")
 
 
-@pytest.mark.parametrize("engine", ["fast", pytest.param("trl", marks=pytest.mark.full)])
+@pytest.mark.parametrize("engine", ["fast", pytest.param("peft", marks=pytest.mark.full)])
 def test_every_pass_of_a_step_and_of_an_evaluation_is_a_sign_of_life(
     engine: str, tmp_path: Path, llama: Path, rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,7 +169,7 @@ def test_every_pass_of_a_step_and_of_an_evaluation_is_a_sign_of_life(
         return loss
 
     SEAMS[engine].loss(passed, patch=monkeypatch.setattr)
-    engine_named(engine).run(replace(job, watchdog=noted), lambda _: None)
+    trained(replace(job, watchdog=noted))
     passes = [before for before, each in pairwise(noted.seen) if each != "beat"]
     assert {"trained", "evaluated"} < set(noted.seen)
     assert len(passes) > 10

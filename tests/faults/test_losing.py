@@ -27,13 +27,13 @@ PEERS = "limits.peer_seconds=10"
 MODES = {
     "fsdp": ("auto", ("train.parallel=fsdp",)),
     "ddp": ("fast", ("train.parallel=ddp",)),
-    "ddp-trl": ("trl", ("train.parallel=ddp",)),
+    "ddp-peft": ("peft", ("train.parallel=ddp",)),
 }
 
 Begin = Callable[..., Pair]
 
 
-@pytest.fixture(scope="module", params=["fsdp", "ddp", pytest.param("ddp-trl", marks=pytest.mark.full)])
+@pytest.fixture(scope="module", params=["fsdp", "ddp", pytest.param("ddp-peft", marks=pytest.mark.full)])
 def mode(request: pytest.FixtureRequest) -> str:
     return request.param
 

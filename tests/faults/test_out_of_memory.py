@@ -22,9 +22,9 @@ from safetensors.torch import load_file
 from tiny import Silent, adapter_bytes, losses, train
 
 from loradock.errors import OutOfMemory
-from loradock.training import recovery
 from loradock.training.backends.fast.weights import FrozenWeight
-from loradock.training.job import Event, Shrunk, StepDone
+from loradock.training.events import Event, Shrunk, StepDone
+from loradock.training.loop import Loop
 
 RUN = (
     "train.max_steps=10",
@@ -44,7 +44,7 @@ SAID = "CUDA out of memory. Tried to allocate 2.00 GiB"
 class Card(Silent):
     """What the card holds, seen as the run's view: `rows` or `tokens` of one pass, from the step `since` on.
 
-    `within` says where it is too much: forward, backward or evaluation. `refused` counts, `kept` are trainers of failed
+    `within` says where it is too much: forward, backward or evaluation. `refused` counts, `kept` are loops of failed
     attempts that are still in memory when the next one begins; `workers` so many processes of theirs. `is_watched` is
     true while an attempt runs: what an engine checks before counts with no batch.
     """
@@ -67,8 +67,7 @@ class Card(Silent):
         elif isinstance(event, Shrunk):
             self.shrunk.append(event)
             self.step = event.step + 1
-            trainers = tuple(each.trainer for each in SEAMS.values())
-            self.kept += sum(type(each) in trainers for each in gc.get_objects())
+            self.kept += sum(isinstance(each, Loop) for each in gc.get_objects())
             self.workers += len(multiprocessing.active_children())
 
     def holds(self, rows: int, *, of: tuple[str, ...], **more: Any) -> None:
@@ -85,16 +84,16 @@ class Card(Silent):
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Card:
-    card, real = Card(), recovery.attempt
+    card, real = Card(), Loop.run
 
-    def attempt(*arguments: Any) -> Any:
+    def run(loop: Loop) -> Any:
         card.is_watched = True
         try:
-            return real(*arguments)
+            return real(loop)
         finally:
             card.is_watched = False
 
-    monkeypatch.setattr(recovery, "attempt", attempt)
+    monkeypatch.setattr(Loop, "run", run)
     for seams in SEAMS.values():
         seams.passes(card.hold, patch=monkeypatch.setattr)
     return card
@@ -146,7 +145,7 @@ FROM_THE_START = {  # where it is too much, settings, the micro-batch that fits,
     "noise": ("forward", (*PLAIN, *NOISY), 1, 1),
     "backward-noise": ("backward", (*PLAIN, *NOISY), 2, 4),
 }
-IN_CI = (("fast", "twice"), ("fast", "packed"), ("fast", "backward"), ("trl", "twice"))
+IN_CI = (("fast", "twice"), ("fast", "packed"), ("fast", "backward"), ("peft", "twice"))
 
 
 def marked(engine: str, *case: Any, in_ci: bool) -> Any:
@@ -154,7 +153,7 @@ def marked(engine: str, *case: Any, in_ci: bool) -> Any:
 
 
 def engines_for(settings: tuple[str, ...]) -> tuple[str, ...]:
-    return ("trl",) if NOISY[0] in settings else ("fast", "trl")
+    return ("peft",) if NOISY[0] in settings else ("fast", "peft")
 
 
 @pytest.mark.parametrize(
@@ -207,10 +206,10 @@ LATER = [
     ("fast", PACKED, "forward"),
     ("fast", PLAIN, "forward"),
     ("fast", PLAIN, "backward"),
-    ("trl", PLAIN, "forward"),
-    ("trl", PACKED, "forward"),
-    ("trl", PLAIN, "backward"),
-    ("trl", (*PACKED, *NOISY), "backward"),
+    ("peft", PLAIN, "forward"),
+    ("peft", PACKED, "forward"),
+    ("peft", PLAIN, "backward"),
+    ("peft", (*PACKED, *NOISY), "backward"),
 ]
 
 
@@ -250,7 +249,7 @@ def test_a_run_that_shrank_keeps_the_small_micro_batch_when_it_continues(card: C
     assert adapter_bytes(again) == adapter_bytes(whole)
 
 
-EVALUATED = [("fast", PACKED), ("fast", PLAIN), ("trl", PLAIN), ("trl", PACKED)]
+EVALUATED = [("fast", PACKED), ("fast", PLAIN), ("peft", PLAIN), ("peft", PACKED)]
 
 
 @pytest.mark.parametrize(("engine", "settings"), [marked(*case, in_ci=case == EVALUATED[0]) for case in EVALUATED])
@@ -267,7 +266,7 @@ def test_a_card_that_is_full_in_an_evaluation_shrinks_it_too(
     trial("P18", is_right, engine=engine, case="evaluation", steps=steps, settings=settings)
 
 
-@pytest.mark.parametrize(("engine", "settings"), [("fast", PACKED), ("trl", PLAIN)])
+@pytest.mark.parametrize(("engine", "settings"), [("fast", PACKED), ("peft", PLAIN)])
 def test_a_card_that_cannot_hold_one_row_ends_with_80_and_the_sizes(
     engine: str, settings: tuple[str, ...], card: Card, runs: Runs, trial: Trial
 ) -> None:

@@ -40,53 +40,53 @@ LIMITED = f"limits.peer_seconds={PEER_SECONDS}"
 
 LATE = """
 import os, time
-from loradock.training.backends.fast.trainer import FastTrainer
-real = FastTrainer.gradients
-def gradients(self, inputs):
+from loradock.training.loop import Loop
+real = Loop.make_step
+def make_step(self, inputs):
     while os.environ["RANK"] == "1" and self.step == 5: time.sleep(60)
     return real(self, inputs)
-FastTrainer.gradients = gradients
+Loop.make_step = make_step
 """
 DIVERGES = """
 import os, time
 from loradock.training import guards
-from loradock.training.backends.fast.trainer import FastTrainer
-real = FastTrainer.gradients
-def gradients(self, inputs):
+from loradock.training.loop import Loop
+real = Loop.make_step
+def make_step(self, inputs):
     if os.environ["RANK"] == "1" and self.step == 5: raise guards.diverged(6, "the loss is nan")
     return real(self, inputs)
-FastTrainer.gradients = gradients
+Loop.make_step = make_step
 """
 SLOWER = f"""
 import os, time
-from loradock.training.backends.fast.trainer import FastTrainer
+from loradock.training.loop import Loop
 from loradock.model import export
-real = FastTrainer.gradients
-def gradients(self, inputs):
+real = Loop.make_step
+def make_step(self, inputs):
     time.sleep(0.6 if os.environ["RANK"] == "1" else 0)
     return real(self, inputs)
-FastTrainer.gradients = gradients
+Loop.make_step = make_step
 write = export.export
 def slowly(*rest, **more):
     time.sleep({PEER_SECONDS + 2})  # rank 1 waits for rank 0 all the while, and that is right
     return write(*rest, **more)
 export.export = slowly
 """
-SLOWER_TRL = """
+SLOWER_PEFT = """
 import os, time
-from loradock.training.backends.peft.trainer import StepTrainer
-real = StepTrainer.loss_sum
-def loss_sum(self, *rest, **more):
+from loradock.training.backends.peft.backend import PeftBackend
+real = PeftBackend.forward_backward
+def forward_backward(self, *rest, **more):
     time.sleep(0.3 if os.environ["RANK"] == "1" else 0)
     return real(self, *rest, **more)
-StepTrainer.loss_sum = loss_sum
+PeftBackend.forward_backward = forward_backward
 """
 FAILS_FIRST = """
 import os
-from loradock.training import stages
+from loradock.training import preparation
 from loradock.errors import DataError
 def refuse(*rest, **more): raise DataError("rows.jsonl:7: not a row")
-if os.environ["RANK"] == "0": stages.prepare_corpus = refuse
+if os.environ["RANK"] == "0": preparation.prepare_corpus = refuse
 """
 
 
@@ -270,7 +270,7 @@ def test_a_signal_is_heard_by_one_that_waits_for_the_others_to_come(
     assert pair.finish(seconds=ENDS_SECONDS) == [Interrupted.exit_code] * 2, pair.text()
 
 
-@pytest.mark.parametrize(("engine", "code"), [("fast", SLOWER), ("trl", SLOWER_TRL)])
+@pytest.mark.parametrize(("engine", "code"), [("fast", SLOWER), ("peft", SLOWER_PEFT)])
 def test_a_slow_process_is_named_and_the_run_goes_on(engine: str, code: str, tmp_path: Path, start: Start) -> None:
     pair = start(tmp_path, engine=engine, code=code)
     assert pair.finish() == [0, 0], pair.text()

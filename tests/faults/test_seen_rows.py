@@ -31,8 +31,8 @@ from faults.seams import SEAMS
 from loradock.training import batches
 def note(file, *values):
     with open(file, "a") as stream: stream.write(json.dumps(values) + "\\n")
-def made(trainer, ids, make):
-    note("seen", trainer.step + 1, ids)
+def made(loop, ids, make):
+    note("seen", loop.step + 1, ids)
     return make()
 real_item = batches.StepItems.__getitem__
 def item(self, index):
@@ -63,7 +63,7 @@ def noted(file: Path) -> list[Any]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-@pytest.mark.parametrize("engine", ["fast", "trl"])
+@pytest.mark.parametrize("engine", ["fast", "peft"])
 def test_rows_seen_before_a_kill_and_after_the_resume_are_those_of_a_run_that_nobody_killed(
     engine: str, tmp_path: Path, llama: Path, forking: Forking
 ) -> None:
@@ -124,7 +124,7 @@ def seconds_to_first_step(run: Command, place: Path) -> float:
     return took
 
 
-@pytest.mark.parametrize("engine", ["fast", pytest.param("trl", marks=pytest.mark.full)])
+@pytest.mark.parametrize("engine", ["fast", pytest.param("peft", marks=pytest.mark.full)])
 def test_a_resume_at_a_late_step_makes_no_earlier_one_again_and_takes_as_long_as_at_an_early_one(
     engine: str, tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:

@@ -38,16 +38,16 @@ SLACK_SECONDS = 20.0
 SHARDED = ("train.parallel=fsdp", f"limits.peer_seconds={PEER_SECONDS}")
 PASS = """
 import os, subprocess, sys, time
-from loradock.training.backends.fsdp.trainer import ShardedTrainer
-real = ShardedTrainer.loss_sum
+from loradock.training.backends.fsdp.backend import FsdpBackend
+real = FsdpBackend.forward_backward
 is_second = os.environ["RANK"] == "1"
-def loss_sum(self, batch):
+def forward_backward(self, batch, *, scale, at):
     {fault}
-    return real(self, batch)
-ShardedTrainer.loss_sum = loss_sum
+    return real(self, batch, scale=scale, at=at)
+FsdpBackend.forward_backward = forward_backward
 """
 """Something happens in a pass of rank 1."""
-LATE = PASS.format(fault="while is_second and self.step == 5: time.sleep(60)")
+LATE = PASS.format(fault="while is_second and at.step == 5: time.sleep(60)")
 SLEEPY = PASS.format(fault="time.sleep(0.3 * is_second)")
 HOGGED = """
 import os, subprocess, sys
@@ -61,12 +61,12 @@ for _ in range(3 * is_second): subprocess.Popen([sys.executable, "-c", hog])
 
 BY_TOKENS = """
 import time
-from loradock.training.backends.fast.trainer import FastTrainer
-real = FastTrainer.loss_and_gradients
-def loss_and_gradients(self, batch, **more):
+from loradock.training.backends.fast.backend import FastBackend
+real = FastBackend.forward_backward
+def forward_backward(self, batch, **more):
     time.sleep(0.003 * batch.tokens)
     return real(self, batch, **more)
-FastTrainer.loss_and_gradients = loss_and_gradients
+FastBackend.forward_backward = forward_backward
 """
 
 

@@ -44,8 +44,8 @@ def loss(value, step, is_training):
 SEAMS["ENGINE"].loss(loss)
 """
 PLACES = {"step": ("(5, True)", "SIGTERM", 4), "evaluation": ("(3, False)", "SIGINT", 3)}
-IN_CI = (("fast", "step"), ("fast", "evaluation"), ("trl", "step"))
-CASES = [(engine, place) for engine in ("fast", "trl") for place in PLACES]
+IN_CI = (("fast", "step"), ("fast", "evaluation"), ("peft", "step"))
+CASES = [(engine, place) for engine in ("fast", "peft") for place in PLACES]
 
 Start = Callable[..., Command]
 

@@ -19,8 +19,8 @@ from loradock.training.backends.fast import self_check
 from loradock.training.backends.fast.attention.base import Documents, Rule
 from loradock.training.backends.fast.attention.flash_torch import FlashTorch
 from loradock.training.backends.fast.attention.per_document import PerDocument
+from loradock.training.backends.fast.backend import build
 from loradock.training.backends.fast.batch import FlatBatch, flatten
-from loradock.training.backends.fast.engine import build
 from loradock.training.backends.fast.graphs import Graphs, cuda_capture
 from loradock.training.backends.fast.kernels import kernels_for
 from loradock.training.job import Job

@@ -14,7 +14,7 @@ from facts.recorded import model, models
 from loradock.facts import ModelFacts
 from loradock.model.patches import PATCHES
 from loradock.plan import memory
-from loradock.plan.memory import trl
+from loradock.plan.memory import peft
 from loradock.plan.memory.peft import Batch
 
 TOKENS = 96
@@ -101,7 +101,7 @@ def same_shape(**kept: Any) -> ModelFacts:
 
 
 def test_a_layer_keeps_what_autograd_really_keeps(tmp_path: Path) -> None:
-    expected = TOKENS * trl.layer_bytes_per_token(same_shape(), dtype="bfloat16")
+    expected = TOKENS * peft.layer_bytes_per_token(same_shape(), dtype="bfloat16")
     assert counted(tmp_path) == pytest.approx(expected, rel=0.02)
 
 
@@ -110,7 +110,7 @@ def test_fewer_adapters_keep_less_as_autograd_does(tmp_path: Path) -> None:
     some = ("q_proj", "k_proj", "v_proj", "o_proj")
     chosen = tuple(name for name in facts.targets if name.endswith(some))
     fewer = ModelFacts(**{**vars(facts), "targets": chosen})
-    expected = TOKENS * trl.layer_bytes_per_token(fewer, dtype="bfloat16")
+    expected = TOKENS * peft.layer_bytes_per_token(fewer, dtype="bfloat16")
     assert counted(tmp_path, targets=list(some)) == pytest.approx(expected, rel=0.02)
 
 
@@ -125,28 +125,28 @@ def test_sdpa_keeps_a_mask_of_its_own_in_every_layer_of_a_packed_row(tmp_path: P
     assert masks == pytest.approx(batch.mask_elements * 2, rel=0.02)
     facts = same_shape()
     plain: dict[str, Any] = {"checkpointing": False, "dtype": "bfloat16"}
-    sdpa = trl.activation_bytes(facts, batch, attention="sdpa", **plain)
-    flash = trl.activation_bytes(facts, batch, attention="flash_attention_2", **plain)
+    sdpa = peft.activation_bytes(facts, batch, attention="sdpa", **plain)
+    flash = peft.activation_bytes(facts, batch, attention="flash_attention_2", **plain)
     assert sdpa - flash == 3 * batch.mask_elements * 2
 
 
 def test_llama_3_8b_keeps_212_kib_a_token_and_layer_and_8_checkpointed() -> None:
     facts = models()["llama-3-8b"]
-    assert trl.layer_bytes_per_token(facts, dtype="bfloat16") == 212 * 1024
+    assert peft.layer_bytes_per_token(facts, dtype="bfloat16") == 212 * 1024
     batch = Batch(rows=1, length=1)
-    plain = trl.activation_bytes(facts, batch, checkpointing=False, dtype="bfloat16")
-    checkpointed = trl.activation_bytes(facts, batch, checkpointing=True, dtype="bfloat16")
+    plain = peft.activation_bytes(facts, batch, checkpointing=False, dtype="bfloat16")
+    checkpointed = peft.activation_bytes(facts, batch, checkpointing=True, dtype="bfloat16")
     assert plain - checkpointed == 31 * 212 * 1024 - 32 * 8 * 1024
 
 
 def test_the_published_peak_of_mistral_7b_is_met_with_whole_logits() -> None:
     """fms-acceleration, A100-80: 20.7 GB for plain QLoRA at 4 x 4 096 tokens, 14.1 GB with fused kernels."""
-    ours = trl.expected(MISTRAL, PUBLISHED, optimizer="adamw_fused", checkpointing=True, **QLORA)
+    ours = peft.expected(MISTRAL, PUBLISHED, optimizer="adamw_fused", checkpointing=True, **QLORA)
     assert 14.1e9 < ours["total"] < 20.7e9
     inputs = PUBLISHED.tokens * MISTRAL.layers * MISTRAL.hidden * 2
     whole_logits = PUBLISHED.tokens * MISTRAL.vocabulary * (2 + 4 * 4)  # bf16; as float32, shifted, softmax, gradient
     others = sum(ours[part] for part in ours if part not in ("activations", "logits", "fragmentation", "total"))
-    assert (others + inputs + whole_logits) * trl.FRAGMENTATION == pytest.approx(20.7e9, rel=0.05)
+    assert (others + inputs + whole_logits) * peft.FRAGMENTATION == pytest.approx(20.7e9, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_the_base_of_mistral_7b_takes_its_known_size(
 def test_more_of_anything_never_needs_less() -> None:
     def total(batch: Batch, **changed: Any) -> int:
         settings = {**QLORA, "optimizer": "adamw_fused", "checkpointing": True, **changed}
-        return trl.expected(MISTRAL, batch, **settings)["total"]
+        return peft.expected(MISTRAL, batch, **settings)["total"]
 
     one = Batch(rows=1, length=512)
     assert total(one) < total(Batch(rows=2, length=512)) < total(Batch(rows=2, length=1024))

@@ -14,8 +14,8 @@ from loradock.errors import ConfigError, EnvironmentUnfit, OutOfMemory
 from loradock.facts import Facts, ModelFacts
 from loradock.plan.memory import sharded
 from loradock.plan.memory.base import RUNTIME_BYTES
-from loradock.plan.memory.sharded import NCCL_BYTES, Setting, Sharing
 from loradock.plan.memory.peft import Batch
+from loradock.plan.memory.sharded import NCCL_BYTES, Setting, Sharing
 
 PUBLISHED = json.loads((Path(__file__).parents[1] / "facts" / "many_gpus.json").read_text(encoding="utf-8"))
 MODELS = {each["key"]: recorded.model(**each) for each in PUBLISHED["models"]}
@@ -118,9 +118,9 @@ def decided(card: str, count: int, *, model: str = "llama-3-70b", **asked: Any) 
         ("h100", 8, "mistral-7b", "ddp", "fast", False),
         ("rtx-4090", 2, "mistral-7b", "ddp", "fast", False),
         ("h100", 8, "llama-3-70b", "ddp", "fast", False),
-        ("rtx-3090", 4, "llama-3-70b", "fsdp", "sharded", False),
-        ("rtx-3090", 2, "llama-3-70b", "fsdp", "sharded", True),
-        ("a100-40", 2, "llama-3-70b", "fsdp", "sharded", False),
+        ("rtx-3090", 4, "llama-3-70b", "fsdp", "fsdp", False),
+        ("rtx-3090", 2, "llama-3-70b", "fsdp", "fsdp", True),
+        ("a100-40", 2, "llama-3-70b", "fsdp", "fsdp", False),
         ("h100", 1, "llama-3-70b", "none", "fast", False),
     ],
 )
@@ -135,9 +135,7 @@ def test_fsdp_is_decided_only_where_the_model_does_not_fit_one_card_and_offload_
 
 def test_what_fits_nowhere_says_what_it_needs_with_and_without_offload() -> None:
     rows = data(longest=65_536, limit=65_536)
-    with pytest.raises(
-        OutOfMemory, match=r"of 21.6 GiB on each of 2 GPUs that share the model, and .* in host memory"
-    ):
+    with pytest.raises(OutOfMemory, match=r"of 21.6 GiB on each of 2 GPUs that share the model, and .* in host memory"):
         planned(facts=cards("rtx-3090", 2), model=models()["llama-3-70b"], data=rows)
 
 
@@ -168,9 +166,9 @@ def test_a_mode_that_is_asked_for_with_one_process_is_an_error(asked: str) -> No
         decided("h100", 1, train={"parallel": asked})
 
 
-def test_zero_is_trained_by_trl_and_fsdp_by_the_sharded_engine() -> None:
-    assert decided("h100", 2, train={"parallel": "zero3"})["engine"] == "trl"
-    assert decided("h100", 2, train={"parallel": "fsdp"})["engine"] == "sharded"
+def test_each_way_to_shard_has_its_backend() -> None:
+    assert decided("h100", 2, train={"parallel": "zero3"})["engine"] == "zero"
+    assert decided("h100", 2, train={"parallel": "fsdp"})["engine"] == "fsdp"
     assert decided("h100", 2, engine="fsdp")["parallel"] == "fsdp"
     assert decided("h100", 2, engine="peft")["parallel"] == "ddp"
 

@@ -55,7 +55,7 @@ def any_baseline(seed: int) -> Context | None:
     """Some baseline; None where the plan refuses it."""
     draw = random.Random(seed)
     card = draw.choice([None, "t4", "a10", "h200"])
-    engine = draw.choice(["auto", "fast", "trl"])
+    engine = draw.choice(["auto", "fast", "peft"])
     asked: dict[str, Any] = {
         "engine": engine,
         "model": {"quantization": draw.choice(["nf4", "nf4", "none", "int8"])},

@@ -47,7 +47,7 @@ def test_the_plan_counts_what_was_measured_and_leaves_others_their_memory() -> N
     assert "other processes hold 20.0 GiB" in why
 
 
-@pytest.mark.parametrize("engine", ["fast", "trl"])
+@pytest.mark.parametrize("engine", ["fast", "peft"])
 def test_a_gpu_that_is_not_there_is_assumed_and_a_cpu_has_no_cuda(engine: str) -> None:
     asked = config(engine=engine)
     assert planned(facts=machine("h100"), config=asked).memory_bytes["runtime"] == memory.RUNTIME_BYTES

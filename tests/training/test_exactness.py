@@ -21,7 +21,7 @@ from tiny import adapter_bytes, copy_tree, losses, train
 from loradock.model import adapters
 from loradock.training.checkpoint.state import RandomState
 from loradock.training.checkpoint.store import visible
-from loradock.training.stages import Result
+from loradock.training.run import Result
 
 RUN = (
     "train.max_steps=12",
@@ -37,7 +37,7 @@ RUN = (
 NOISY = "lora.dropout=0.1"
 # float32 on a CPU: sums in another order, over twelve steps.
 LOSS_RELATIVE, WEIGHT_ABSOLUTE = 1e-5, 1e-5
-FAST_IN_CI = pytest.mark.parametrize("engine", ["fast", pytest.param("trl", marks=pytest.mark.full)])
+FAST_IN_CI = pytest.mark.parametrize("engine", ["fast", pytest.param("peft", marks=pytest.mark.full)])
 
 Run = Callable[..., Result]
 
@@ -91,7 +91,7 @@ def test_another_seed_gives_another_adapter(engine: str, whole: Run) -> None:
     assert adapter_bytes(whole(f"engine={engine}", NOISY, "train.seed=1")) != adapter_bytes(first)
 
 
-@pytest.mark.parametrize("engine", ["fast", "trl"])
+@pytest.mark.parametrize("engine", ["fast", "peft"])
 def test_a_resume_in_the_middle_of_an_epoch_is_bit_exact_with_dropout_packing_and_accumulation(
     engine: str, whole: Run, continued: Run
 ) -> None:
@@ -124,7 +124,7 @@ def test_adapters_and_optimiser_state_are_float32_fresh_and_resumed_and_bfloat16
     assert {tensor.dtype for tensor in exported.values()} == {torch.float32}
 
 
-@pytest.mark.parametrize("engine", ["trl", pytest.param("fast", marks=pytest.mark.full)])
+@pytest.mark.parametrize("engine", ["peft", pytest.param("fast", marks=pytest.mark.full)])
 def test_fresh_adapters_keep_the_bits_of_their_initialisation(
     engine: str, tmp_path: Path, llama: Path, rows: Path
 ) -> None:
@@ -137,18 +137,18 @@ def test_fresh_adapters_keep_the_bits_of_their_initialisation(
     assert not torch.equal(weights, weights.to(torch.bfloat16).float())
 
 
-def begun_with(trainer: Any) -> dict[str, Any]:
-    """Adapter, moments and random state of a trainer."""
-    moments = trainer.optimizer.state_dict()["state"]
+def begun_with(loop: Any) -> dict[str, Any]:
+    """Adapter, moments and random state of a loop."""
+    moments = loop.backend.optimizer.state_dict()["state"]
     return {
-        "adapter": {name: tensor.detach().clone() for name, tensor in adapters.state(trainer.job.model).items()},
+        "adapter": {name: tensor.detach().clone() for name, tensor in adapters.state(loop.job.model).items()},
         "moments": {index: {name: each.clone() for name, each in state.items()} for index, state in moments.items()},
         "random": RandomState.now().torch,
     }
 
 
 def differences(begun: dict[str, Any], checkpoint: Path) -> list[str]:
-    """What a trainer began with that is not, bit by bit, what the checkpoint holds."""
+    """What a loop began with that is not, bit by bit, what the checkpoint holds."""
     state = torch.load(io.BytesIO((checkpoint / "training_state.pt").read_bytes()), weights_only=True)
     adapter, moments = load_file(checkpoint / "adapter_model.safetensors"), state["optimizer"]["state"]
     found = [name for name in adapter if not torch.equal(adapter[name], begun["adapter"][name])]
@@ -160,15 +160,15 @@ def differences(begun: dict[str, Any], checkpoint: Path) -> list[str]:
     return found + ["keys"] * (not same_keys) + ["random"] * (not same_random)
 
 
-@pytest.mark.parametrize(("first", "second"), [("trl", "fast"), ("fast", "trl")])
+@pytest.mark.parametrize(("first", "second"), [("peft", "fast"), ("fast", "peft")])
 def test_a_run_that_the_other_engine_continues_begins_with_the_same_bits_and_has_the_same_losses(
     first: str, second: str, whole: Run, continued: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[dict[str, Any]] = []
 
-    def made(trainer: Any, _: Any, make: Any) -> Any:
+    def made(loop: Any, _: Any, make: Any) -> Any:
         if not begun:
-            begun.append(begun_with(trainer))
+            begun.append(begun_with(loop))
         return make()
 
     before, other = whole(f"engine={first}"), whole(f"engine={second}")

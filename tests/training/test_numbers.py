@@ -1,4 +1,4 @@
-"""The reference engine's loss and gradients are those of the plain computation: packed, accumulated, evaluated."""
+"""The peft backend's loss and gradients are those of the plain computation: packed, accumulated, evaluated."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ import jobs
 import numpy as np
 import pytest
 import torch
-from jobs import assert_close, gradients
+from jobs import assert_close, gradients, loop_of
 from tiny import BASE
 
 from loradock.data.collate import MicroBatch
 from loradock.errors import ModelError
 from loradock.model.generate import answer
 from loradock.training import packing_check
-from loradock.training.backends.peft.trainer import StepTrainer
+from loradock.training.backends.base import MicroStep
+from loradock.training.batches import step_loader
+from loradock.training.events import EvalResult, Event
 from loradock.training.job import Job
-from loradock.training.saving import Saver
+from loradock.training.loop import Loop
 
 
 def job_of(directory: Path, *settings: str, model: Path, data: Path) -> Job:
     return jobs.job_of(directory, "engine=peft", *settings, model=model, data=data)
 
 
-def trainer_of(job: Job) -> StepTrainer:
-    return StepTrainer(job, lambda _: None, Saver(job, lambda _: None))
-
-
-def one_step(job: Job) -> tuple[float, dict[str, torch.Tensor]]:
-    """Loss and gradients of the run's first optimiser step, by the engine's own training step."""
-    trainer = trainer_of(job)
-    job.model.zero_grad()
-    inputs = next(iter(trainer.get_train_dataloader()))
-    loss = trainer.training_step(trainer.model, inputs)
-    return float(loss), gradients(trainer.model)
+def one_step(job: Job, loop: Loop | None = None) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradients of the run's first optimiser step, by the backend's own passes."""
+    backend = (loop or loop_of(job)).backend
+    inputs = next(iter(step_loader(job, backend.tensors)))
+    batches, scale = backend.micro_batches(inputs), 1 / inputs["supervised_tokens"]
+    loss = sum(
+        float(backend.forward_backward(batch, scale=scale, at=MicroStep(step=0, index=index, count=len(batches))))
+        for index, batch in enumerate(batches)
+    )
+    return loss, gradients(job.model)
 
 
 def test_packed_loss_and_gradients_equal_unpacked_ones(tmp_path: Path, llama: Path, rows: Path) -> None:
@@ -79,18 +80,11 @@ def test_gradients_are_bit_equal_before_and_after_an_evaluation_and_a_generation
     tmp_path: Path, llama: Path, rows: Path
 ) -> None:
     job = job_of(tmp_path, "train.micro_batch=4", "data.validation=8", model=llama, data=rows)
-    trainer = trainer_of(job)
-    inputs = next(iter(trainer.get_train_dataloader()))
-
-    def step() -> dict[str, torch.Tensor]:
-        job.model.zero_grad()
-        trainer.training_step(trainer.model, inputs)
-        return gradients(trainer.model)
-
-    before = step()
-    trainer.evaluate()
-    answer(trainer.model, job.tokenizer, [[5, 6, 7], [8, 9]], max_new_tokens=4)
-    after = step()
+    loop = loop_of(job)
+    _, before = one_step(job, loop)
+    loop.evaluate()
+    answer(job.model, job.tokenizer, [[5, 6, 7], [8, 9]], max_new_tokens=4)
+    _, after = one_step(job, loop)
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
@@ -166,5 +160,8 @@ def test_the_validation_loss_does_not_depend_on_the_micro_batch(tmp_path: Path, 
     for micro_batch in (1, 5):
         settings = (f"train.micro_batch={micro_batch}", "data.validation=8")
         job = job_of(tmp_path, *settings, model=llama, data=rows)
-        found.append(trainer_of(job).evaluate()["eval_loss"])
+        loop, events = loop_of(job), list[Event]()
+        loop.emit = events.append
+        loop.evaluate()
+        found += [event.loss for event in events if isinstance(event, EvalResult)]
     assert found[0] == pytest.approx(found[1], rel=1e-6)

@@ -14,7 +14,7 @@ from tiny import Silent, train
 
 from loradock.training import batches
 from loradock.training.backends.fast.optimizer import FlatAdamW
-from loradock.training.job import StepResult
+from loradock.training.events import StepResult
 from loradock.training.run_dir.record import metrics
 from loradock.training.saving import Saver
 
@@ -61,7 +61,7 @@ def put_into(phase: str, engine: str, patch: Patch) -> None:
 
 @pytest.mark.parametrize(
     ("engine", "phase"),
-    [("fast", phase) for phase in (*PHASES, "saving")] + [("trl", phase) for phase in PHASES],
+    [("fast", phase) for phase in (*PHASES, "saving")] + [("peft", phase) for phase in PHASES],
 )
 def test_a_delay_is_found_in_its_phase(
     engine: str, phase: str, llama: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -55,7 +55,7 @@ def seed_table(session: Session) -> dict[str, Any]:
 
 def forked(session: Session) -> dict[str, Any]:
     """Trials in processes that are forked one after another on one GPU."""
-    return diagnosed(session, session.small, "--trials", "lora-rank-x0.5,engine-trl")
+    return diagnosed(session, session.small, "--trials", "lora-rank-x0.5,engine-peft")
 
 
 def diagnosed(session: Session, name: str, *arguments: str) -> dict[str, Any]:
@@ -99,7 +99,7 @@ STEPS = (
     ),
     Step(
         name="trials",
-        about="diagnose --trials lora-rank-x0.5,engine-trl at TinyLlama's shape",
+        about="diagnose --trials lora-rank-x0.5,engine-peft at TinyLlama's shape",
         questions=(26,),
         work=forked,
         seconds=300,

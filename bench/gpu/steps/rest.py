@@ -15,7 +15,7 @@ READS, WORK = 200, 400
 
 
 def compiled(*modes: str) -> Callable[[Session], dict[str, Any]]:
-    """Work that trains with each of these modes of train.compile on the peft backend; one that fails keeps its reason."""
+    """Work that trains with each of these modes of train.compile; one that fails keeps its reason."""
 
     def work(session: Session) -> dict[str, Any]:
         model = session.model(session.small)

@@ -8,7 +8,7 @@ from typing import Any
 from bench.gpu.steps.base import Session, Step
 from bench.gpu.steps.trainings import train
 
-BACKENDS = ("fast", "trl")
+BACKENDS = ("fast", "peft")
 FEW = 8
 
 

@@ -224,7 +224,7 @@ class RunConfig(Section):
     output: str | None = Field(default=None, description="Run directory; default runs/NAME-NNN, a new one each time.")
     engine: Literal["auto", "fast", "peft", "fsdp", "zero"] = Field(
         default="auto",
-        description="The training loop; auto: fast where it serves the model and the request, else peft; fsdp and zero (DeepSpeed) shard.",
+        description="What computes: auto is fast where it serves the model, else peft; fsdp, zero (DeepSpeed) shard.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: the GPU where there is one.")
     deterministic: bool = Field(default=False, description="Bit-identical reruns on a GPU, somewhat slower.")

@@ -1,4 +1,4 @@
-"""The directory of a run that a person asked for: found or made, held against other runs, the machine looked at first."""
+"""The directory of the run that was asked for: found or made, locked, the machine checked first."""
 
 from __future__ import annotations
 

@@ -133,17 +133,17 @@ def test_a_busy_core_changes_the_conclusion_on_none(
 
 BROKEN = """
 import os, signal, torch
-from loradock.training.backends.fast.trainer import FastTrainer
-from loradock.training.backends.peft import trainer
-real = FastTrainer.gradients
-def full(self, inputs):
+from loradock.training.backends.fast.backend import FastBackend
+from loradock.training.backends.peft.backend import PeftBackend
+real = FastBackend.forward_backward
+def full(self, *rest, **more):
     if self.job.config.lora.rank == 8:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB")
-    return real(self, inputs)
-FastTrainer.gradients = full
+    return real(self, *rest, **more)
+FastBackend.forward_backward = full
 def crash(self, *_, **__):
     os.kill(os.getpid(), signal.SIGSEGV)
-trainer.StepTrainer.training_step = crash
+PeftBackend.forward_backward = crash
 """
 
 
@@ -151,7 +151,7 @@ def test_a_trial_that_crashes_or_finds_no_memory_is_a_result_and_the_others_go_o
     forking: Forking, world: Path, tmp_path: Path
 ) -> None:
     plant = Plant(name="broken", code=BROKEN)
-    names = "lora-rank-x0.5,engine-trl,checkpointing-on"
+    names = "lora-rank-x0.5,engine-peft,checkpointing-on"
     rows = {
         each["name"]: each for each in diagnosed(forking, world, plant, tmp_path / "out", "--trials", names)["rows"]
     }

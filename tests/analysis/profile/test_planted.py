@@ -21,9 +21,9 @@ from loradock.config.load import load
 from loradock.data import sources
 from loradock.machine import Host, probe
 from loradock.training.backends.fast.optimizer import FlatAdamW
-from loradock.training.backends.fast.trainer import FastTrainer
 from loradock.training.batches import StepItems
 from loradock.training.checkpoint.store import Checkpoints
+from loradock.training.loop import Loop
 from loradock.training.run_dir.record import RunRecord
 
 DELAY = 0.15
@@ -66,9 +66,9 @@ def slow_tokenising(patch: Patch) -> dict[int, float]:
     Returns the seconds by step, counted from 1, filled as the run goes on.
     """
     took, slept = [0.0], dict[int, float]()
-    make, get = FastTrainer.make_step, StepItems.__getitem__
+    make, get = Loop.make_step, StepItems.__getitem__
 
-    def make_step(self: FastTrainer, inputs: Any) -> None:
+    def make_step(self: Loop, inputs: Any) -> None:
         began = time.monotonic()
         make(self, inputs)
         took[0] = time.monotonic() - began
@@ -79,7 +79,7 @@ def slow_tokenising(patch: Patch) -> dict[int, float]:
         slept[index + 1] = time.monotonic() - began
         return get(self, index)
 
-    patch(FastTrainer, "make_step", make_step)
+    patch(Loop, "make_step", make_step)
     patch(StepItems, "__getitem__", getitem)
     return slept
 

@@ -18,8 +18,8 @@ from loradock.config.load import load
 from loradock.errors import Interrupted, Stopped
 from loradock.machine import Host, probe
 from loradock.training import run
-from loradock.training.backends.fast.trainer import FastTrainer
-from loradock.training.job import StepDone
+from loradock.training.events import StepDone
+from loradock.training.loop import Loop
 
 WINDOW = Window(warmup_steps=2, steps=8)
 
@@ -46,14 +46,14 @@ def test_every_method_of_the_table_is_there_and_is_put_back(engine: str) -> None
 
 
 def test_a_run_that_ends_while_it_is_recorded_leaves_the_engine_as_it_was() -> None:
-    real = FastTrainer.make_step, FastTrainer.next_of
+    real = Loop.make_step, Loop.next_of
     recorder = Recorder(WINDOW, view=Silent())
     recorder.plan_made = Planned()  # type: ignore[assignment]
     for step in range(1, WINDOW.first + 1):
         recorder.event(StepDone(step=step))
-    assert FastTrainer.next_of is not real[1]
+    assert Loop.next_of is not real[1]
     recorder.close()
-    assert (FastTrainer.make_step, FastTrainer.next_of) == real
+    assert (Loop.make_step, Loop.next_of) == real
 
 
 class Planned:
@@ -74,7 +74,7 @@ def test_what_auto_spreads_over_a_run_comes_last_and_what_was_asked_for_stays(
     assert (short.checkpoints.every, short.evaluation.every) == (2, WINDOW.total)
 
 
-@pytest.mark.parametrize("engine", ["fast", "trl"])
+@pytest.mark.parametrize("engine", ["fast", "peft"])
 def test_a_profile_accounts_for_the_step_and_keeps_its_files(
     engine: str, llama: Path, rows: Path, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from analysis.report.content import content
 
-from loradock.training.job import EvalResult, StepResult
+from loradock.training.events import EvalResult, StepResult
 
 BEGAN = "2026-11-21T12:00:00.000+00:00"
 
@@ -46,8 +46,10 @@ def train_lines(count: int, *, seed: int = 0) -> Iterator[dict[str, Any]]:
 
 
 def eval_line(step: int, *, loss: float) -> dict[str, Any]:
-    result = EvalResult(step=step, loss=loss, perplexity=math.exp(loss), supervised_tokens=500, seconds=2.0)
-    return {"kind": "eval", "time": BEGAN, **asdict(result)}
+    result = EvalResult(
+        step=step, loss=loss, metrics={"perplexity": math.exp(loss)}, supervised_tokens=500, seconds=2.0
+    )
+    return {"kind": "eval", "time": BEGAN, **result.line()}
 
 
 def checkpoint_line(step: int) -> dict[str, Any]:

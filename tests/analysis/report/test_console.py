@@ -16,7 +16,7 @@ from analysis.report.content import (
 from rich.console import Console
 
 from loradock.analysis.report import console
-from loradock.training.job import EvalResult, StepResult
+from loradock.training.events import EvalResult, StepResult
 
 STEP = StepResult(
     step=10,
@@ -93,7 +93,7 @@ def test_a_metric_line_shows_memory_only_where_a_card_has_some() -> None:
 
 
 def test_an_evaluation_line_has_loss_and_perplexity() -> None:
-    result = EvalResult(step=20, loss=1.5, perplexity=4.4817, supervised_tokens=9, seconds=1.0)
+    result = EvalResult(step=20, loss=1.5, metrics={"perplexity": 4.4817}, supervised_tokens=9, seconds=1.0)
     assert console.evaluation_line(result) == "step 20  evaluation loss 1.5000  perplexity 4.482"
 
 

@@ -190,7 +190,7 @@ class Stock:
         surround(Trainer, "_save_checkpoint", before, after)
 
 
-ENGINES = ("fast", "trl")
+ENGINES = ("fast", "peft")
 SUBJECTS = (Loradock.name, Stock.name)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from loradock.plan.plan import DataLoader
-
 from typing import Any
 
 import pytest
 from facts.recorded import cards, config, data, decision, machine, models, planned
 
 from loradock.errors import EnvironmentUnfit, OutOfMemory
+from loradock.plan.plan import DataLoader
 
 OLD = tuple(key for key, card in cards().items() if card.capability < (8, 0))
 NEW = tuple(key for key in cards() if key not in OLD)

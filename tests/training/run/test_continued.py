@@ -13,7 +13,7 @@ from tiny import Silent, adapter_bytes, losses, train
 from loradock import atomic_io
 from loradock.errors import DiskFull, Diverged, NoCheckpoint
 from loradock.training.checkpoint.store import visible
-from loradock.training.job import Event, StepDone
+from loradock.training.events import Event, StepDone
 
 RUN = ("train.global_batch=8", "lora.rank=4", "train.max_steps=8", "checkpoints.every=2", "checkpoints.keep=2")
 

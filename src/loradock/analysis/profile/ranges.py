@@ -35,14 +35,13 @@ EVERY = (
 
 def autograd(name: str) -> tuple[tuple[str, str, str, str], ...]:
     """What a backend does that computes by autograd."""
-    owner, shared = (
-        (f"{BACKENDS}.{name}.backend", f"{name.capitalize()}Backend"),
-        (f"{BACKENDS}.autograd", "AutogradBackend"),
-    )
+    shared = (f"{BACKENDS}.autograd", "AutogradBackend")
+    owner = (f"{BACKENDS}.{name}.backend", f"{name.capitalize()}Backend")
+    backward = shared if name == "peft" else owner
     return (
         *EVERY,
         (*shared, "loss", FORWARD),
-        (*(shared if name == "peft" else owner), "backward", BACKWARD),
+        (*backward, "backward", BACKWARD),
         (*owner, "clip", NORM),
         (*owner, "update", OPTIMIZER),
     )

@@ -1,7 +1,7 @@
 """Bytes that a process needs on its card where several share a model, by component. Pure arithmetic.
 
-What is computed is the peft backend's path (`memory.peft`: PEFT's LoRA on NF4 layers under autocast); what differs is what
-is cut among N processes. Under `ddp` nothing is; `zero2` cuts gradients and optimiser state (Rajbhandari et al. 2020,
+What is computed is as in the peft backend (`memory.peft`: PEFT's LoRA on NF4 layers under autocast); what differs is
+what is cut among N ranks. Under `ddp` nothing is; `zero2` cuts gradients and optimiser state (Rajbhandari et al. 2020,
 stages 1 and 2), `fsdp` and `zero3` the weights, too (stage 3). Then a layer is gathered for its forward and again for
 its backward, the next one is fetched meanwhile, and what arrives is copied out of one buffer into its tensors:
 

@@ -91,7 +91,7 @@ class AutogradBackend(Backend):
 
 
 def as_many_everywhere(inputs: dict[str, Any], objective: Objective) -> list[dict[str, torch.Tensor]]:
-    """The micro-batches of this rank, and as many idle ones as the rank with the most has more: all meet in each pass."""
+    """The micro-batches of this rank, and idle ones up to the number of the rank with the most: all meet in a pass."""
     own = inputs["micro_batches"]
     missing = int(max(collectives.all_of(len(own)))) - len(own)
     slots = missing * own[-1]["input_ids"].numel()
@@ -106,7 +106,7 @@ def seed(job: Job) -> None:
 
 
 def checkpoint_layers(model: Any, count: int) -> None:
-    """Gradient checkpointing (Chen et al. 2016) for the first `count` decoder layers. ModelError where none is offered."""
+    """Gradient checkpointing (Chen et al. 2016) of the first `count` decoder layers. ModelError where it has none."""
     if not count:
         return
     whole = model.get_base_model()

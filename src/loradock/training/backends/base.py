@@ -1,7 +1,7 @@
 """What a backend is: it computes the micro-batches and updates of a job, and `training.loop` drives it.
 
-Every backend consumes the same optimiser steps (`data.steps`) in the same order, so that one can be held against another,
-and keeps a state that any other reads: a run may be continued by another backend.
+Every backend consumes the same optimiser steps (`data.steps`) in the same order, so that one can be held against
+another, and keeps a state that any other reads: a run may be continued by another backend.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MicroStep:
 
 
 class Backend(ABC):
-    """A job's backend. From `begin` on it has its device, optimiser and scaler (torch.amp.GradScaler, None where none)."""
+    """A job's backend. From `begin` on it has a device, an optimiser, and in float16 a torch.amp.GradScaler."""
 
     device: torch.device
     optimizer: Any
@@ -63,7 +63,7 @@ class Backend(ABC):
         what was decided.
         """
 
-    def start(self, step: int) -> None:
+    def start(self, step: int) -> None:  # noqa: B027  most have nothing to do
         """The first step of this attempt comes next; `step` is the last one completed."""
 
     @abstractmethod
@@ -124,11 +124,11 @@ class Backend(ABC):
         """This rank's own seconds in the passes since the last metric line; None where that is not known."""
         return pace.taken()
 
-    def report(self) -> None:
+    def report(self) -> None:  # noqa: B027
         """A metric line comes next."""
 
-    def end(self) -> None:
+    def end(self) -> None:  # noqa: B027
         """An attempt is over, however: what it put into the model is taken out. The adapter stays."""
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027
         """Training is over: the adapter is whole on every rank, for the export."""

@@ -18,7 +18,7 @@ LARGEST_EXPONENT = 700.0
 class Supervised(Objective):
     """Cross-entropy without the logits of a whole micro-batch in memory: TRL's head computes them in tiles.
 
-    A mixture of experts that has a load-balancing loss (Shazeer et al. 2017) adds it with the coefficient of its config.
+    A mixture of experts adds its load-balancing loss (Shazeer et al. 2017) with the coefficient of its config.
     """
 
     balancing = 0.0

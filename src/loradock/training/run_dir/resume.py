@@ -87,7 +87,7 @@ def recorded(directory: Path) -> Loaded:
 
 
 def recorded_config(record: Mapping[str, Any], directory: Path) -> RunConfig:
-    """The configuration in a record. NoCheckpoint for an engine of an earlier version, StorageError for what is none."""
+    """The configuration in a record. NoCheckpoint for an engine of before, StorageError where it is none."""
     engine = record.get("config", {}).get("engine")
     if engine in FORMER_ENGINES:
         what = f"the run in {directory} was begun with engine {engine}, which {FORMER_ENGINES[engine]} has replaced"
@@ -107,9 +107,8 @@ def held(config: RunConfig, before: Mapping[str, Any], *, asked_anew: Collection
     """
     content = config.model_dump()
     names: list[str] = []
-    before = {
-        name: value for name, value in before.items() if value not in FORMER_ENGINES
-    }  # refused by the plan's name
+    if before.get("engine") in FORMER_ENGINES:  # the fingerprint refuses it by name
+        before = {name: value for name, value in before.items() if name != "engine"}
     for name, (*path, key) in HELD.items():
         section = content
         for part in path:

@@ -24,8 +24,8 @@ from loradock.training.backends.fast import families, linear
 from loradock.training.backends.fast import layer as layers
 from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.attention.base import Documents, Rule
-from loradock.training.backends.fast.batch import FlatBatch
 from loradock.training.backends.fast.backend import build
+from loradock.training.backends.fast.batch import FlatBatch
 from loradock.training.backends.fast.inputs import flat_inputs
 from loradock.training.backends.fast.kernels import plain
 from loradock.training.backends.fast.model import FastModel
@@ -106,7 +106,7 @@ def test_twenty_steps_equal_those_of_trl(family: str, tmp_path: Path, models: Mo
     settings += ["train.learning_rate=1e-3", "lora.init=gaussian", "data.max_length=64"]
     runs = [
         train(tmp_path / engine, *settings, f"engine={engine}", model=models(family), data=rows)
-        for engine in ("fast", "trl")
+        for engine in ("fast", "peft")
     ]
     assert losses(runs[0]) == pytest.approx(losses(runs[1]), rel=2e-4)
     first, second = (load_file(run.adapter / "adapter_model.safetensors") for run in runs)

@@ -47,21 +47,21 @@ def adapter(folder: Path) -> bytes:
 def test_with_engine_auto_the_run_warns_and_goes_on_with_trl_as_if_it_had_been_asked_for(
     tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:
-    folders = {engine: tmp_path / engine for engine in ("auto", "trl")}
+    folders = {engine: tmp_path / engine for engine in ("auto", "peft")}
     for engine, folder in folders.items():
         folder.mkdir()
         command = forking.start(folder, *words(llama, rows, engine=engine), code=SPOILT.format(rank=0))
         assert command.finish() == 0, command.text()
         assert (f"warning: {WRONG}" in command.text()) == (engine == "auto")
     found = engine_decision(folders["auto"])
-    assert found["value"] == "trl"
+    assert found["value"] == "peft"
     assert found["why"].startswith(f"the fast engine cannot be used: {WRONG}: other documents move a loss by")
-    assert adapter(folders["auto"]) == adapter(folders["trl"])
+    assert adapter(folders["auto"]) == adapter(folders["peft"])
     longer = ["--set", "train.max_steps=3", "--allow-change", "train.max_steps", "--allow-change", "plan.steps"]
     again = forking.start(folders["auto"], *words(llama, rows, engine="auto"), *longer)
     assert again.finish() == 0, again.text()
     assert "continuing from checkpoint-2" in again.text()
-    assert engine_decision(folders["auto"])["value"] == "trl", "a run does not change its engine on the way"
+    assert engine_decision(folders["auto"])["value"] == "peft", "a run does not change its engine on the way"
 
 
 def test_the_fast_engine_by_name_ends_the_run_before_a_step(
@@ -81,4 +81,4 @@ def test_where_one_process_finds_it_wrong_all_do_the_same(
     pair = begun(forking, tmp_path, words(llama, rows, engine=engine), code=SPOILT.format(rank=1))
     assert pair.finish() == [code, code], pair.text()
     assert f"rank 1: {WRONG}" in pair.launcher[0].text()
-    assert engine_decision(tmp_path)["value"] == ("trl" if engine == "auto" else "fast")
+    assert engine_decision(tmp_path)["value"] == ("peft" if engine == "auto" else "fast")

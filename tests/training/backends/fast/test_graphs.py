@@ -17,11 +17,11 @@ from jobs import job_of
 from tiny import Silent
 
 from loradock.training.backends.fast import graphs
+from loradock.training.backends.fast.backend import build
 from loradock.training.backends.fast.batch import FlatBatch, flatten
-from loradock.training.backends.fast.engine import build
 from loradock.training.backends.fast.graphs import Graphs, Step
 from loradock.training.backends.fast.model import FastModel
-from loradock.training.job import Decided
+from loradock.training.events import Decided
 
 
 def again(step: Step) -> tuple[Callable[[], None], torch.Tensor]:

@@ -8,68 +8,71 @@ from pathlib import Path
 
 import pytest
 import torch
-from jobs import job_of
+from jobs import job_of, loop_of
 
 from loradock.errors import Diverged
-from loradock.training.backends.fast.engine import build
-from loradock.training.backends.fast.trainer import FastTrainer
+from loradock.training.backends.fast.backend import FastBackend
+from loradock.training.backends.fast.model import FastModel
 from loradock.training.batches import step_loader
 from loradock.training.job import Job
-from loradock.training.saving import Saver
+from loradock.training.loop import Loop
 
 
-def trainer_of(folder: Path, dtype: str, *, model: Path, data: Path) -> FastTrainer:
+def half_of(folder: Path, dtype: str, *, model: Path, data: Path) -> Loop:
     settings = ("engine=fast", "train.micro_batch=2", "train.learning_rate=1e-3", "train.schedule=constant")
     job: Job = job_of(folder, *settings, model=model, data=data)
-    job = replace(job, plan=job.plan.with_value("compute_dtype", dtype, why="a test"))
-    fast, _ = build(job)
-    return FastTrainer(job, lambda _: None, Saver(job, lambda _: None), model=fast)
+    return loop_of(replace(job, plan=job.plan.with_value("compute_dtype", dtype, why="a test")))
 
 
-def losses_of(trainer: FastTrainer, *, steps: int) -> list[float]:
-    found, inputs = [], cycle(step_loader(trainer.job, trainer.as_tensors))
+def fast_of(loop: Loop) -> FastModel:
+    assert isinstance(loop.backend, FastBackend)
+    return loop.backend.model
+
+
+def losses_of(loop: Loop, *, steps: int) -> list[float]:
+    found, inputs = [], cycle(step_loader(loop.job, loop.backend.tensors))
     for _ in range(steps):
-        before = trainer.losses.clone()
-        trainer.make_step(next(inputs))
-        found.append(float(trainer.losses - before))
+        before = loop.losses.clone()
+        loop.make_step(next(inputs))
+        found.append(float(loop.losses - before))
     return found
 
 
 def test_scaled_losses_are_those_of_float32(tmp_path: Path, llama: Path, rows: Path) -> None:
-    exact = trainer_of(tmp_path / "a", "float32", model=llama, data=rows)
-    half = trainer_of(tmp_path / "b", "float16", model=llama, data=rows)
-    assert half.scaler is not None
+    exact = half_of(tmp_path / "a", "float32", model=llama, data=rows)
+    half = half_of(tmp_path / "b", "float16", model=llama, data=rows)
+    assert half.backend.scaler is not None
     expected, found = losses_of(exact, steps=6), losses_of(half, steps=6)
     assert found == pytest.approx(expected, rel=1e-2)
     assert float(half.grad_norm) == pytest.approx(float(exact.grad_norm), rel=5e-2)
 
 
 def test_a_scale_that_overflows_is_halved_and_its_step_left_out(tmp_path: Path, llama: Path, rows: Path) -> None:
-    trainer = trainer_of(tmp_path, "float16", model=llama, data=rows)
-    assert trainer.scaler is not None
-    trainer.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
-    values = trainer.model.adapters.values.clone()
-    losses_of(trainer, steps=1)
-    assert trainer.scaler.get_scale() == 2.0**39
-    assert torch.equal(trainer.model.adapters.values, values)
-    losses_of(trainer, steps=40)
-    assert trainer.scaler.get_scale() < 2.0**30
-    assert not torch.equal(trainer.model.adapters.values, values)
-    assert trainer.model.adapters.values.isfinite().all()
+    loop = half_of(tmp_path, "float16", model=llama, data=rows)
+    assert loop.backend.scaler is not None
+    loop.backend.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    values = fast_of(loop).adapters.values.clone()
+    losses_of(loop, steps=1)
+    assert loop.backend.scaler.get_scale() == 2.0**39
+    assert torch.equal(fast_of(loop).adapters.values, values)
+    losses_of(loop, steps=40)
+    assert loop.backend.scaler.get_scale() < 2.0**30
+    assert not torch.equal(fast_of(loop).adapters.values, values)
+    assert fast_of(loop).adapters.values.isfinite().all()
 
 
 def test_a_gradient_that_stays_infinite_at_the_lowest_scale_ends_the_run(
     tmp_path: Path, llama: Path, rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = trainer_of(tmp_path, "float16", model=llama, data=rows)
-    trainer.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
-    real = trainer.model.loss_and_gradients
+    loop = half_of(tmp_path, "float16", model=llama, data=rows)
+    loop.backend.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    real = fast_of(loop).loss_and_gradients
 
     def overflowing(*arguments: object, **more: object) -> torch.Tensor:
         loss = real(*arguments, **more)  # pyright: ignore[reportArgumentType]
-        trainer.model.adapters.gradient[5] = float("inf")
+        fast_of(loop).adapters.gradient[5] = float("inf")
         return loss
 
-    monkeypatch.setattr(trainer.model, "loss_and_gradients", overflowing)
+    monkeypatch.setattr(fast_of(loop), "loss_and_gradients", overflowing)
     with pytest.raises(Diverged, match="gradient norm"):
-        losses_of(trainer, steps=1)
+        losses_of(loop, steps=1)

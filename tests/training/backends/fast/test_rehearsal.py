@@ -9,8 +9,8 @@ import torch
 from jobs import job_of
 
 from loradock.training.backends.fast import rehearsal
+from loradock.training.backends.fast.backend import build
 from loradock.training.backends.fast.batch import FlatBatch
-from loradock.training.backends.fast.engine import build
 from loradock.training.backends.fast.inputs import filled_up, flat_inputs
 from loradock.training.job import Job
 

@@ -15,9 +15,10 @@ from tiny import Silent, train
 
 from loradock.training.backends.fast import linear, self_check
 from loradock.training.backends.fast.attention.base import Documents
-from loradock.training.backends.fast.batch import FlatBatch
 from loradock.training.backends.fast.backend import build
-from loradock.training.job import Decided, Job, Unsound
+from loradock.training.backends.fast.batch import FlatBatch
+from loradock.training.events import Decided
+from loradock.training.job import Job, Unsound
 
 
 @pytest.fixture
@@ -228,4 +229,4 @@ def test_what_the_fast_engine_does_not_serve_goes_to_trl_with_the_reason(
     train(tmp_path / "run", "train.max_steps=1", setting, model=model, data=rows, view=view)
     (plan,) = view.plans
     decision = next(each for each in plan.decisions if each.name == "engine")
-    assert (decision.value, decision.why) == ("trl", f"the fast engine cannot be used: {why}")
+    assert (decision.value, decision.why) == ("peft", f"the fast engine cannot be used: {why}")

@@ -153,7 +153,7 @@ def test_padding_is_told_by_tokens_not_by_lines() -> None:
 
 @pytest.mark.parametrize(
     ("engine", "is_packed", "named"),
-    [("trl", False, {"packing", "engine"}), ("trl", True, {"engine"}), ("fast", True, {"micro_batch"})],
+    [("peft", False, {"packing", "engine"}), ("peft", True, {"engine"}), ("fast", True, {"micro_batch"})],
 )
 def test_the_remedy_for_padding_is_nothing_that_is_on_already(engine: str, is_packed: bool, named: set[str]) -> None:
     remedy = remedy_for_padding(engine=engine, is_packed=is_packed)

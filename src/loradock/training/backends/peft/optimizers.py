@@ -15,7 +15,7 @@ BITS = 8
 def optimizer_of(job: Job) -> Any:
     """The plan's optimiser, its parameters in the groups of `decay_groups`; AdamW (Loshchilov and Hutter 2019).
 
-    The 8-bit ones keep block-wise quantised moments (Dettmers et al. 2022); embeddings, where they are trained, keep 32.
+    The 8-bit ones keep block-wise quantised moments (Dettmers et al. 2022), but for embeddings that are trained.
     """
     train, name = job.config.train, job.plan.optimizer.value
     groups = decay_groups(job.model, train.weight_decay)

@@ -1,4 +1,4 @@
-"""The zero backend: autograd through DeepSpeed's engine, which shards gradients and moments, under ZeRO-3 the weights."""
+"""The zero backend: autograd through DeepSpeed, which shards gradients and moments; ZeRO-3 also the weights."""
 
 from __future__ import annotations
 

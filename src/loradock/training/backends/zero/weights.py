@@ -17,7 +17,7 @@ NF4_BITS = 4
 
 
 def make_known(settings: Any) -> Any:
-    """Have transformers and TRL know of ZeRO-3 while what is returned lives: they gather a weight before they read it."""
+    """Tell transformers and TRL of ZeRO-3, while what is returned lives: they gather a weight before they read it."""
     from transformers.integrations import HfDeepSpeedConfig
 
     return HfDeepSpeedConfig(settings)

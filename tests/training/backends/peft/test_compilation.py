@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,11 @@ from tiny import make_llama
 from torch._dynamo.backends.common import aot_autograd
 from transformers import AutoModelForCausalLM
 
-from loradock.plan.context import Decision
-from loradock.training import recovery
-from loradock.training.backends.peft.trainer import StepTrainer
+from loradock.plan.plan import Decision
 from loradock.training.checkpoint.manifest import open_checkpoint
 from loradock.training.checkpoint.store import Checkpoints
-from loradock.training.job import (
-    Decided,
-    Event,
-    Job,
-    StepResult,
-)
+from loradock.training.events import Decided, Event, StepResult
+from loradock.training.job import Job
 
 STEPS = 4
 pytestmark = pytest.mark.filterwarnings(  # torch 2.10, of its own tracing of an autograd.Function
@@ -71,8 +64,7 @@ def job_of(directory: Path, *settings: str, base: Path, rows: Path) -> Job:
 
 def trained(job: Job, *, backend: str | Callable[..., Any] = "aot_eager") -> list[Event]:
     """The events of a whole attempt with this compiler."""
-    events: list[Event] = []
-    recovery.run(job, events.append, partial(StepTrainer, backend=backend))
+    _, events = jobs.trained(job, compiler=backend)
     return events
 
 
