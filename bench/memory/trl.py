@@ -10,7 +10,7 @@ import torch
 from bench.memory.allocator import RANK, Taken, afresh, empty
 from bench.memory.models import adapted, facts
 from bench.train.models import settings
-from loradock.plan.memory import trl
+from loradock.plan.memory import peft
 from loradock.plan.memory.peft import Batch
 
 METRICS = ("log_probs", "entropy", "is_top1")
@@ -65,7 +65,7 @@ class TrlPasses:
             allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
             optimizer.zero_grad(set_to_none=True)
             del optimizer, step
-        parts = trl.expected(
+        parts = peft.expected(
             self.facts,
             batch,
             quantization="nf4",

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from bench.memory.trl import TrlPasses
 
 from bench.memory.allocator import FastPasses, Taken, as_a_run_does, empty
+from bench.memory.trl import TrlPasses
 from loradock.plan.memory.fast import Shape
 from loradock.plan.memory.peft import Batch
 

@@ -24,8 +24,8 @@ from proven import unchecked
 from safetensors.torch import load_file
 from tiny import train
 
-from loradock.training.claiming import process_seconds, spent_so_far
 from loradock.machine import Host
+from loradock.training.claiming import process_seconds, spent_so_far
 
 ROOT = Path(__file__).parents[2]
 RUN = ("--batch-size", "8", "--set", "lora.rank=4", "--set", "logging.every=1")

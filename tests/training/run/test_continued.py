@@ -135,7 +135,7 @@ def test_an_end_that_cannot_be_recorded_keeps_its_exit_code(
     view = Fails()
     with pytest.raises(error, match="as it was"):
         train(tmp_path / "run", *RUN, model=llama, data=rows, view=view)
-    assert any("not recorded: " in line for line in view.stages)
+    assert any("could not be recorded: " in line for line in view.stages)
 
 
 def test_a_metrics_file_that_a_power_cut_spoilt_does_not_stop_a_run(tmp_path: Path, llama: Path, rows: Path) -> None:

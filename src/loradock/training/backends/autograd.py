@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from loradock.data.collate import MicroBatch
 from loradock.distributed import collectives
 from loradock.errors import ModelError
 from loradock.model import dtypes
 from loradock.model.adapters import trainable
-from loradock.model.spread import decoder_layers
 from loradock.plan.plan import Decision
 from loradock.training import packing_check
 from loradock.training.backends.base import Backend, MicroStep
@@ -114,10 +114,9 @@ def checkpoint_layers(model: Any, count: int) -> None:
         raise ModelError(
             f"{type(whole).__name__} does not support gradient checkpointing", hint="--set train.checkpointing=false"
         )
-    whole.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if count < whole.config.get_text_config().num_hidden_layers:
-        for layer in decoder_layers(model)[count:]:
-            layer.gradient_checkpointing = False
+    whole.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+    for layer in [each for each in whole.modules() if isinstance(each, GradientCheckpointingLayer)][count:]:
+        layer.gradient_checkpointing = False
 
 
 def checked_packing(job: Job, computing: Any) -> list[Decision[Any]]:
