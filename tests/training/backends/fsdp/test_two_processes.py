@@ -75,7 +75,7 @@ def test_each_holds_its_part_and_the_record_says_so(pair: Group) -> None:
     """Half, but for rows that do not divide (LoRA's three), and the scales."""
     record = pair.record()
     decided = {each["name"]: each["value"] for each in record["plan"]["decisions"]}
-    assert (decided["parallel"], decided["engine"], decided["cpu_offload"]) == ("fsdp", "sharded", False)
+    assert (decided["parallel"], decided["engine"], decided["cpu_offload"]) == ("fsdp", "fsdp", False)
     assert decided["checkpointed_layers"] == 2
     share = next(each for each in record["engine"] if each["name"] == "share of the model")
     assert 0.5 <= share["value"] < 0.51, share
@@ -115,7 +115,7 @@ def test_the_demo_is_refused_before_its_base_model_is_loaded(tmp_path: Path, for
     asked = ("--set", "train.parallel=fsdp", "--set", "device=cpu")
     pair = begun(forking, tmp_path, ["train", "--demo", unchecked("two processes"), "--output", "out", *asked])
     assert pair.finish() == [ConfigError.exit_code] * 2, pair.text()
-    assert "error: the demo is examined before and after training, and under train.parallel fsdp no process" in (
+    assert "error: the demo is examined before and after training, and under train.parallel fsdp no rank" in (
         pair.text()
     )
     assert "base model" not in pair.text()

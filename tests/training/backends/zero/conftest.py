@@ -38,7 +38,6 @@ RUN = (
     "logging.every=1",
     "logging.monitor_seconds=0",
     "lora.rank=3",
-    "engine=peft",
 )
 # A tiny model's weights are all smaller than what stays whole by default.
 ALL_CUT = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
@@ -130,7 +129,8 @@ def start(layer: str, llama: Path, rows: Path, tmp_path_factory: pytest.TempPath
     ) -> Group:
         folder.mkdir(exist_ok=True)
         (folder / "zero.json").write_text(json.dumps(own), encoding="utf-8")
-        mode = (f"train.parallel=zero{stage}", f"train.deepspeed={folder / 'zero.json'}") if stage else ()
+        sharded = (f"train.parallel=zero{stage}", f"train.deepspeed={folder / 'zero.json'}")
+        mode = sharded if stage else ("engine=peft",)
         sets = [word for setting in (*RUN, *mode, *settings) for word in ("--set", setting)]
         sets += [word for field in allowed for word in ("--allow-change", field)]
         inputs = ["train", "--model", str(model), "--data", str(rows), "--output", "out"]

@@ -25,39 +25,31 @@ from loradock.training.checkpoint.store import visible
 pytestmark = pytest.mark.full
 PEER_SECONDS, SLACK_SECONDS = 15.0, 45.0
 """Silence; and a report, the naming and the record, on a machine that others use."""
-# transformers passes over what it was told.
+# DeepSpeed passes over what it was told.
 UNTOLD = """
-from loradock.training.backends.peft import zero
-zero.settings = lambda job: None
-"""
-# accelerate passes over what transformers told it.
-UNPLUGGED = """
-import os
-from accelerate import Accelerator
-real = Accelerator.__init__
-def without(self, *rest, **more):
-    more.pop("deepspeed_plugin", None)
-    os.environ.pop("ACCELERATE_USE_DEEPSPEED", None)
-    real(self, *rest, **more)
-Accelerator.__init__ = without
+from loradock.training.backends.zero import sharding
+real = sharding.started
+def started(model, optimizer, settings):
+    return real(model, optimizer, {**settings, "zero_optimization": {"stage": 0}})
+sharding.started = started
 """
 UNCUT = """
 import torch
-from loradock.training.backends.peft import zero
-real = zero.flats
-zero.flats = lambda optimizer: [torch.cat(real(optimizer))] * 2
+from loradock.training.backends.zero import sharding
+real = sharding.flats
+sharding.flats = lambda optimizer: [torch.cat(real(optimizer))] * 2
 """
 SPOILT = """
 import torch
-from loradock.training.backends.peft import zero_weights
-real = zero_weights.gathered
-zero_weights.gathered = lambda part, shape: real(part, shape=shape).to(torch.int16)
+from loradock.training.backends.zero import weights
+real = weights.gathered
+weights.gathered = lambda part, shape: real(part, shape=shape).to(torch.int16)
 """
 SLOWEST_AT_FIVE = SLOW.replace("0.5", "5 if step == 5 else 0.1")
 INFINITE = """
 import torch
-from loradock.training.backends.peft.zero_trainer import ZeroTrainer
-real = ZeroTrainer.backward
+from loradock.training.backends.zero.backend import ZeroBackend
+real = ZeroBackend.backward
 class Spoilt(torch.autograd.Function):
     @staticmethod
     def forward(ctx, loss):
@@ -65,17 +57,14 @@ class Spoilt(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         return gradient * float("inf")
-def backward(self, model, loss):
-    real(self, model, Spoilt.apply(loss) if self.step == 4 and self.job.rank == 1 else loss)
-ZeroTrainer.backward = backward
+def backward(self, loss, *, at):
+    real(self, Spoilt.apply(loss) if at.step == 4 and self.job.rank == 1 else loss, at=at)
+ZeroBackend.backward = backward
 """
 
 
 REPLACED = [
-    (2, UNTOLD, "the model came out as DistributedDataParallel, no DeepSpeedEngine"),
-    (3, UNTOLD, "accelerate shares by MULTI_CPU, not by DeepSpeed"),
-    (2, UNPLUGGED, "the model came out as DistributedDataParallel, no DeepSpeedEngine"),
-    (3, UNPLUGGED, "accelerate shares by MULTI_CPU, not by DeepSpeed"),
+    (2, UNTOLD, "DeepSpeed's engine came out with ZeRO-0"),
     (2, UNCUT, "the optimiser's state is not cut: ZeRO-2 over 2 processes"),
     (3, SPOILT, "weights in [0-9,]+ bytes, and NF4 takes half a byte each"),
 ]

@@ -21,8 +21,8 @@ import json, os, threading
 from pathlib import Path
 import deepspeed
 from loradock.distributed import collectives
-from loradock.training.backends.peft import TrlEngine
-from loradock.training.backends.peft.trainer import StepTrainer
+from loradock.training.backends.peft.backend import PeftBackend
+from loradock.training.backends.zero import weights
 from loradock.model import load
 def look():
     lines = (line.split() for line in Path("/proc/self/smaps_rollup").read_text().splitlines()[1:])
@@ -37,7 +37,7 @@ def measured(*rest, **more):
     seen.append(look())
     threading.Thread(target=watch, daemon=True).start()
     return real_load(*rest, **more)
-def prepare(self, *rest, **more):
+def prepare(*rest, **more):
     is_over.set()
     seen.append(look())
     peak = {name: max(each[name] for each in seen) - seen[0][name] for name in seen[0]}
@@ -45,7 +45,7 @@ def prepare(self, *rest, **more):
     Path(f"memory-{os.environ['RANK']}.json").write_text(json.dumps({"peak": peak, "kept": kept}))
     collectives.any_of(False)
     os._exit(0)
-load.load, StepTrainer._prepare_for_training = measured, prepare
+load.load, PeftBackend.begin, weights.cut = measured, prepare, prepare
 """
 
 

@@ -53,7 +53,7 @@ def begin(
     mode = (f"train.parallel=zero{request.param}", f"train.deepspeed={own}")
 
     def beginning(folder: Path, code: str = "", **shape: bool) -> Pair:
-        words = arguments(llama, rows, *mode, *settings(validation, **shape), engine="peft")
+        words = arguments(llama, rows, *mode, *settings(validation, **shape), engine="zero")
         return begun(forking_with_deepspeed, folder, words, code=code, TORCH_EXTENSIONS_DIR=compiled)
 
     return beginning

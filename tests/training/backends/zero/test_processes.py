@@ -33,12 +33,12 @@ OFFLOADED = {
 
 STOPPED_IN_EVALUATION = """
 import os, signal
-from loradock.training.backends.peft.trainer import StepTrainer
-real = StepTrainer.evaluate
+from loradock.training.loop import Loop
+real = Loop.evaluate
 def evaluate(self, *rest, **more):
     os.kill(os.getpid(), signal.SIGTERM)
     return real(self, *rest, **more)
-StepTrainer.evaluate = evaluate
+Loop.evaluate = evaluate
 """
 
 
@@ -94,7 +94,7 @@ def test_a_run_goes_on_without_deepspeed_on_another_number_of_processes(
     for each in first.processes:
         each.send_signal(signal.SIGTERM)
     assert first.finish() == [75, 75], first.text()
-    again = start(tmp_path, count=1, allowed=["train.parallel", "train.deepspeed", "world_size", "plan"])
+    again = start(tmp_path, count=1, allowed=["engine", "train.parallel", "train.deepspeed", "world_size", "plan"])
     assert again.finish() == [0], again.text()
     assert "continuing from checkpoint-" in again.text()
     assert_same(again, alone)
