@@ -67,7 +67,7 @@ class Card(Silent):
         elif isinstance(event, Shrunk):
             self.shrunk.append(event)
             self.step = event.step + 1
-            self.kept += sum(isinstance(each, Loop) for each in gc.get_objects())
+            self.kept += sum(type(each) is Loop for each in gc.get_objects())
             self.workers += len(multiprocessing.active_children())
 
     def holds(self, rows: int, *, of: tuple[str, ...], **more: Any) -> None:

@@ -9,6 +9,7 @@ import py_compile
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from small_venv import append, dist_info, install, make_venv, rerecord, seal, si
 
 from loradock.errors import EnvironmentUnfit, InputMissing
 from loradock.image.lockfile.digests import SMALL_BYTES, digest_files
+from loradock.image.lockfile.known import NAME, SETTLED_NS, Known
 from loradock.image.lockfile.pins import find_lock, read_lock
 from loradock.image.lockfile.verify import Verified
 from loradock.image.lockfile.verify import verify as verify_environment
@@ -338,3 +340,30 @@ def test_big_and_small_files_have_the_digests_of_sha256sum(tmp_path: Path) -> No
 @pytest.mark.full
 def test_the_environment_of_these_tests_is_as_locked() -> None:
     assert verify_environment(Path(sys.prefix)).findings == ()
+
+
+def test_unchanged_files_are_not_read_again_but_one_whose_size_and_time_were_put_back_is(
+    venv: Path, tmp_path: Path
+) -> None:
+    time.sleep(1.1 * SETTLED_NS / 1e9)
+
+    def verified() -> Verified:
+        return verify_environment(venv, lock=venv.parent / "requirements.lock", known=Known(tmp_path / "cache"))
+
+    first, again = verified(), verified()
+    assert first.findings == again.findings == ()
+    assert first.size_bytes > 0 == again.size_bytes
+    file = site_of(venv) / "click" / "core.py"
+    before = file.stat()
+    file.write_bytes(file.read_bytes()[::-1])
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    for changed in (verified(), verified()):  # twice: what changed just now is not kept
+        assert [(each.kind, Path(each.file).name) for each in changed.findings] == [("tampered", "core.py")]
+        assert changed.size_bytes == before.st_size
+
+
+def test_kept_digests_that_cannot_be_read_are_none(venv: Path, tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text("{", encoding="utf-8")
+    verified = verify_environment(venv, lock=venv.parent / "requirements.lock", known=Known(tmp_path))
+    assert verified.findings == ()
+    assert verified.size_bytes > 0

@@ -17,7 +17,7 @@ from tiny import BASE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 FILE = Path(__file__).with_name("models.json")
-ROTATING = 10
+ROTATING = 4
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
 INNER = ("intermediate_size", "ffn_dim", "moe_intermediate_size")
 SMALL_INNER = 256
@@ -55,7 +55,7 @@ def published() -> list[Published]:
 
 
 def chosen(key: str) -> list[Published]:
-    """Those that are used most, and ten others that change with `key`: the same key, the same ten."""
+    """Those that are used most, and a few others that change with `key`: the same key, the same ones."""
     models = published()
     others = [each for each in models if not each.often]
     others.sort(key=lambda each: hashlib.sha256(f"{key} {each.model}".encode()).digest())

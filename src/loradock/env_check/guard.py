@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from loradock.env_check.base import Intent
 from loradock.env_check.child import Looked
 from loradock.env_check.examination import Examination, examine
+from loradock.env_check.intent import own_cache
 from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.plan.plan import Plan
@@ -55,7 +57,7 @@ class Guard:
             beat()
             self.shown.looked(looked)
 
-        intent = replace(self.plan, plan=plan)
+        intent = replace(self.plan, plan=plan, digests=Path.cwd() / own_cache(self.host))
         later = examine(host=self.host, facts=self.facts, plan=intent, progress=progress, computes=True)
         whole = self.begun.then(later)
         self.shown.examined(whole)

@@ -21,8 +21,7 @@ def intent(host: Host, config: RunConfig | None = None) -> Intent:
     """Folders and shapes of the run that follows; of a run with every default where `config` is None."""
     environ = host.environ
     here = _working_directory()
-    home = Path(environ.get("HOME", "/"))
-    cache = environ.get(CACHE) or str(Path(environ.get("XDG_CACHE_HOME") or home / ".cache", "loradock"))
+    cache = own_cache(host)
     output = "runs"
     shape = None
     if config is not None:
@@ -36,6 +35,12 @@ def intent(host: Host, config: RunConfig | None = None) -> Intent:
         scratch=_scratch(host),
         attention=shape or AttentionShape(),
     )
+
+
+def own_cache(host: Host) -> str:
+    """The cache of this machine, wherever a run's own lies."""
+    home = Path(host.environ.get("HOME", "/"))
+    return host.environ.get(CACHE) or str(Path(host.environ.get("XDG_CACHE_HOME") or home / ".cache", "loradock"))
 
 
 def _working_directory() -> Path:

@@ -24,7 +24,7 @@ from loradock.training.checkpoint.manifest import open_checkpoint
 from loradock.training.checkpoint.store import Checkpoint, Checkpoints, found, newest_good, sweep
 from loradock.training.context import RunContext
 from loradock.training.job import Job, Unsound
-from loradock.training.objectives import OBJECTIVES
+from loradock.training.objectives import objective_named
 from loradock.training.run_dir import disk_space, fingerprint
 from loradock.training.run_dir import resume as resuming
 from loradock.training.run_dir.paths import CHECKPOINTS
@@ -158,7 +158,7 @@ def with_backend(
         check_exam(plan)
     prove_machine(context, plan)
     with context.stage("training library"):
-        backend_class = backend_named(plan.engine.value)
+        backend_class, objective = backend_named(plan.engine.value), objective_named("supervised")
     record.put(plan=plan.as_dict())
     context.status.put(total_steps=plan.steps.value, now=True)
     context.view.plan(plan)
@@ -170,7 +170,7 @@ def with_backend(
     job = Job(
         config=config,
         plan=plan,
-        objective=OBJECTIVES["supervised"](),
+        objective=objective,
         model=model,
         tokenizer=about.words,
         steps=about.data.steps(plan, facts=facts),

@@ -41,7 +41,7 @@ def run(around: AbstractContextManager[RunContext], *, exam: Exam | None = None)
     Raises LoradockError, with run.json telling how far it came.
     """
     with around as context:
-        from loradock.training import loop, preparation  # here: opening proves first that torch can be imported
+        from loradock.training import loop, preparation  # once the machine was looked at
         from loradock.training.telling import told
 
         ready = preparation.ready(context, has_exam=exam is not None)

@@ -100,3 +100,19 @@ def test_what_was_decided_is_held_where_nothing_else_is_asked(tmp_path: Path) ->
 
 def test_every_held_decision_has_its_key_in_the_configuration() -> None:
     assert {".".join(path) for path in HELD.values()} <= leaves(RunConfig()).keys()
+
+
+@pytest.mark.parametrize(("engine", "now"), [("trl", "peft"), ("sharded", "fsdp")])
+def test_a_run_of_an_engine_of_before_is_refused_by_name(engine: str, now: str, tmp_path: Path) -> None:
+    asked = loaded(output=str(tmp_path / "out"))
+    run = write_run(tmp_path / "out", asked.config, status="interrupted", has_adapter=False)
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    record["config"]["engine"] = engine
+    (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(NoCheckpoint, match=f"begun with engine {engine}, which engine {now} has replaced"):
+        look(asked)
+
+
+def test_an_engine_that_was_decided_before_is_left_to_the_fingerprint() -> None:
+    config, names = resume.held(loaded().config, {"engine": "trl", "packing": True}, asked_anew=())
+    assert (config.engine, config.train.packing, names) == ("auto", True, ["packing"])

@@ -29,6 +29,7 @@ from loradock.image.lockfile.installed import (
     installed_in,
     read_record,
 )
+from loradock.image.lockfile.known import Known
 from loradock.image.lockfile.manifest import NAME as MANIFEST
 from loradock.image.lockfile.manifest import read_manifest
 from loradock.image.lockfile.pins import (
@@ -71,11 +72,12 @@ def verify(
     lock: Path | None = None,
     manifest_sha256: str | None = None,
     progress: Callable[[int, int], None] | None = None,
+    known: Known | None = None,
 ) -> Verified:
     """Check the virtual environment at `prefix`; finds everything at once and executes nothing of it.
 
     The manifest is the one beside the lock. `manifest_sha256` is what its digest has to be, from the image's label.
-    `progress` is called with (bytes hashed, bytes in all).
+    `progress` is called with (bytes hashed, bytes in all). Files that are `known` not to have changed are not read.
     """
     start = time.monotonic()
     prefix = prefix.resolve()
@@ -91,7 +93,12 @@ def verify(
     owners = _owners(installed, findings)
     on_disk = set(files_below(prefix))
     wanted = _wanted(owners, manifest, on_disk)
-    digests, size_bytes = digest_files(wanted, progress=progress)
+    unchanged = known.found(wanted) if known else {}
+    unread = {path: names for path, names in wanted.items() if path not in unchanged}
+    read, size_bytes = digest_files(unread, progress=progress)
+    digests = {**unchanged, **read}
+    if known and read:
+        known.keep(digests)
     _check_records(owners, digests, findings)
     _check_manifest(manifest, digests, findings)
     for path, what in unowned(prefix, on_disk, owned=owners.keys(), manifest=manifest.keys()):
