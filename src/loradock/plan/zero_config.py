@@ -10,7 +10,7 @@ import difflib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, InputMissing, Problem
@@ -149,12 +149,13 @@ def read(path: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         problem = Problem(what=f"column {error.colno}: {error.msg}", file=str(path), line=error.lineno)
         raise ConfigError(f"{path} is no JSON", hint=f"python3 -m json.tool {path}", problems=[problem]) from error
-    if not isinstance(own, dict):
+    whole = as_object(own)
+    if whole is None:
         raise ConfigError(f"{path} holds no JSON object", hint='write {"zero_optimization": {...}}')
     if twice:
         found = [Problem(what=f"{key} stands twice in one object", file=str(path)) for key in twice]
         raise ConfigError(f"{path} says a thing twice", hint="delete one of each", problems=found)
-    return own
+    return whole
 
 
 def problems(own: Mapping[str, Any], config: RunConfig, plan: Plan, *, stage: int, file: str) -> Iterator[Problem]:
@@ -164,8 +165,8 @@ def problems(own: Mapping[str, Any], config: RunConfig, plan: Plan, *, stage: in
         if key in said and said[key] != ours:
             yield Problem(what=f"{key} is {json.dumps(said[key])}, and the run's is {ours}", file=file, hint=remedy)
     yield from dtype_problems(said, plan, file=file)
-    zero = said.get("zero_optimization", {})
-    if not isinstance(zero, dict):
+    zero = as_object(said.get("zero_optimization", {}))
+    if zero is None:
         yield Problem(what="zero_optimization is no object", file=file, hint='write {"stage": "auto"}')
     elif zero.get("stage", stage) != stage:
         what = f"zero_optimization.stage is {json.dumps(zero['stage'])}, and train.parallel is zero{stage}"
@@ -213,8 +214,8 @@ def dtype_problems(said: Mapping[str, Any], plan: Plan, *, file: str) -> Iterato
     """Sections that switch on another dtype than the plan's."""
     ours = plan.compute_dtype.value
     for key, dtype in DTYPES.items():
-        section = said.get(key)
-        if not isinstance(section, dict) or section.get("enabled") is not True:
+        section = as_object(said.get(key))
+        if section is None or section.get("enabled") is not True:
             continue
         asked = dtype or str(section.get("dtype", "")).removeprefix("torch.")
         if asked != ours:
@@ -225,9 +226,10 @@ def dtype_problems(said: Mapping[str, Any], plan: Plan, *, file: str) -> Iterato
 def given(own: Mapping[str, Any]) -> dict[str, Any]:
     """What a file really says: every "auto" left out, as transformers' users write for "what the run says"."""
     return {
-        key: given(value) if isinstance(value, dict) else value
+        key: value if section is None else given(section)
         for key, value in own.items()
         if value != AUTO and value is not None
+        for section in [as_object(value)]
     }
 
 
@@ -235,11 +237,17 @@ def merged(ours: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """Both, section by section; where both say something, the person's own word holds."""
     both = dict(ours)
     for key, value in own.items():
-        before = both.get(key)
-        both[key] = merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+        before, section = as_object(both.get(key)), as_object(value)
+        both[key] = value if before is None or section is None else merged(before, section)
     return both
 
 
 def device_of(offload: Any) -> str | None:
     """The device of an offload section, where it names one."""
-    return offload.get("device") if isinstance(offload, dict) else None
+    section = as_object(offload)
+    return section.get("device") if section is not None else None
+
+
+def as_object(value: Any) -> dict[str, Any] | None:
+    """A JSON object; None for any other value."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
