@@ -252,9 +252,10 @@ def test_it(number):
 """
 
 
-def test_two_processes_run_each_test_once_a_file_by_one_of_them_and_the_image_first(tmp_path: Path) -> None:
+def test_two_processes_run_each_test_once_a_file_by_one_of_them_and_the_long_ones_first(tmp_path: Path) -> None:
     copy_conftest(tmp_path)
-    files = ["image/test_a.py", "image/test_z.py", *(f"{room}/test_{n}.py" for room in ("data", "model") for n in "ab")]
+    others = [f"{room}/test_{name}.py" for room in ("data", "published") for name in "ab"]
+    files = ["image/test_a.py", "image/test_z.py", *others]
     for file in files:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text(SHARED, encoding="utf-8")
@@ -272,6 +273,9 @@ def test_two_processes_run_each_test_once_a_file_by_one_of_them_and_the_image_fi
     )
     pairs = {(file, process) for file, _, process in ran}
     assert len(pairs) == len(files)
+    for process in {process for _, _, process in ran}:
+        rooms = [Path(file).parent.name for file, _, by in ran if by == process]
+        assert rooms == sorted(rooms, key=("image", "published", "data").index)
     image = [process for file, _, process in ran if "/image/" in file]
     assert len(set(image)) == 1
     assert [file for file, _, process in ran if process == image[0]][:4] == [

@@ -87,7 +87,7 @@ def test_stopped_by_a_signal_it_keeps_what_it_has_and_the_same_command_goes_on(f
     assert command.wait_until(lambda: "round 1, lora-rank" in command.text(), seconds=300), command.text()
     command.send(signal.SIGINT)
     assert command.finish() == 75, command.text()
-    assert command.left() == []
+    assert command.left_behind() == []
     assert list(place.glob(".loradock-diagnose-*")) == []
     assert "stopped by SIGINT; what was measured is kept" in command.text()
     assert "as it is" in command.text()

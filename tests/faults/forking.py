@@ -23,6 +23,7 @@ from faults.campaign.subjects import Loradock
 ROOT = Path(__file__).parents[2]
 NO_MORE_SECONDS = 600.0
 POLL_SECONDS = 0.02
+GONE_SECONDS = 10.0
 
 
 class Forking:
@@ -101,6 +102,13 @@ class Command:
     def text(self) -> str:
         """What it wrote so far, on stdout and stderr."""
         return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def left_behind(self) -> list[int]:
+        """What is left of its session once it has ended: what was killed is there until its memory is given back."""
+        until = time.monotonic() + GONE_SECONDS
+        while (found := self.left()) and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+        return found
 
     def left(self) -> list[int]:
         """Processes of its session that are still there: workers have process groups of their own, but no session."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from bench.gpu.steps.base import CannotRun, Failed, Session, Step
@@ -14,20 +14,31 @@ SHARDED = "tests/gpu/test_sharded.py"
 TESTS_FAILED = 1
 
 
-def selected(file: str, chosen: str, *, tiny: str = "", gpus: int = 1) -> Callable[[Session], dict[str, Any]]:
-    """Work that runs the tests of a file that `chosen` selects; fewer of them in a rehearsal."""
+@dataclass(frozen=True, kw_only=True)
+class Selected:
+    """Work that runs the tests of a file that `chosen` selects; in a rehearsal those of them that `tiny` does, too."""
 
-    def work(session: Session) -> dict[str, Any]:
-        session.need_gpus(gpus)
+    file: str
+    chosen: str
+    tiny: str = ""
+    gpus: int = 1
+
+    def expression(self, *, is_tiny: bool) -> str:
+        """What pytest's -k takes."""
+        return f"({self.chosen}) and {self.tiny}" if is_tiny and self.tiny else self.chosen
+
+    def __call__(self, session: Session) -> dict[str, Any]:
+        """How many tests came to what. Failed where one failed, or there is none."""
+        session.need_gpus(self.gpus)
         if not importlib.util.find_spec("pytest"):
             raise CannotRun("pytest is not installed")
         report = session.folder() / "junit.xml"
         report.unlink(missing_ok=True)
-        expression = f"({chosen}) and {tiny}" if session.is_tiny and tiny else chosen
+        expression = self.expression(is_tiny=session.is_tiny)
         # The project's own options ask for plugins that a host may lack, and make a newer package's warnings errors.
         own = ("-o", "addopts=--import-mode=importlib", "-o", "filterwarnings=default", "-p", "no:cacheprovider")
         session.python(
-            "-m", "pytest", file, "-k", expression, *own, f"--junitxml={report}", ends_with=(0, TESTS_FAILED)
+            "-m", "pytest", self.file, "-k", expression, *own, f"--junitxml={report}", ends_with=(0, TESTS_FAILED)
         )
         cases = [case_of(each) for each in ET.parse(report).iter("testcase")]
         session.say(tests=cases)
@@ -35,8 +46,6 @@ def selected(file: str, chosen: str, *, tiny: str = "", gpus: int = 1) -> Callab
         if failed or not cases:
             raise Failed("; ".join(f"{case['name']}: {case['why']}" for case in failed) or "no test was selected")
         return {"summary": ", ".join(f"{count} {outcome}" for outcome, count in counted(cases).items())}
-
-    return work
 
 
 def case_of(each: ET.Element) -> dict[str, Any]:
@@ -59,25 +68,37 @@ STEPS = (
         name="equals-peft",
         about="tests/gpu -k either_kernels",
         questions=(5, 23),
-        work=selected(FAST, "either_kernels"),
+        work=Selected(file=FAST, chosen="either_kernels"),
         seconds=180,
     ),
     Step(
         name="equals-bitsandbytes",
         about="tests/gpu -k cached",
         questions=(3,),
-        work=selected(FAST, "cached", tiny="shape5-2048"),
+        work=Selected(file=FAST, chosen="cached", tiny="2048"),
         seconds=240,
     ),
     Step(
         name="attention",
         about="tests/gpu -k documents",
         questions=(4,),
-        work=selected(FAST, "documents", tiny="True-64"),
+        work=Selected(file=FAST, chosen="documents", tiny="True-64"),
         seconds=180,
     ),
-    Step(name="graphs", about="tests/gpu -k captured", questions=(21,), work=selected(FAST, "captured"), seconds=180),
-    Step(name="graphs-fail", about="tests/gpu -k fails", questions=(36,), work=selected(FAST, "fails"), seconds=180),
+    Step(
+        name="graphs",
+        about="tests/gpu -k captured",
+        questions=(21,),
+        work=Selected(file=FAST, chosen="captured"),
+        seconds=180,
+    ),
+    Step(
+        name="graphs-fail",
+        about="tests/gpu -k fails",
+        questions=(36,),
+        work=Selected(file=FAST, chosen="fails"),
+        seconds=180,
+    ),
 )
 
 SEVERAL = (
@@ -85,14 +106,14 @@ SEVERAL = (
         name="fsdp",
         about="tests/gpu/test_sharded.py",
         questions=(29,),
-        work=selected(SHARDED, "not zero", gpus=2),
+        work=Selected(file=SHARDED, chosen="not zero", gpus=2),
         seconds=500,
     ),
     Step(
         name="zero",
         about="tests/gpu/test_sharded.py",
         questions=(30,),
-        work=selected(SHARDED, "zero", gpus=2),
+        work=Selected(file=SHARDED, chosen="zero", gpus=2),
         seconds=500,
     ),
 )
