@@ -160,7 +160,7 @@ class OutOfMemory(LoradockError):
 
 
 class GpuSuspect(LoradockError):
-    """The card lost data, or does not answer: what it computes cannot be trusted."""
+    """The GPU lost data, or does not answer: what it computes cannot be trusted."""
 
     exit_code = 81
 

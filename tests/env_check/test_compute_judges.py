@@ -47,9 +47,9 @@ def as_found(finding, check: str) -> dict:
 def test_a_missing_cuda_library_of_bitsandbytes_is_named_with_its_wheel(faults):
     # The text is that of bitsandbytes-foundation/bitsandbytes issue 1905, of CUDA 13 there.
     said = "libnvJitLink.so.13: cannot open shared object file: No such file or directory"
-    finding = quantised_linear.judge_library(said.replace("13", "12"), {}, is_card=True, again=again)
+    finding = quantised_linear.judge_library(said.replace("13", "12"), {}, is_gpu=True, again=again)
     assert "--no-deps nvidia-nvjitlink-cu12==12." in finding.remedy
-    thirteen = quantised_linear.judge_library(said, {}, is_card=True, again=again)
+    thirteen = quantised_linear.judge_library(said, {}, is_gpu=True, again=again)
     assert thirteen.remedy.endswith("--no-deps nvidia-nvjitlink")
     made = {"made": "recorded", "check": "quantised-linear"}
     faults.seen("libnvJitLink missing", finding=as_found(finding, "quantised-linear"), **made)
@@ -58,7 +58,7 @@ def test_a_missing_cuda_library_of_bitsandbytes_is_named_with_its_wheel(faults):
 def test_a_stale_cuda_version_for_bitsandbytes_is_to_be_unset(faults):
     # The text is that of bitsandbytes-foundation/bitsandbytes issue 1651.
     said = "Configured CUDA binary not found at /mnt/workspace/bitsandbytes/libbitsandbytes_cuda121.so"
-    finding = quantised_linear.judge_library(said, {"BNB_CUDA_VERSION": "121"}, is_card=True, again=again)
+    finding = quantised_linear.judge_library(said, {"BNB_CUDA_VERSION": "121"}, is_gpu=True, again=again)
     made = {"made": "recorded", "check": "quantised-linear"}
     faults.seen("BNB_CUDA_VERSION of another image", finding=as_found(finding, "quantised-linear"), **made)
 
@@ -182,7 +182,7 @@ def test_a_kernel_without_a_mask_is_said_and_no_fault():
     assert "sdpa flash (not padded and packed)" in found[1].what
 
 
-def test_a_card_has_all_kernels_and_flash_attention_2_only_from_sm80():
+def test_a_gpu_has_all_kernels_and_flash_attention_2_only_from_sm80():
     names = [each.name for each in implementations(A100, facts(**{"flash-attn": "2.8.3"}), AttentionShape())]
     assert names == ["sdpa flash", "sdpa efficient", "sdpa cudnn", "sdpa math", "sdpa", "varlen", "flash-attn", "eager"]
     older = [each.name for each in implementations(T4, facts(**{"flash-attn": "2.8.3"}), AttentionShape())]

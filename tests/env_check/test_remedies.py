@@ -99,7 +99,7 @@ def test_a_reader_has_little_to_fill_in() -> None:
     [
         ("--set model.name=DIR", "is no program"),
         ("docker run --gpus all ..., or to mean it: loradock train", "prose"),
-        ("sudo lspci -vv | grep Lnk, then reseat the card", "prose"),
+        ("sudo lspci -vv | grep Lnk, then reseat the GPU", "prose"),
         ("hf auth whoami; then ask on the model's page", "No closing quotation"),
         ("hf auth login; then ask", "'then' is no program"),
         ("export HF_HOME=DIR  # on a disk with room", "prose"),

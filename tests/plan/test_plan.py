@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from facts.recorded import STACK, cards, config, data, machine, models, planned
+from facts.recorded import STACK, config, data, gpus, machine, models, planned
 
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, OutOfMemory
@@ -23,11 +23,11 @@ QUESTIONS = 400
 def random_question(seed: int) -> tuple[RunConfig, Facts, ModelFacts, DataFacts]:
     """Any machine, model, data set and a few settings."""
     draw = random.Random(seed)
-    card = draw.choice([None, *cards()])
+    gpu = draw.choice([None, *gpus()])
     world = draw.choice([1, 1, 2, 8])
     limit = draw.choice([64, 512, 1024, 2048, 4096])
     longest = draw.randint(2, limit)
-    facts = machine(card, flash=draw.random() < 0.5, cpus=draw.randint(1, 64), world_size=world)
+    facts = machine(gpu, flash=draw.random() < 0.5, cpus=draw.randint(1, 64), world_size=world)
     asked = config(
         lora={"rank": draw.choice([4, 16, 64]), "dropout": draw.choice([0.0, 0.05])},
         train={"global_batch": max(world, draw.choice([1, 7, 16, 128])), "epochs": draw.choice([0.1, 1, 3])},
@@ -92,13 +92,13 @@ def test_the_same_question_gets_the_same_plan() -> None:
         assert first == planner.make(asked, facts=facts, model=model, data=rows)
 
 
-def test_a_card_with_more_memory_never_gets_a_smaller_micro_batch_or_more_checkpointing() -> None:
+def test_a_gpu_with_more_memory_never_gets_a_smaller_micro_batch_or_more_checkpointing() -> None:
     rows = data(mean=1800, longest=2048, limit=2048)
     for model in models().values():
         found = []
-        for card in ("l4", "a100-40", "a100-80", "h200", "b200"):
+        for gpu in ("l4", "a100-40", "a100-80", "h200", "b200"):
             try:
-                plan = planned(facts=machine(card), model=model, data=rows)
+                plan = planned(facts=machine(gpu), model=model, data=rows)
             except OutOfMemory:
                 continue
             found.append((not plan.checkpointing.value, plan.micro_batch.value))

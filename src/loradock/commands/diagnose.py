@@ -82,7 +82,7 @@ def diagnose(
 
     Each trial is a short real run in a process of its own, in rounds beside the run as it is, until the difference is
     outside the noise or the budget is spent. Nothing that is trained is kept. With --output, results are kept in that
-    directory, and the same command goes on from them. One process on one card.
+    directory, and the same command goes on from them. One process on one GPU.
     """
     from loradock.analysis.diagnose import children
     from loradock.commands.train import QUIET, set_environment
@@ -136,7 +136,7 @@ def searched(
         identity=diagnose.identity(loaded, facts=facts, **measured),
     )
     note(f"{len(results.known)} results of an earlier call are taken over" if results.known else "")
-    children.preload(has_card=facts.has_gpu and loaded.config.device != "cpu")
+    children.preload(has_gpu=facts.has_gpu and loaded.config.device != "cpu")
     with diagnose.folder_beside(loaded.config.output) as place:
         bench = diagnose.Bench(load=loader(ask), facts=facts, folder=place, **measured)
         plan = bench.look(limit_seconds=diagnose.seconds_left(limits["budget"], began))

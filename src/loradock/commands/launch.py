@@ -177,7 +177,7 @@ def refuse(problems: list[Problem], *, unfit: LoradockError | None) -> None:
 
 
 def counted(nproc: str) -> int:
-    """How many processes; auto counts the cards without importing torch."""
+    """How many processes; auto counts the GPUs without importing torch."""
     if nproc != AUTO:
         return int(nproc)
     from loradock.machine import Host, probe

@@ -28,22 +28,22 @@ LEARNED_SHARE = 0.5
 TIMES_MEAN = 4
 
 
-class WithCards(click.Command):
-    """A command whose help ends with the names of the cards."""
+class WithGpus(click.Command):
+    """A command whose help ends with the names of the GPUs."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Read them when they are asked for, only."""
-        names = ", ".join(sorted(card.key for card in gpu_table.table()))
-        with formatter.section("Cards"):
+        names = ", ".join(sorted(gpu.key for gpu in gpu_table.table()))
+        with formatter.section("GPU"):
             formatter.write_text(names)
 
 
-@click.command(cls=WithCards)
+@click.command(cls=WithGpus)
 @run_options(output="output, as train takes it; nothing is written there.")
-@click.option("--gpu", metavar="NAME", help="Plan for this card (a10, h200, ...; see below), which need not be here.")
-@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Plan for so many cards, a process for each.")
+@click.option("--gpu", metavar="NAME", help="Plan for this GPU (a10, h200, ...; see below), which need not be here.")
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Plan for so many GPUs, a process for each.")
 @click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="... of each of so many machines.")
-@click.option("--price-per-hour", type=click.FloatRange(min=0), metavar="X", help="Price of one card, for the cost.")
+@click.option("--price-per-hour", type=click.FloatRange(min=0), metavar="X", help="Price of one GPU, for the cost.")
 @click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Plan without the data: so many rows ...")
 @click.option("--mean-tokens", type=click.IntRange(min=1), metavar="M", help="... of so many tokens on average ...")
 @click.option("--longest-tokens", type=click.IntRange(min=1), metavar="L", help="... and the longest (default 4 x M).")
@@ -138,7 +138,7 @@ def _loaded(ask: Ask, *, needs_rows: bool) -> Loaded:
 
 
 def _machine(gpu: str | None, *, count: int | None, nodes: int) -> Facts:
-    """One of the machines, with the named card or as this one; with so many processes, where a number is given."""
+    """One of the machines, with the named GPU or as this one; with so many processes, where a number is given."""
     from loradock.machine import Host, probe
     from loradock.plan import planner
 

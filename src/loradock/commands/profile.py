@@ -15,7 +15,7 @@ from loradock.commands.run_options import Ask, look_for_inputs, run_options
 
 LEAST_STEPS = 8
 SILENT_KINETO = {"KINETO_LOG_LEVEL": "99"}
-"""Without a card torch's profiler tells an error that is none: it counts cards."""
+"""Without a GPU torch's profiler tells an error that is none: it counts GPUs."""
 
 
 @click.command()
@@ -43,7 +43,7 @@ def profile(ask: Ask, *, steps: int, warmup_steps: int, as_json: bool) -> None:
     loradock profile --model DIR --data rows.jsonl --steps 20 --output my-profile
 
     The trace (chrome://tracing, ui.perfetto.dev) and a flame summary (speedscope.app) are kept in --output, a new
-    folder of profiles/ otherwise. Nothing that was trained is kept. One process on one card.
+    folder of profiles/ otherwise. Nothing that was trained is kept. One process on one GPU.
     """
     from loradock import atomic_io
     from loradock.analysis.profile.profile import profile as measured

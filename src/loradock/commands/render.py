@@ -20,7 +20,7 @@ QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 @click.command(cls=SiteCommand)
 @click.argument("kind", required=False, type=click.Choice(KIND_NAMES))
 @run_options
-@click.option("--demo", is_flag=True, help="Render the embedded demo, which needs no card.")
+@click.option("--demo", is_flag=True, help="Render the embedded demo, which needs no GPU.")
 @click.option("--explain", "is_explained", is_flag=True, help="A comment above each field that says why it is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print objects, sizes with reasons and warnings as JSON.")
 @click.option("-o", "file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE.")

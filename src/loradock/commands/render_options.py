@@ -87,10 +87,10 @@ SECTIONS: dict[str, Sequence[click.Parameter]] = {
         _flag("--net-check", "Render the check of the network between the processes, instead of the run."),
     ),
     "Sizes": (
-        _text("--gpu", "NAME", "Size for this card (a10, h200, ...)."),
-        _count("--gpus", "N", "Cards, and processes, of each machine; default 1, for --demo 0.", min=0),
+        _text("--gpu", "NAME", "Size for this GPU (a10, h200, ...)."),
+        _count("--gpus", "N", "GPUs, and processes, of each machine; default 1, for --demo 0.", min=0),
         _count("--nodes", "N", "Machines.", default=1, show_default=True),
-        _count("--cpus", "N", "Processors of each machine; default by the cards."),
+        _count("--cpus", "N", "Processors of each machine; default by the GPUs."),
         _text("--memory", "64Gi", "Memory of each machine; default by the plan."),
         _text("--shm", "8Gi", "Size of /dev/shm; default by the plan."),
         _text("--storage", "50Gi", "Size of the scratch (/tmp); default by the model."),

@@ -78,7 +78,7 @@ def assembled(site: Site, given: Given, *, name: str, sizes: Sizes, command: tup
         pull_secret=site.pull_secret,
         labels=given.labels,
         annotations=given.annotations,
-        card_resource=given.card_resource,
+        card_resource=given.gpu_resource,
         devices=given.devices,
         placement=given.placement,
         failures=site.failures,

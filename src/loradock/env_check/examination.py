@@ -25,18 +25,18 @@ from loradock.env_check.runner import run
 from loradock.errors import EnvironmentUnfit, LoradockError, Problem, UsageError
 from loradock.facts import Facts
 from loradock.machine import Host, probe
-from loradock.machine.answers import CardState
+from loradock.machine.answers import GpuState
 
-FORMAT = "loradock.env-check/1"
-NEEDS = {"nothing": "", "gpu": "a card", "config": "--config"}
-CARDS_SECONDS = 30.0
+FORMAT = "loradock.env-check/2"
+NEEDS = {"nothing": "", "gpu": "a GPU", "config": "--config"}
+GPUS_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """What a machine was found to be. `cards` are its cards as they were when the last check had ended.
+    """What a machine was found to be. `gpus` are its GPUs as they were when the last check had ended.
 
-    `left_out` are the checks that were asked for and need what is not there: a card or a configuration.
+    `left_out` are the checks that were asked for and need what is not there: a GPU or a configuration.
     """
 
     level: Level
@@ -44,7 +44,7 @@ class Examination:
     facts: Facts
     seconds: float
     node: Node = field(default_factory=lambda: Node(name="?"))
-    cards: tuple[CardState, ...] = ()
+    gpus: tuple[GpuState, ...] = ()
     left_out: tuple[Check, ...] = ()
 
     @property
@@ -127,7 +127,7 @@ class Examination:
             "measured": self.measured,
             "seconds": {each.check.name: round(each.seconds, 3) for each in self.looked},
             "node": asdict(self.node),
-            "cards": [asdict(card) for card in self.cards],
+            "gpus": [asdict(gpu) for gpu in self.gpus],
             "facts": asdict(self.facts),
         }
 
@@ -159,7 +159,7 @@ def _nearest(name: str, names: list[str]) -> str:
 
 def gathered(host: Host) -> Facts:
     """The facts of this machine; EnvironmentUnfit where its driver hangs."""
-    return answered(lambda: probe.gather(host), limit_seconds=CARDS_SECONDS, what="the GPU driver (NVML)")
+    return answered(lambda: probe.gather(host), limit_seconds=GPUS_SECONDS, what="the GPU driver (NVML)")
 
 
 def examine(
@@ -190,5 +190,5 @@ def examine(
     )
     if computes:
         return found
-    cards = answered(lambda: host.card_states(afresh=True), limit_seconds=CARDS_SECONDS, what="the GPU driver (NVML)")
-    return replace(found, node=node(host, facts, plan), cards=cards)
+    gpus = answered(lambda: host.gpu_states(afresh=True), limit_seconds=GPUS_SECONDS, what="the GPU driver (NVML)")
+    return replace(found, node=node(host, facts, plan), gpus=gpus)

@@ -74,10 +74,10 @@ def schema() -> dict[str, Any]:
         },
         "seconds": {"type": "object", "additionalProperties": figure, "description": "Wall clock of each check."},
         "node": {"type": "object", "description": "What should be the same on every node.", "required": ["name"]},
-        "cards": {
+        "gpus": {
             "type": "array",
             "items": {"type": "object", "required": ["index"]},
-            "description": "Every card as NVML described it at the end; null where it does not say.",
+            "description": "Every GPU as NVML described it at the end; null where it does not say.",
         },
         "facts": {"type": "object", "description": "The machine as a run sees it."},
     }

@@ -1,4 +1,4 @@
-"""Commands that mend: packages as the lock has them, another setting, other cards."""
+"""Commands that mend: packages as the lock has them, another setting, other GPUs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def from_hint(hint: str | None) -> str | None:
     return train_with(*settings) if settings else None
 
 
-def showing(cards: Sequence[int], environ: Mapping[str, str]) -> str:
-    """Leave a run these cards alone; they are counted as this process sees them."""
+def showing(gpus: Sequence[int], environ: Mapping[str, str]) -> str:
+    """Leave a run these GPUs alone; they are counted as this process sees them."""
     entries = [each.strip() for each in environ.get(VISIBLE, "").split(",") if each.strip()]
-    return f"export {VISIBLE}=" + ",".join(entries[each] if each < len(entries) else str(each) for each in cards)
+    return f"export {VISIBLE}=" + ",".join(entries[each] if each < len(entries) else str(each) for each in gpus)

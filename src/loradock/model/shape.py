@@ -144,7 +144,7 @@ def check_coverage(facts: ModelFacts, *, quantization: str) -> None:
     raise ModelError(
         f"{quantization} would cover only {share:.0%} of {facts.architecture}'s inner weights: "
         f"{facts.unreachable_parameters:,} lie outside linear layers (fused experts)",
-        hint="--set model.quantization=none, if the card has the memory",
+        hint="--set model.quantization=none, if the GPU has the memory",
     )
 
 

@@ -1,6 +1,6 @@
 """A base whose weights are spread over the processes of a run: each reads a matrix, quantises it, and keeps its part.
 
-No process ever holds the model, neither on its card nor in memory of its own: files are mapped, so that all processes
+No process ever holds the model, neither on its GPU nor in memory of its own: files are mapped, so that all processes
 of a machine read the same pages, and one matrix at a time is made. Until the engine has put the parts in their
 places, a weight is a stand-in of the right shape, dtype and device that takes no memory; using one raises.
 """
@@ -158,7 +158,7 @@ def refuse(*_: Any) -> None:
     """The forward hook while weights are stand-ins."""
     raise EnvironmentUnfit(
         "the weights are spread over the processes, and only training puts them together",
-        hint="--set train.parallel=ddp, where the whole model fits a card",
+        hint="--set train.parallel=ddp, where the whole model fits a GPU",
     )
 
 
@@ -194,7 +194,7 @@ class WeightFiles:
         if found is None:
             raise ModelError(
                 f"{self.base.directory} has no tensor {name}: its files name weights in another way than the model",
-                hint="--set train.parallel=ddp, where the whole model fits a card",
+                hint="--set train.parallel=ddp, where the whole model fits a GPU",
             )
         value = self.holder[found].get_tensor(found)
         if value.shape != shape:

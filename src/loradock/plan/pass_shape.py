@@ -2,7 +2,7 @@
 
 Every budget up to the largest useful one is tried. For each, as few layers are checkpointed as fit, and then as many
 keep dense weights as still fit: a byte saves 2 to 22 times more where it spares a layer's second forward than where it
-spares dequantisation (by card and model), whatever the budget. Of all that fit the fastest is taken by the model in
+spares dequantisation (by GPU and model), whatever the budget. Of all that fit the fastest is taken by the model in
 `speed`, the smaller one where two are equal.
 
 The last layer is checkpointed only where nothing else fits: its backward comes at once, so it keeps little in vain.

@@ -24,7 +24,7 @@ HELD = {
     "micro_batch": ("train", "micro_batch"),
     "tf32": ("train", "tf32"),
 }
-"""Decisions that a continued run keeps, and where the configuration asks for each: another card, or less memory free,
+"""Decisions that a continued run keeps, and where the configuration asks for each: another GPU, or less memory free,
 must not change what is computed. How much is computed again, or kept dense, changes nothing, and is decided anew."""
 
 

@@ -31,7 +31,7 @@ class Task:
     """What to measure: so many steps after so many of warm-up.
 
     `waits_for` are the events (evaluation, saving) to be measured; `event_seconds` stand in for the others. The
-    baseline `may_shrink` where the card is full, as a run may; a trial that has to is out of memory.
+    baseline `may_shrink` where the GPU is full, as a run may; a trial that has to is out of memory.
     """
 
     steps: int

@@ -138,7 +138,7 @@ def identity(loaded: Loaded, *, facts: Facts, steps: int, warmup_steps: int) -> 
         for file in files
         if file.is_file()
     }
-    machine = {"cpus": facts.cpus, "cards": [asdict(card) for card in facts.gpus]}
+    machine = {"cpus": facts.cpus, "gpus": [asdict(gpu) for gpu in facts.gpus]}
     packages = {f"version of {name}": version for name, version in facts.packages.items()}
     found = {**config, **marks, **machine, **packages, "--steps": steps, "--warmup-steps": warmup_steps}
     return {name: json.dumps(value, sort_keys=True, default=str) for name, value in found.items()}

@@ -23,7 +23,7 @@ class Evidence:
     """What was measured.
 
     `phases`: seconds of a step by phase of `breakdown`. `cadence`: steps between metric lines (`log`), evaluations and
-    checkpoints. `padding_share`: of the slots computed. `busy_share`: of a step in which the card did something; None
+    checkpoints. `padding_share`: of the slots computed. `busy_share`: of a step in which the GPU did something; None
     on a CPU. `small_share`: of the passes, what larger ones would spare; None where that was not measured.
     `training_share`, `preparing_share`: of the whole run. `operations`: launched in a step. `role_shares`: of the
     computing, by role. `flops`, `bytes`: a second of the passes; `peak_flops`, `peak_bytes`: at best, by `source`.
@@ -149,7 +149,7 @@ def of_phases(evidence: Evidence) -> list[Cause]:
 
 
 def of_passes(evidence: Evidence) -> list[Cause]:
-    """What is wasted within the passes: padding, passes that are too small, a card that waits for its host."""
+    """What is wasted within the passes: padding, passes that are too small, a GPU that waits for its host."""
     passes = evidence.share("passes")
     found = [
         cause(
@@ -172,7 +172,7 @@ def of_passes(evidence: Evidence) -> list[Cause]:
     if evidence.busy_share is not None:
         waiting = max(0.0, passes + evidence.share("optimizer") - evidence.busy_share)
         sentence = (
-            f"the card is idle {percent(waiting)} of each step while the host launches {evidence.operations:,.0f} "
+            f"the GPU is idle {percent(waiting)} of each step while the host launches {evidence.operations:,.0f} "
             f"kernels in passes of {pass_size}"
         )
         remedy = "a larger train.micro_batch, --set train.cuda_graphs=true, or --set engine=fast"
@@ -189,7 +189,7 @@ def preparing(evidence: Evidence) -> Cause:
             f"data-bound: the device is idle {percent(share)} of the whole run, waiting for rows to be read and "
             f"tokenised ({spoken(evidence.preparing_seconds)} before the first step; kept for the next run)"
         ),
-        remedy="--set data.workers=8, a faster disk for the source, or prepare the cache before the card is rented",
+        remedy="--set data.workers=8, a faster disk for the source, or prepare the cache before the GPU is rented",
         share=share,
         cost=share,
     )

@@ -20,7 +20,7 @@ from loradock.plan.audit import (
     Gain,
     Total,
 )
-from loradock.plan.context import UNKNOWN_CARD
+from loradock.plan.context import UNKNOWN_GPU
 from loradock.plan.memory import sharded
 
 COLORS = {"critical": "bold red", "moderate": "yellow", "low": "green"}
@@ -81,12 +81,10 @@ def rates_line(audit: Audit) -> str:
     facts, plan = audit.baseline.facts, audit.baseline.plan
     if plan.device.value == "cpu":
         return "speeds: by rates measured on two shared cores; only how they relate means anything"
-    card = gpu_table.known_as(facts.gpu.name)
-    if card is None:
-        return f"speeds: {facts.gpu.name} is not in the table of cards, so as of {UNKNOWN_CARD}"
-    return (
-        f"speeds: predicted from the published figures of {card.name}, {card.sustained:.0%} of its products sustained"
-    )
+    gpu = gpu_table.known_as(facts.gpu.name)
+    if gpu is None:
+        return f"speeds: {facts.gpu.name} is not in the table of GPUs, so as of {UNKNOWN_GPU}"
+    return f"speeds: predicted from the published figures of {gpu.name}, {gpu.sustained:.0%} of its products sustained"
 
 
 def traffic_line(audit: Audit) -> str | None:

@@ -70,14 +70,14 @@ def bug_report(
 def _about(content: Mapping[str, Any]) -> list[str]:
     """The machine in a few lines."""
     facts = content["facts"]
-    cards = [f"{card['name']} ({card['memory_bytes'] / 2**30:.0f} GiB)" for card in facts["gpus"]]
+    gpus = [f"{gpu['name']} ({gpu['memory_bytes'] / 2**30:.0f} GiB)" for gpu in facts["gpus"]]
     where = "container" if facts["in_container"] else "no container"
     versions = ", ".join(f"{name} {version}" for name, version in sorted(facts["packages"].items()))
     lines = {
         "loradock": f"{content['loradock']}, commit {facts['git_commit'] or 'unknown'}",
         "system": f"{facts['platform']}, Python {facts['python']}, {where}",
         "machine": f"{facts['cpus']} CPUs, {facts['memory_bytes'] / 2**30:.1f} GiB",
-        "cards": f"{', '.join(cards) or 'none'}; driver {facts['driver'] or 'none'}",
+        "gpus": f"{', '.join(gpus) or 'none'}; driver {facts['driver'] or 'none'}",
         "packages": versions,
         "lock": f"sha256 {facts['lock_sha256'] or 'none'}",
     }

@@ -22,7 +22,7 @@ def tables(content: Mapping[str, Any]) -> list[tuple[str, Table]]:
         f"({steps['counted']} steps without the profiler)"
     )
     computing = (
-        f"what {'the card' if on_device else 'the host'} computes, a recorded step "
+        f"what {'the GPU' if on_device else 'the host'} computes, a recorded step "
         f"({steps['recorded']} steps, {content['recorded_slowdown']:.2f} x as long as one without the profiler)"
     )
     return [
@@ -64,7 +64,7 @@ def lines(content: Mapping[str, Any]) -> list[str]:
     """The verdict, what else was found, and where the files are."""
     verdict = content["verdict"]
     busy = content["busy_share"]
-    told = [f"the card is busy {100 * busy:.0f} % of a step"] if busy is not None else []
+    told = [f"the GPU is busy {100 * busy:.0f} % of a step"] if busy is not None else []
     told.append(verdict["sentence"])
     told += [f"also {sentence}" for sentence in verdict["also"]]
     if verdict["remedy"]:

@@ -38,7 +38,7 @@ def _at(place: Place, host: Host) -> list[Finding]:
 
 def claimed(place: Place) -> tuple[str, ...]:
     """The dtypes that matrix products of a run may have here."""
-    if not place.is_card:
+    if not place.is_gpu:
         return ("float32", "bfloat16")
     from loradock.plan.knobs.compute_dtype import FIRST_BFLOAT16
 

@@ -42,7 +42,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 
 
 def _at(place: Place, wanted: str) -> list[Finding]:
-    names = [name for name in TOLERANCES if place.is_card or not name.endswith("8bit")]
+    names = [name for name in TOLERANCES if place.is_gpu or not name.endswith("8bit")]
     expected = exact_steps()
     faults = {name: fault(place, name, expected) for name in names}
     return judge(place, faults, wanted)
@@ -132,7 +132,7 @@ def implementation(name: str, parameters: Sequence[Any]) -> Any:
 CHECK = Check(
     name="optimizer",
     group="compute",
-    proves="AdamW, plain, fused and on a card in 8 bits, steps where AdamW in float64 does.",
+    proves="AdamW, plain, fused and on a GPU in 8 bits, steps where AdamW in float64 does.",
     look=look,
     level="compute",
     limit_seconds=60,

@@ -60,22 +60,22 @@ def library(place: Place, environ: Mapping[str, str], again: Callable[[str], str
     try:
         from bitsandbytes.cextension import lib
     except (ImportError, OSError, RuntimeError) as failure:
-        return judge_library(str(failure), environ, is_card=place.is_card, again=again)
+        return judge_library(str(failure), environ, is_gpu=place.is_gpu, again=again)
     said = vars(lib).get("error_msg")
-    if said is None and (not place.is_card or lib.compiled_with_cuda):
+    if said is None and (not place.is_gpu or lib.compiled_with_cuda):
         return None
-    return judge_library(said or "compiled without GPU support", environ, is_card=place.is_card, again=again)
+    return judge_library(said or "compiled without GPU support", environ, is_gpu=place.is_gpu, again=again)
 
 
-def judge_library(said: str, environ: Mapping[str, str], *, is_card: bool, again: Callable[[str], str]) -> Finding:
+def judge_library(said: str, environ: Mapping[str, str], *, is_gpu: bool, again: Callable[[str], str]) -> Finding:
     """The finding for what bitsandbytes says of its library, which it only loads when it is first needed.
 
     `again` gives the command that installs a package anew.
     """
-    if not is_card and "can run without native library" in said:
+    if not is_gpu and "can run without native library" in said:
         what = "the compiled library of bitsandbytes does not load: 4-bit layers are slower on this CPU"
         return warning(what, remedy=again("bitsandbytes"))
-    if is_card and OVERRIDE in environ:
+    if is_gpu and OVERRIDE in environ:
         what = f"bitsandbytes looks for the CUDA {environ[OVERRIDE]} library that {OVERRIDE} names, and cannot use it"
         return error(what, remedy=f"unset {OVERRIDE}")
     missing = re.search(r"(lib\w+)\.so\.(\d+)[\d.]*: cannot open shared object file", said)
@@ -85,7 +85,7 @@ def judge_library(said: str, environ: Mapping[str, str], *, is_card: bool, again
         return error(what, remedy=again(wheel))
     line = next((line.strip() for line in said.splitlines() if line.strip()), "it does not say why")
     return error(
-        f"bitsandbytes cannot use this {'card' if is_card else 'CPU'}: {line[:160]}", remedy=again("bitsandbytes")
+        f"bitsandbytes cannot use this {'gpu' if is_gpu else 'CPU'}: {line[:160]}", remedy=again("bitsandbytes")
     )
 
 

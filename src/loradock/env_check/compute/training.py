@@ -108,7 +108,7 @@ class Bench:
         import torch
 
         scale = SCALE if self.place.dtype == "float16" else 1.0
-        kind = "cuda" if self.place.is_card else "cpu"
+        kind = "cuda" if self.place.is_gpu else "cpu"
         is_mixed = self.place.dtype != "float32"
         with only(way.backend), torch.autocast(kind, dtype=self.place.torch_dtype, enabled=is_mixed):
             loss = tiny_model.loss_of(self._model, dict(given))
@@ -132,7 +132,7 @@ def fault(losses: Sequence[float], gradient: Any, target: Target, dtype: str) ->
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
-    """At the run's first place: what depends on the card alone was seen on each by the checks before."""
+    """At the run's first place: what depends on the GPU alone was seen on each by the checks before."""
     again = anew(host, "torch", "transformers", "peft")
     return at_each(host, facts, plan, lambda place: _at(place, facts, plan, again=again), is_first_alone=True)
 

@@ -1,4 +1,4 @@
-"""Triton: kernels compiled and run on the card; without one, compiled ahead of time, with what starts them."""
+"""Triton: kernels compiled and run on the GPU; without one, compiled ahead of time, with what starts them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PyMODINIT_FUNC PyInit_loradock_probe(void) { return PyModule_Create(&module); }
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
-    """Compile afresh in a folder of its own within Triton's cache; then run where there is a card."""
+    """Compile afresh in a folder of its own within Triton's cache; then run where there is a GPU."""
     say = error if is_used(facts, plan) else warning
     try:
         import triton
@@ -53,17 +53,17 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         fault = fault or failure_of(compile_ahead, cache, host)
         if fault:
             return [say(fault[0], remedy=fault[1])]
-        if plan.uses_card(facts):
+        if plan.uses_gpu(facts):
             return at_each(host, facts, plan, lambda place: _run_at(place, say, anew(host, "triton")))
     return [ok(f"triton {triton.__version__} compiles for {', '.join(f'sm{each}' for each in ARCHITECTURES)}")]
 
 
 def is_used(facts: Facts, plan: Intent) -> bool:
-    """True where the run cannot do without: the fast engine's kernels on a card, or torch.compile."""
+    """True where the run cannot do without: the fast engine's kernels on a GPU, or torch.compile."""
     if plan.config is None:
         return False
     has_kernels = plan.config.engine != "trl" and plan.config.model.kernels != "torch"
-    return plan.config.train.compile != "off" or (plan.uses_card(facts) and has_kernels)
+    return plan.config.train.compile != "off" or (plan.uses_gpu(facts) and has_kernels)
 
 
 def nearest(folder: Path) -> Path:
@@ -120,7 +120,7 @@ def start_module(folder: str) -> None:
 
 
 def compile_ahead() -> None:
-    """Both kernels for each architecture down to machine code, with the assembler of the wheel; needs no card."""
+    """Both kernels for each architecture down to machine code, with the assembler of the wheel; needs no GPU."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -170,7 +170,7 @@ def _run_at(place: Place, say: Callable[..., Finding], again: str) -> list[Findi
 CHECK = Check(
     name="triton",
     group="compute",
-    proves="Triton compiles kernels and starts them; on a card their results are compared.",
+    proves="Triton compiles kernels and starts them; on a GPU their results are compared.",
     look=look,
     level="compute",
     limit_seconds=60,

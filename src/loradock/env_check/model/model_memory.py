@@ -1,4 +1,4 @@
-"""Memory for the model: the configured base, adapter and longest row against the card, or the CPU's memory.
+"""Memory for the model: the configured base, adapter and longest row against the GPU, or the CPU's memory.
 
 A first estimate, by the same arithmetic as the plan's, before any row is read: so the longest row is the longest that
 the configuration allows.
@@ -49,7 +49,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         model = shape.inspect(base, config)
         length = shape.longest_row(config.data.max_length, model)
         launched, warnings = as_launched(config, facts)
-        found = judge(config, facts=launched, model=model, length=length, on_gpu=plan.uses_card(facts))
+        found = judge(config, facts=launched, model=model, length=length, on_gpu=plan.uses_gpu(facts))
         return [*found, *warnings]
     except LoradockError as wrong:
         return refusal(wrong, remedy=remedy_for(wrong, config, facts))
@@ -188,7 +188,7 @@ def changes(config: RunConfig, length: int) -> Iterator[tuple[list[str], RunConf
 CHECK = Check(
     name="model-memory",
     group="model",
-    proves="The base, its adapter and one row as long as allowed fit in the card's memory, or in the CPU's.",
+    proves="The base, its adapter and one row as long as allowed fit in the GPU's memory, or in the CPU's.",
     look=look,
     level="compute",
     needs="config",

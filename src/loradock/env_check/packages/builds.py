@@ -33,7 +33,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     cuda = host.torch_cuda()
     findings: list[Finding] = []
     if "bitsandbytes" in installed:
-        findings += four_bit(host, cuda, wants_card=plan.uses_card(facts))
+        findings += four_bit(host, cuda, wants_gpu=plan.uses_gpu(facts))
     if "flash-attn" in installed and (why := host.import_failure(FLASH_ATTN)):
         what = f"flash-attn {installed['flash-attn']} does not load with torch {installed['torch']}: {why}"
         asked = plan.config.model.attention if plan.config else "auto"
@@ -46,7 +46,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     return findings or [ok(f"{', '.join(together)} go together: {f'CUDA {cuda}' if cuda else 'CPU'}, {abi}")]
 
 
-def four_bit(host: Host, cuda: str | None, *, wants_card: bool) -> list[Finding]:
+def four_bit(host: Host, cuda: str | None, *, wants_gpu: bool) -> list[Finding]:
     """The library with the 4-bit kernels: there, loadable, and taken by bitsandbytes."""
     if why := host.import_failure("bitsandbytes"):
         return [error(f"bitsandbytes cannot be imported: {why}", remedy=anew(host, "bitsandbytes"))]
@@ -58,10 +58,10 @@ def four_bit(host: Host, cuda: str | None, *, wants_card: bool) -> list[Finding]
         if name and (why := host.loading(f"{folder}/{name}")):
             findings.append(error(f"{name} does not load: {why}", remedy=MISSING))
     has_cuda, refused = host.bitsandbytes_library()
-    if wants_card and not has_cuda and not findings:
+    if wants_gpu and not has_cuda and not findings:
         why = f": {refused}" if refused else ""
         findings.append(
-            error(f"bitsandbytes runs without GPU support beside a card{why}", remedy=anew(host, "bitsandbytes"))
+            error(f"bitsandbytes runs without GPU support beside a GPU{why}", remedy=anew(host, "bitsandbytes"))
         )
     elif refused and not findings:
         what = "bitsandbytes has no library that loads: its 4-bit code runs in plain Python"

@@ -18,7 +18,7 @@ NAMES = ("gcc", "clang")
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """CC where it is set, whatever it is, then gcc, then clang: Triton's own order."""
-    say = error if plan.uses_card(facts) else warning
+    say = error if plan.uses_gpu(facts) else warning
     found: list[Finding] = []
     named = host.environ.get("CC")
     programs = [path for name in ([named] if named is not None else NAMES) if (path := host.program(name))]

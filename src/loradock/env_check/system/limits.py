@@ -15,7 +15,7 @@ from loradock.facts import Facts
 from loradock.machine import Host
 
 GIB = 1 << 30
-FILES, FILES_PER_CARD, MANY_FILES = 512, 128, 65_536
+FILES, FILES_PER_GPU, MANY_FILES = 512, 128, 65_536
 IMPORT_BYTES, STACK_BYTES = 7 * GIB, 16 * GIB
 FILE_BYTES = GIB
 LIMIT = tuple[int | None, int | None]
@@ -34,9 +34,9 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 
 
 def open_files(limit: LIMIT, facts: Facts, plan: Intent) -> list[Finding]:
-    """Each tensor that a loader worker hands over is an open file, and NCCL opens some for each card."""
+    """Each tensor that a loader worker hands over is an open file, and NCCL opens some for each GPU."""
     soft, hard = limit
-    needed = FILES + loading(facts, plan).open_files + FILES_PER_CARD * max(0, len(facts.gpus) - 1)
+    needed = FILES + loading(facts, plan).open_files + FILES_PER_GPU * max(0, len(facts.gpus) - 1)
     if soft is None or soft >= needed:
         return []
     wanted = max(MANY_FILES, needed)
@@ -46,9 +46,9 @@ def open_files(limit: LIMIT, facts: Facts, plan: Intent) -> list[Finding]:
 
 
 def address_space(limit: LIMIT, facts: Facts, plan: Intent) -> list[Finding]:
-    """CUDA reserves addresses for all memory of the machine and of its cards; the libraries map some GiB."""
+    """CUDA reserves addresses for all memory of the machine and of its GPUs; the libraries map some GiB."""
     soft, hard = limit
-    reserved = facts.memory_bytes + sum(gpu.memory_bytes for gpu in facts.gpus) if plan.uses_card(facts) else 0
+    reserved = facts.memory_bytes + sum(gpu.memory_bytes for gpu in facts.gpus) if plan.uses_gpu(facts) else 0
     needed = max(STACK_BYTES, reserved)
     if soft is None or soft >= needed:
         return []

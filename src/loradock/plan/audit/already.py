@@ -29,7 +29,7 @@ def _half_precision(baseline: Context) -> str | None:
     dtype = baseline.plan.compute_dtype.value
     if dtype == "bfloat16":
         return "products in bfloat16: float32's range, so no loss scaling"
-    return "products in float16, with loss scaling: the card has no bfloat16" if dtype == "float16" else None
+    return "products in float16, with loss scaling: the GPU has no bfloat16" if dtype == "float16" else None
 
 
 def _four_bits(baseline: Context) -> str | None:

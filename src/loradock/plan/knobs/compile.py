@@ -15,7 +15,7 @@ GAIN = Stated(low=1.0, high=1.25, source=f"{CLAIMED}: 15 to 25 % (docs/gpu.md, q
 
 
 def decide(context: Context) -> Decision[str]:
-    """Only what was asked for: no card has shown yet that it pays. Raises ConfigError where it cannot be."""
+    """Only what was asked for: no GPU has shown yet that it pays. Raises ConfigError where it cannot be."""
     wanted = context.config.train.compile
     if wanted == OFF:
         why = "not asked for: compiling takes a minute or more, and products with 4-bit weights stay as they are"
@@ -50,7 +50,7 @@ def graph_obstacles(context: Context) -> Iterator[str]:
     """Why micro-batches cannot be replayed from the CUDA graphs that reduce-overhead records."""
     data = context.data
     if not context.on_gpu:
-        yield "it records CUDA graphs, and there is no card"
+        yield "it records CUDA graphs, and there is no GPU"
     if context.plan.packing.value:
         yield "it records a CUDA graph for every length, and packs differ in length"
     if data.mean_tokens < data.longest_tokens:

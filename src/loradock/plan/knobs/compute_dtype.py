@@ -21,19 +21,19 @@ def decide(context: Context) -> Decision[str]:
         if wanted != "auto":
             return asked("compute_dtype", wanted)
         return Decision(name="compute_dtype", value="float32", why="on a CPU: exact, and the same on every processor")
-    card = context.facts.gpu
-    if wanted == "bfloat16" and card.capability < FIRST_BFLOAT16:
+    gpu = context.facts.gpu
+    if wanted == "bfloat16" and gpu.capability < FIRST_BFLOAT16:
         raise EnvironmentUnfit(
-            f"compute_dtype bfloat16 needs sm80 or newer; {card.name} is {card.architecture}",
+            f"compute_dtype bfloat16 needs sm80 or newer; {gpu.name} is {gpu.architecture}",
             hint="--set model.compute_dtype=float16",
         )
     if wanted != "auto":
         return asked("compute_dtype", wanted)
-    if card.capability >= FIRST_BFLOAT16:
+    if gpu.capability >= FIRST_BFLOAT16:
         return Decision(
-            name="compute_dtype", value="bfloat16", why=f"{card.architecture}: float32's range, no loss scaling"
+            name="compute_dtype", value="bfloat16", why=f"{gpu.architecture}: float32's range, no loss scaling"
         )
-    why = f"{card.architecture} has no tensor cores for bfloat16 (sm80 and newer have); the loss is scaled"
+    why = f"{gpu.architecture} has no tensor cores for bfloat16 (sm80 and newer have); the loss is scaled"
     return Decision(name="compute_dtype", value="float16", why=why)
 
 

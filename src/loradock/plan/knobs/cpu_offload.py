@@ -22,7 +22,7 @@ def decide(context: Context) -> Decision[bool]:
     have = context.memory_bytes
     need, with_it = (context.smallest_bytes(mode=mode, cpu_offload=offloads)["total"] for offloads in (False, True))
     if need <= have:
-        return Decision(name=NAME, value=False, why=f"one row needs about {of_memory(need, have)} on each card")
+        return Decision(name=NAME, value=False, why=f"one row needs about {of_memory(need, have)} on each GPU")
     if with_it > have:
         raise OutOfMemory(
             f"one row needs about {of_memory(need, have)} on each of {context.facts.world_size} GPUs that share the "
@@ -40,5 +40,5 @@ def decide(context: Context) -> Decision[bool]:
 def _obstacle(context: Context) -> str | None:
     mode = context.plan.parallel.value
     if mode not in SHARDED:
-        return "each card has the whole model" if mode == "ddp" else "one process: nothing is shared"
-    return None if context.on_gpu else "there is no card to take weights off"
+        return "each GPU has the whole model" if mode == "ddp" else "one process: nothing is shared"
+    return None if context.on_gpu else "there is no GPU to take weights off"

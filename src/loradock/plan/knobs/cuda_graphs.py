@@ -76,7 +76,7 @@ def _gpu_seconds(context: Context, shape: Shape) -> float:
 
 
 def propose(context: Context) -> tuple[Trial, ...]:
-    """The other way than now, with the fast engine on a card."""
+    """The other way than now, with the fast engine on a GPU."""
     plan = context.plan
     if plan.engine.value != "fast" or plan.device.value != "cuda":
         return ()
@@ -86,7 +86,7 @@ def propose(context: Context) -> tuple[Trial, ...]:
             name="cuda-graphs-off" if is_on else "cuda-graphs-on",
             title="kernels launched one by one" if is_on else "micro-steps replayed from CUDA graphs",
             settings=(f"train.cuda_graphs={'false' if is_on else 'true'}",),
-            cause="recording graphs" if is_on else "the card waits for the host to launch kernels",
+            cause="recording graphs" if is_on else "the GPU waits for the host to launch kernels",
             phase="passes",
             stability_risk="none" if is_on else "moderate",
             effort="one setting" if is_on else "a short run first",

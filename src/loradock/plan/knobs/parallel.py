@@ -17,7 +17,7 @@ ENGINES = {"ddp": ("fast", "trl"), "fsdp": ("sharded",), "zero2": ("trl",), "zer
 
 
 def decide(context: Context) -> Decision[str]:
-    """ddp wherever the model fits one card. Raises EnvironmentUnfit or ConfigError for a mode that cannot be."""
+    """ddp wherever the model fits one GPU. Raises EnvironmentUnfit or ConfigError for a mode that cannot be."""
     wanted, engine, processes = context.config.train.parallel, context.config.engine, context.facts.world_size
     if processes == 1:
         check_processes(context.config, processes)
@@ -55,7 +55,7 @@ def check_processes(config: RunConfig, processes: int) -> None:
 def _decide_by_memory(context: Context) -> Decision[str]:
     engine, have = context.config.engine, context.memory_bytes
     need = context.smallest_bytes(mode="ddp", cpu_offload=False)["total"]
-    size = f"{context.model.parameters / 1e9:.1f}B weights, about {of_memory(need, have)} for one row on one card"
+    size = f"{context.model.parameters / 1e9:.1f}B weights, about {of_memory(need, have)} for one row on one GPU"
     if engine != "auto":
         return Decision(name=NAME, value="ddp", why=f"engine {engine} was asked for, which shares by it; {size}")
     if not context.on_gpu:
@@ -66,7 +66,7 @@ def _decide_by_memory(context: Context) -> Decision[str]:
     if obstacle := _sharding_obstacle(context):
         raise OutOfMemory(
             f"the model does not fit: {size}; and it cannot be sharded: {obstacle}",
-            hint="a larger card, or settings that the sharded engine takes",
+            hint="a larger GPU, or settings that the sharded engine takes",
         )
     return Decision(name=NAME, value="fsdp", why=f"it does not fit: {size}")
 

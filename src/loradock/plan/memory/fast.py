@@ -47,7 +47,7 @@ CAPPED_COPIES = 5
 """The same beside scores that are written out (softcap): measured, 2 to 5."""
 CAPPED_SCORE_BYTES = 12
 """A score's own bytes and these are alive at once in backward, where they are written out: measured with torch's plain
-operators, 14 in half precision and 16 in float32; a card's softmax needs 2 less in half precision."""
+operators, 14 in half precision and 16 in float32; a GPU's softmax needs 2 less in half precision."""
 CAPPED_MASK_BYTES = 1
 """Of one mask for all heads."""
 

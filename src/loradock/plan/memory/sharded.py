@@ -1,4 +1,4 @@
-"""Bytes that a process needs on its card where several share a model, by component. Pure arithmetic.
+"""Bytes that a process needs on its GPU where several share a model, by component. Pure arithmetic.
 
 What is computed is the TRL engine's path (`memory.trl`: PEFT's LoRA on NF4 layers under autocast); what differs is what
 is cut among N processes. Under `ddp` nothing is; `zero2` cuts gradients and optimiser state (Rajbhandari et al. 2020,
@@ -40,7 +40,7 @@ PACKED_BITS = {"nf4": 4.0, "int8": 8.0}
 FLOAT = 4
 GATHERED_LAYERS = 2
 NCCL_BYTES = 400 << 20
-"""Channels of a communicator. An assumption: 200 to 500 MiB a card are reported for 8 cards on one machine."""
+"""Channels of a communicator. An assumption: 200 to 500 MiB a GPU are reported for 8 GPUs on one machine."""
 STAGING_BYTES = 2 << 30
 """Beside weights that come from host memory: published runs need 0.7 to 4 GiB more than the parts explain."""
 CUTS_WEIGHTS = ("fsdp", "zero3")
@@ -93,15 +93,15 @@ class Setting:
 
 
 def parts(model: ModelFacts, batch: Batch, *, setting: Setting, sharing: Sharing) -> dict[str, int]:
-    """Bytes on one card by component, with `total` last."""
-    on_card = 0 if sharing.cpu_offload else 1
+    """Bytes on one GPU by component, with `total` last."""
+    on_gpu = 0 if sharing.cpu_offload else 1
     adapters = model.adapter_parameters(setting.rank)
     found = {
-        "base weights": packed_bytes(model, setting) * on_card // sharing.of_weights,
+        "base weights": packed_bytes(model, setting) * on_gpu // sharing.of_weights,
         "scales": int(model.linear_parameters * setting.scale_bits / 8),
         "embedding and head": other_bytes(model, setting) // sharing.of_weights,
-        "adapters and gradients": adapter_bytes(adapters, setting=setting, sharing=sharing) * on_card,
-        "optimiser state": adapters * OPTIMIZER_BYTES[setting.optimizer] * on_card // sharing.of_gradients,
+        "adapters and gradients": adapter_bytes(adapters, setting=setting, sharing=sharing) * on_gpu,
+        "optimiser state": adapters * OPTIMIZER_BYTES[setting.optimizer] * on_gpu // sharing.of_gradients,
         **moving(model, setting, sharing),
         "activations": activation_bytes(model, batch, setting=setting),
         "logits": logit_bytes(model, batch, dtype=setting.dtype),
@@ -114,7 +114,7 @@ def parts(model: ModelFacts, batch: Batch, *, setting: Setting, sharing: Sharing
 
 
 def host_bytes(model: ModelFacts, *, setting: Setting, sharing: Sharing) -> int:
-    """Bytes of host memory that one process needs for what does not live on its card."""
+    """Bytes of host memory that one process needs for what does not live on its GPU."""
     if not sharing.cpu_offload:
         return 0
     adapters = model.adapter_parameters(setting.rank)
