@@ -134,7 +134,7 @@ def test_verify_refuses_where_none_is_good_none_is_there_or_they_are_of_another_
     foreign = checkpoint("verify", run)
     assert foreign.code == 83
     assert f"it belongs to another run: {RUN_ID}" in foreign.error
-    assert "none is good" in foreign.error
+    assert "no checkpoint is good" in foreign.error
     (run / "checkpoints").rename(tmp_path / "away")
     assert checkpoint("verify", run).code == 83
     assert checkpoint("list", run).out == f"{run} has no checkpoint yet\n"

@@ -62,7 +62,7 @@ def test_a_preset_is_audited_for_a_gpu_that_is_not_here_from_a_config_without_we
         "already good",
         "considered and left",
         "conservative (no risk to accuracy or stability)",
-        "at the price given",
+        "at the given price",
         "--set train.checkpointing=auto",
     ):
         assert words in text, words
@@ -127,7 +127,7 @@ def test_a_model_that_does_not_fit_a_gpu_may_fit_several(mistral: Path, gpu: str
     large = ("--set", "model.quantization=none", "--set", f"data.max_length={length}")
     refused = plan("--model", mistral, *DESCRIBED, "--gpu", gpu, *large).exception
     assert isinstance(refused, OutOfMemory)
-    assert "several GPUs (--gpus, loradock launch), or a larger one" in str(refused.hint)
+    assert "several GPUs (--gpus, loradock launch), or a larger GPU" in str(refused.hint)
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ def test_inputs_that_are_not_there_are_told_all_at_once_before_the_machine_is_lo
     named = (*inputs(llama.parent / "nope", rows), "--data", "rows.jsnl", "--set", "data.validation=held.jsonl")
     both = forking.start(tmp_path, "train", *named, "--set", "data.template=chat.jinja")
     assert both.finish() == 66, both.text()
-    assert "error: 4 inputs cannot be read" in both.text()
+    assert "error: 4 input files cannot be read" in both.text()
     assert all(word in both.text() for word in ("nope", "rows.jsnl", "held.jsonl", "chat.jinja"))
     assert not (tmp_path / "runs").exists()
 

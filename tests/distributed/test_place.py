@@ -134,7 +134,7 @@ def test_a_configuration_that_train_would_refuse_starts_nothing(
 
 def test_all_mistakes_are_told_at_once() -> None:
     refused = refusal("--nproc", "x", "--nnodes", "2", "--node-rank", "b", "--rdzv", "here", "trian", "run.yaml")
-    assert refused.what == "5 mistakes in what launch was given; nothing was started"
+    assert refused.what == "5 wrong options; nothing was started"
     assert [problem.what for problem in refused.problems] == [
         "Invalid value for '--node-rank': 'b' is not a valid integer.",
         "--nproc x is neither a number nor auto",

@@ -117,7 +117,7 @@ def test_a_process_that_is_killed_is_named_by_the_other(tmp_path: Path, start: S
     pair.ranks[1].send(signal.SIGKILL)
     assert seconds_to_end(pair) < PEER_SECONDS + SLACK_SECONDS
     assert pair.ranks[0].ended() == EnvironmentUnfit.exit_code, pair.text()
-    assert f"error: another process of this run has ended, or cannot be reached: rank 1 on {os.uname().nodename}" in (
+    assert f"of this run has ended, or cannot be reached: rank 1 on {os.uname().nodename}" in (
         pair.ranks[0].text()
     )
 
@@ -147,7 +147,7 @@ def test_a_process_that_is_stopped_is_named_and_the_run_continues_to_the_same_bi
     pair.ranks[1].send(signal.SIGKILL)
     assert PEER_SECONDS - 1 < took < PEER_SECONDS + SLACK_SECONDS
     assert pair.ranks[0].ended() == Hung.exit_code, pair.text()
-    assert f"error: no sign of life from rank 1 on {os.uname().nodename} for" in pair.ranks[0].text()
+    assert f"error: no heartbeat from rank 1 on {os.uname().nodename} for" in pair.ranks[0].text()
     assert continued(start(tmp_path)) == undisturbed
 
 
@@ -199,7 +199,7 @@ def test_a_cut_cable_ends_both_hosts_and_the_run_continues_to_the_same_bits(
         assert seconds_to_end(pair) < PEER_SECONDS + SLACK_SECONDS
         assert pair.finish() == [Hung.exit_code] * 2, pair.text()
         for rank, other in ((0, 1), (1, 0)):
-            assert f"no sign of life from rank {other} on {hosts[other]}" in pair.ranks[rank].text()
+            assert f"no heartbeat from rank {other} on {hosts[other]}" in pair.ranks[rank].text()
     with two_hosts() as hosts:
         assert continued(start(tmp_path, hosts=hosts)) == undisturbed
 

@@ -59,7 +59,7 @@ class Recorded(Host):
         return "c0ffee" if "rev-parse" in command else None
 
     def gpus(self) -> tuple[tuple[Gpu, ...], str | None]:
-        return self.devices, "570.86" if self.gpus else None
+        return self.devices, "570.86" if self.devices else None
 
 
 @pytest.mark.parametrize(

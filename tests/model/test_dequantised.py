@@ -81,7 +81,7 @@ dequantised.check(layer)
 def test_a_layer_that_is_dequantised_wrongly_is_refused_by_its_name(width: int, environment: dict[str, str]) -> None:
     command = [sys.executable, "-c", ALONE.format(width=width)]
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120)
-    assert f"0 (64 x {width}) is dequantised wrongly on cpu: off by " in done.stderr
+    assert f"0 (64 x {width}) is dequantised incorrectly on cpu: off by " in done.stderr
 
 
 def test_a_model_whose_rows_are_no_whole_blocks_is_computed_as_its_nf4_weights_say(tmp_path: Path, rows: Path) -> None:

@@ -214,7 +214,7 @@ def test_a_shorter_row_is_counted_by_the_rows_where_they_are_there() -> None:
 
 def test_what_the_model_cannot_see_is_said_to_be_unseen() -> None:
     why = next(each.why for each in audited().left if each.what.startswith("a metric line"))
-    assert why == f"1.00x the real tokens a second expected ({UNSEEN})"
+    assert why == f"1.00x the real tokens/s expected ({UNSEEN})"
 
 
 def test_speeds_are_said_to_be_of_the_gpu_of_the_one_taken_in_its_place_or_of_a_cpu() -> None:
@@ -253,8 +253,8 @@ def test_what_is_shown_as_1_10x_is_moderate() -> None:
 def test_sentences_fit_what_is_none_and_what_is_some() -> None:
     found = audited(gpu="h200", rows=data(rows=100))
     why = next(each.why for each in found.baseline.plan.decisions if each.name == "checkpointing")
-    assert why == "the activations of all 32 layers fit: none is computed again"
-    assert any("loaded by the process that trains" in line for line in found.good)
+    assert why == "the activations of all 32 layers fit: no layer is recomputed"
+    assert any("loaded by the training process" in line for line in found.good)
     cached = found.baseline.plan.cached_layers.value
     assert any(line.startswith(f"nothing is dequantised for {cached} of 32 layers") for line in found.good)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def data() -> None:
-    """Look at a data set before anything is trained on it."""
+    """Inspect a data set before training."""
 
 
 def as_lengths(_: click.Context, __: click.Parameter, text: str | None) -> list[int] | None:
@@ -44,17 +44,19 @@ def as_lengths(_: click.Context, __: click.Parameter, text: str | None) -> list[
 
 
 @data.command()
-@run_options(output="output, as train takes it; nothing is written there.")
+@run_options(output="output of the run; this command writes nothing there.")
 @click.option(
     "--lengths",
     metavar="N,...",
     callback=as_lengths,
-    help="Lengths to reckon truncation for; default 256,512,1024,2048 and the model's positions.",
+    help="Values of data.max_length to compare. [default: 256,512,1024,2048 and the model's positions]",
 )
-@click.option("--png", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Draw the lengths.")
+@click.option(
+    "--png", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a plot of the lengths."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on stdout.")
 def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: bool) -> None:
-    """Tell lengths in tokens, what each data.max_length would cost, odd rows, and which length to take.
+    """Report lengths in tokens, what each data.max_length would cost, odd rows, and the length to use.
 
     \b
     loradock data stats run.yaml
@@ -127,7 +129,7 @@ def draw(corpus: Corpus, found: Statistics, file: Path) -> None:
     from loradock.analysis.report.data_stats import marks
     from loradock.data.recommendation import shown
 
-    title = f"{found.train_rows:,} rows, {found.tokens.tokens:,} tokens, {shown(found.label_share)} of them learned"
+    title = f"{found.train_rows:,} rows, {found.tokens.tokens:,} tokens, {shown(found.label_share)} of them supervised"
     try:
         histogram.draw(corpus.train.fitted.lengths, marks=marks(found), title=title, file=file)
     except OSError as error:

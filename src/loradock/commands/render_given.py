@@ -147,7 +147,7 @@ def host_paths(reading: Reading, texts: tuple[str, ...]) -> dict[str, str]:
     """{place: directory of the node}."""
     found = dict(reading.pairs("--host-path", texts, example="data=/srv/data"))
     for name in sorted(found.keys() - set(PLACES)):
-        what = f"--host-path knows no {name!r}"
+        what = f"--host-path: unknown volume {name!r}"
         reading.problems.append(Problem(what=what, hint=f"one of {', '.join(PLACES)}"))
     return found
 
@@ -160,14 +160,16 @@ def _contradictions(site: Site, directories: dict[str, str]) -> Iterator[Problem
             hint = f"one of --{name}-claim, --host-path {name}=" + (" and --fetch-image" if name == "data" else "")
             yield Problem(what=f"/{name} comes from several places", hint=hint)
     if site.allow_egress and not site.network_policy:
-        yield Problem(what="--allow-egress opens nothing: all is open", hint="--network-policy closes the rest")
+        yield Problem(
+            what="--allow-egress has no effect: all traffic is allowed", hint="add --network-policy to block the rest"
+        )
     if site.gpu and site.gpus == 0:
-        what = f"--gpu {site.gpu} and --gpus 0 contradict each other"
-        yield Problem(what=what, hint="--gpus 1 or more, or leave out --gpu for a run without a GPU")
+        what = f"--gpu {site.gpu} and --gpus 0 cannot be used together"
+        yield Problem(what=what, hint="--gpus 1 or more, or leave out --gpu for a run on CPUs")
     if site.fetch_arg and not site.fetch_image:
         yield Problem(what="--fetch-arg is for the image that fetches", hint="--fetch-image REF")
     if site.topology and site.nodes == 1:
-        yield Problem(what="--topology brings several machines near one another, and there is one", hint="--nodes N")
+        yield Problem(what="--topology places several nodes close together, and there is one", hint="--nodes N")
 
 
 def _given_twice(environment: Pairs, secrets: tuple[SecretVariable, ...]) -> Iterator[Problem]:
@@ -192,12 +194,12 @@ def _unfit_gpus(named: list[tuple[str, int]], *, gpus: int | None) -> Iterator[P
     resource, number = named[0]
     shown = f"--device {resource}={number}"
     for other, _ in named[1:]:
-        yield Problem(what=f"{shown} and --device {other}: a run has GPUs of one kind", hint="one of them")
+        yield Problem(what=f"{shown} and --device {other}: a run has GPUs of one model", hint="one of them")
     if gpus not in (None, number):
-        what = f"{shown} and --gpus {gpus} contradict each other"
+        what = f"{shown} and --gpus {gpus} cannot be used together"
         yield Problem(what=what, hint=f"{shown} alone, or --device {resource}={gpus}")
     if number > 1 and "/mig-" in resource:
-        what = f"{shown}: a process sees one part of a GPU, and NCCL joins none on one machine"
+        what = f"{shown}: a process sees one MIG instance, and NCCL cannot connect instances of one node"
         yield Problem(what=what, hint=f"--device {resource}=1, or whole GPUs: --gpus {number}")
 
 

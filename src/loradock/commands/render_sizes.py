@@ -34,10 +34,10 @@ def sized(config: RunConfig, site: Site, given: Given, *, is_demo: bool) -> tupl
     model, length = look(config)
     plan = None
     if model is None:
-        what = f"{config.model.name} is not here: sizes are assumed, and it is not known whether the run fits"
+        what = f"{config.model.name} is not available here: sizes are assumed, and whether the run fits is unknown"
         notes.append(f"{what}; render where its config.json can be read")
     elif gpus and given.gpu is None:
-        notes.append("no GPU is named: neither is it known whether the run fits, nor how long a step takes (--gpu)")
+        notes.append("no GPU is named (--gpu): whether the run fits and how long a step takes is unknown")
     else:
         plan = planner.make(config, facts=facts, model=model, data=longest_rows(length))
     sizes = sizing.sizes(

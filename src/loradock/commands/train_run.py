@@ -122,7 +122,7 @@ def claimed(
         except Locked as held:
             if parent is None:
                 raise
-            screen.note(f"warning: {held.what}; this one begins anew beside it")
+            screen.note(f"warning: {held.what}; a new run starts beside it")
     if parent is not None:
         directory = directories.numbered(parent, run_name(loaded))
     else:
@@ -146,7 +146,7 @@ def looked_first(
         screen.note("environment: not checked (--skip-env-check)")
         return None, {"skipped": "--skip-env-check"}
     if facts.local_rank:
-        return None, {"skipped": "the first process of this machine looks"}
+        return None, {"skipped": "checked by the first process of this node"}
     screen.stage("environment")
     guard = Guard(host=host, facts=facts, plan=intent(host, loaded.config), shown=screen)
     return guard, guard.look()

@@ -123,7 +123,7 @@ class _Problems:
         noun = "problem" if self.count == 1 else "problems"
         in_order = sorted(self.kept, key=lambda p: (files.index(p.file) if p.file in files else 0, p.line or 0))
         raise DataError(
-            f"{self.count} {noun} in the data", hint="mend or remove these rows, then run again", problems=in_order
+            f"{self.count} {noun} in the data", hint="fix or remove these rows, then run again", problems=in_order
         )
 
 

@@ -108,7 +108,7 @@ def by_tokens(prepared: Prepared, *, at_limit: Fitted | None, max_length: int, u
     kept = at_limit.rows if at_limit else np.zeros(0, dtype=np.int64)
     whats = {
         "short-answer": (
-            f"at most {SHORT_ANSWER_TOKENS} learned tokens, the end of the turn included",
+            f"at most {SHORT_ANSWER_TOKENS} supervised tokens, the end of the turn included",
             np.flatnonzero(prepared.learned <= SHORT_ANSWER_TOKENS),
         ),
         "outlier-long": (f"far longer than the others: over {high:,.0f} tokens", np.flatnonzero(lengths > high)),

@@ -227,4 +227,4 @@ def together(what: str) -> Iterator[None]:
     finally:
         someone_failed = any_of(failed)
     if someone_failed:
-        raise PeerFailed(f"another process failed at {what}")
+        raise PeerFailed(f"another rank failed at {what}")

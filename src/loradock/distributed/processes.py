@@ -195,5 +195,5 @@ def told(launched: Launched) -> str | None:
     others = [each for each in launched.failed if each is not culprit]
     rest = [f"rank {each.number}{', for that reason' if each.is_told else f': {each.code}'}" for each in others]
     after = f"; then {', '.join(rest)}" if rest else ""
-    hint = "; was memory full? (dmesg)" if culprit.code == BY_SIGNAL + signal.SIGKILL else ""
+    hint = "; out of memory? (dmesg)" if culprit.code == BY_SIGNAL + signal.SIGKILL else ""
     return f"rank {culprit.number} on {socket.gethostname()} {culprit.ending()}{after}{hint}"

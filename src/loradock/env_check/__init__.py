@@ -29,6 +29,6 @@ GROUPS: dict[str, str] = {
     "gpu": "GPUs and driver",
     "packages": "installed packages",
     "model": "the configured model and data",
-    "compute": "real computations against a reference",
+    "compute": "real computations, compared with a reference",
     "bench": "how fast the machine is",
 }

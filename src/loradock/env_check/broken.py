@@ -33,7 +33,7 @@ def broken(failure: Exception, *, where: str, remedy: str) -> Finding:
     at = f"{Path(frame.filename).name}:{frame.lineno}: {type(failure).__name__}: {first}"
     if is_of_the_machine(failure):
         return error(f"the check failed{where} at {at}", remedy=remedy)
-    return warning(f"undecided{where}: the check itself broke at {at}; please report it", remedy=remedy)
+    return warning(f"undecided{where}: the check itself failed at {at}; please report it", remedy=remedy)
 
 
 def is_of_the_machine(failure: Exception) -> bool:

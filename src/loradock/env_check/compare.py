@@ -62,7 +62,7 @@ def read(files: Sequence[Path], *, format: str) -> list[dict[str, Any]]:
             error = InputMissing
             problems.append(Problem(file=str(file), what=str(failure.strerror)))
         except ValueError as failure:
-            problems.append(Problem(file=str(file), what=f"no JSON: {failure}"))
+            problems.append(Problem(file=str(file), what=f"not JSON: {failure}"))
         else:
             if wrong := _foreign(content, format):
                 problems.append(Problem(file=str(file), what=wrong))
@@ -83,11 +83,11 @@ def _foreign(content: Any, format: str) -> str | None:
         key for key, kind in (("node", dict), ("gpus", list), ("measured", dict)) if type(content.get(key)) is not kind
     ]
     if missing or not isinstance(content["node"].get("name"), str):
-        return f"it lacks {', '.join(missing or ['the name of its node'])}"
+        return f"missing: {', '.join(missing or ['the name of its node'])}"
     if not all(isinstance(gpu, dict) for gpu in content["gpus"]):
-        return "its GPUs are no values by name"
+        return '"gpus" is not a list of objects'
     if not all(isinstance(figures, dict) for figures in content["measured"].values()):
-        return "its measured figures are no numbers by name"
+        return '"measured" does not map names to numbers'
     return None
 
 
@@ -96,7 +96,7 @@ def compare(nodes: Sequence[Mapping[str, Any]]) -> list[Difference]:
     named = _named(nodes)
     found = [*_differences(named), *_outliers(named)]
     if not found:
-        what = f"{len(named)} nodes run the same, and no figure is off by more than {TOLERANCE:.0%}"
+        what = f"{len(named)} nodes have the same software, and no figure differs by more than {TOLERANCE:.0%}"
         found = [Difference(subject="all", severity="ok", what=what)]
     return found
 
@@ -199,7 +199,7 @@ def _outlier(subject: str, name: str, off: float, nodes: Mapping[str, Mapping[st
     figure = GPU.search(subject)
     gpu = int(figure[1]) if figure else None
     causes = [] if subject.startswith("disk") else list(dict.fromkeys(_causes(name, nodes, gpu)))
-    unknown = "other load on its disk" if subject.startswith("disk") else "its GPUs show no cause; other load on it"
+    unknown = "other load on its disk" if subject.startswith("disk") else "other load on the node"
     checks = "disk" if subject.startswith("disk") else "gpu,bench"
     return Difference(
         subject=subject,

@@ -70,8 +70,8 @@ class Examination:
         if not errors:
             return
         refusal: LoradockError = EnvironmentUnfit(
-            "this machine cannot train as it is",
-            hint="loradock env-check looks again; --skip-env-check goes on all the same",
+            "this machine cannot train",
+            hint="loradock env-check checks again; --skip-env-check trains anyway",
             problems=[Problem(what=f"{check.name}: {finding.what}", hint=finding.remedy) for check, finding in errors],
         )
         refusal.exit_code = self.exit_code
@@ -139,12 +139,12 @@ def chosen(only: Sequence[str], level: Level | None) -> tuple[tuple[Check, ...],
     """
     names = [*GROUPS, *(check.name for check in CHECKS)]
     problems = [
-        Problem(what=f"there is no group or check {name!r}", hint=_nearest(name, names))
+        Problem(what=f"unknown group or check: {name}", hint=_nearest(name, names))
         for name in only
         if name not in names
     ]
     if problems:
-        raise UsageError("--only names what is not there", hint=f"groups: {', '.join(GROUPS)}", problems=problems)
+        raise UsageError("--only: unknown groups or checks", hint=f"groups: {', '.join(GROUPS)}", problems=problems)
     wanted = [check for check in CHECKS if not only or check.group in only or check.name in only]
     if level is None:
         deepest = max([LEVELS.index(check.level) for check in wanted if only], default=0)
@@ -182,7 +182,7 @@ def examine(
     left_out = tuple(check for check in checks if check not in applying)
     if not applying:
         needed = " and ".join(sorted({NEEDS[check.needs] for check in left_out})) or "a higher --level"
-        raise UsageError(f"there is nothing to look at: {', '.join(only)} needs {needed}", hint="loradock env-check")
+        raise UsageError(f"there is nothing to check: {', '.join(only)} needs {needed}", hint="loradock env-check")
     began = time.monotonic()
     looked = run(applying, host=host, facts=facts, plan=plan, progress=progress)
     found = Examination(

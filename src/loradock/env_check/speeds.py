@@ -50,13 +50,13 @@ def judge(
     prefix = f"gpu{gpu.index}_" if gpu else ""
     measured = {f"{prefix}{key}": round(rate, 3) for key, rate in rates.items()}
     if peak is None or published is None:
-        return ok(f"{subject}: measured; there is no published figure to hold it against", **measured)
+        return ok(f"{subject}: measured; there is no published figure to compare with", **measured)
     fraction, floor = max(rates.values()) / published, peak.floors[name]
     unit = next(text for ending, text in UNITS.items() if next(iter(rates)).endswith(ending))
     measured[f"{prefix}fraction"] = round(fraction, 3)
     if fraction >= floor:
         return ok(f"{subject}: at least {floor:.0%} of the published {published:g} {unit}", **measured)
-    why = ", ".join(suspects(gpu) if gpu else ()) or "no cause shows in the state of the GPU"
+    why = ", ".join(suspects(gpu) if gpu else ()) or "the GPU's state shows no cause"
     return warning(
         f"{subject}: less than {floor:.0%} of the published {published:g} {unit} ({why})",
         remedy=f"nvidia-smi -q -i {gpu.index if gpu else 0} -d PERFORMANCE,CLOCK,POWER,PIDS",

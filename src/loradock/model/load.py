@@ -77,7 +77,7 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
             )
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
-            f"the base model does not fit on {device}", hint="free the GPU, or take a smaller model or a larger GPU"
+            f"the base model does not fit on {device}", hint="free GPU memory, or use a smaller model or a larger GPU"
         ) from error
     except (RuntimeError, ValueError, OSError) as error:
         first = str(error).strip().splitlines()[0]
@@ -150,7 +150,7 @@ def check_asked(found: Coverage, asked: ModelConfig) -> None:
     if asked.quantization == "none" or found.missed_weights <= UNREACHED_SHARE * inner:
         return
     raise ModelError(
-        f"{asked.quantization} was asked for, but {len(found.missed)} weight(s) were left whole: "
+        f"{asked.quantization} was requested, but {len(found.missed)} weight(s) were not quantised: "
         f"{', '.join(found.missed[:3])}{', ...' if len(found.missed) > 3 else ''}",
         hint="--set model.quantization=none, if the GPU has the memory",
     )

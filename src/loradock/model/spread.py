@@ -157,7 +157,7 @@ def decoder_layers(model: Any) -> list[Any]:
 def refuse(*_: Any) -> None:
     """The forward hook while weights are stand-ins."""
     raise EnvironmentUnfit(
-        "the weights are spread over the processes, and only training puts them together",
+        "the weights are sharded over the ranks, and only training gathers them",
         hint="--set train.parallel=ddp, where the whole model fits a GPU",
     )
 
@@ -176,7 +176,7 @@ class WeightFiles:
         for file in self.base.weight_files:
             if file.suffix != ".safetensors":
                 raise ModelError(
-                    f"{file.name} is no safetensors file, of which single tensors can be read",
+                    f"{file.name} is not a safetensors file; sharded loading reads single tensors",
                     hint="save the model as safetensors (save_pretrained), or --set train.parallel=ddp",
                 )
             handle = self.opened.enter_context(safe_open(file, framework="pt", device="cpu"))
@@ -193,7 +193,7 @@ class WeightFiles:
         found = next((each for each in (name, name.removeprefix(f"{prefix}.")) if each in self.holder), None)
         if found is None:
             raise ModelError(
-                f"{self.base.directory} has no tensor {name}: its files name weights in another way than the model",
+                f"{self.base.directory} has no tensor {name}: its files name weights differently from the model",
                 hint="--set train.parallel=ddp, where the whole model fits a GPU",
             )
         value = self.holder[found].get_tensor(found)

@@ -290,7 +290,7 @@ class Context:
 
 def asked(name: str, value: Value) -> Decision[Value]:
     """A decision that the user took."""
-    return Decision(name=name, value=value, why="asked for")
+    return Decision(name=name, value=value, why="set in the configuration")
 
 
 def of_memory(need: int, have: int) -> str:

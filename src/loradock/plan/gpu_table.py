@@ -63,7 +63,7 @@ def named(name: str) -> NamedGpu:
     wanted = bare(name)
     if wanted in gpus:
         return gpus[wanted]
-    raise UsageError(f"there is no GPU called {name!r} in the table", hint=_near(wanted))
+    raise UsageError(f"unknown GPU: {name!r}", hint=_near(wanted))
 
 
 def bare(name: str) -> str:

@@ -24,7 +24,7 @@ def of_fast(config: RunConfig, model: ModelFacts) -> str | None:
     """Why the fast engine cannot be used, or None."""
     return _first(
         {
-            f"no family of it serves {model.architecture}": model.architecture not in FAST_ARCHITECTURES,
+            f"it has no family for {model.architecture}": model.architecture not in FAST_ARCHITECTURES,
             "the model runs code of its own": config.model.trust_remote_code is not None,
             model.peculiarity or "": model.peculiarity is not None,
             "its matrices are NF4 or whole, not int8": config.model.quantization == "int8",

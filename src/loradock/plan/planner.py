@@ -19,8 +19,8 @@ def require_samples(config: RunConfig, *, processes: int) -> None:
     samples = config.train.global_batch
     if processes > samples:
         raise ConfigError(
-            f"{processes} processes (GPUs times machines), and train.global_batch is {samples}: a step has no sample "
-            f"for {processes - samples} of them",
+            f"{processes} processes (GPUs times machines), and train.global_batch is {samples}: "
+            f"{processes - samples} of them would get no sample in a step",
             hint=f"{samples} GPUs at most, or --set train.global_batch={processes}, which changes what is trained",
         )
 

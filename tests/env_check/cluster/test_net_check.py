@@ -101,7 +101,7 @@ def test_where_rank_0_does_not_come_each_other_rank_says_where_it_looked(forking
 def test_a_name_that_nobody_knows_is_said(forking: Forking, tmp_path: Path) -> None:
     ranks = start(forking, tmp_path, "--timeout", "1", ranks=(1,), world_size=2, address="no-such-host.invalid")
     assert ranks.codes() == {1: UNFIT}
-    assert "its name is unknown here" in ranks.text(1)
+    assert "the host name cannot be resolved" in ranks.text(1)
 
 
 def test_a_number_that_two_processes_have_is_named(forking: Forking, tmp_path: Path) -> None:

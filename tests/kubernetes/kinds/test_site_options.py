@@ -76,7 +76,7 @@ def test_cards_are_asked_for_once_by_count_or_by_the_name_of_their_resource() ->
     assert "nvidia.com/gpu" not in limits(named)
     (container,) = pod_of(only("Job", named))["containers"]
     assert container["args"][:3] == ["launch", "--nproc", "2"]
-    assert "contradict each other" in refused("job", *UNKNOWN, "--device", "nvidia.com/gpu=4", "--gpus", "8")
+    assert "cannot be used together" in refused("job", *UNKNOWN, "--device", "nvidia.com/gpu=4", "--gpus", "8")
     two = ("--device", "nvidia.com/gpu=1", "--device", "nvidia.com/mig-1g.10gb=1")
     assert "cards of one kind" in refused("job", *UNKNOWN, *two)
     assert "one part of a card" in refused("job", *UNKNOWN, "--device", "nvidia.com/mig-1g.10gb=2")
@@ -128,7 +128,7 @@ def test_a_path_of_this_machine_is_no_path_of_the_pod(tmp_path: Path) -> None:
     found = content("job", "--model", tmp_path, "--data", "/data/rows.jsonl", *where)["warnings"]
     (model,) = [each for each in found if f"{tmp_path} is no path" in each]
     assert "but one of this machine: put it on the data volume" in model
-    assert any(each.startswith("/tmp/held-out.jsonl is no path of the pod") for each in found)
+    assert any(each.startswith("/tmp/held-out.jsonl is not a path in the pod") for each in found)
     assert not any(each.startswith("/data/rows.jsonl") for each in found)
 
 

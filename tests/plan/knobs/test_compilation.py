@@ -29,7 +29,11 @@ def test_nothing_is_compiled_unless_asked_for() -> None:
 @pytest.mark.parametrize("mode", ["default", "max-autotune"])
 def test_a_mode_that_is_asked_for_is_taken_by_the_reference_engine_of_its_own_accord(mode: str) -> None:
     plan = planned(facts=machine("h200"), config=config(train={"compile": mode}))
-    assert (plan.engine.value, plan.compile.value, decision(plan, "compile").why) == ("trl", mode, "asked for")
+    assert (plan.engine.value, plan.compile.value, decision(plan, "compile").why) == (
+        "trl",
+        mode,
+        "set in the configuration",
+    )
     assert "nothing to compile" in decision(plan, "engine").why
 
 

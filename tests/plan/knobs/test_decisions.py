@@ -58,7 +58,7 @@ def test_without_a_gpu_the_run_is_on_the_cpu_in_float32_unpacked() -> None:
 
 def test_the_cpu_asked_for_is_used_though_a_gpu_is_there() -> None:
     plan = planned(facts=machine("h200"), config=config(device="cpu"), model=models()["tinyllama-1.1b"])
-    assert (plan.device.value, decision(plan, "device").why) == ("cpu", "asked for")
+    assert (plan.device.value, decision(plan, "device").why) == ("cpu", "set in the configuration")
 
 
 def test_each_process_looks_at_the_gpu_of_its_local_rank() -> None:
@@ -108,7 +108,7 @@ def test_what_the_user_asked_for_is_decided_and_said_to_be_asked_for(
     asked: dict[str, Any], name: str, value: Any
 ) -> None:
     found = decision(planned(facts=machine("h200", flash=True), config=config(**asked)), name)
-    assert (found.value, found.why) == (value, "asked for")
+    assert (found.value, found.why) == (value, "set in the configuration")
 
 
 def test_uneven_rows_are_packed_and_rows_of_like_length_are_not() -> None:
@@ -202,8 +202,8 @@ def test_the_optimiser_is_paged_only_where_memory_demands_it() -> None:
         (machine("h200"), 1_999, 0, "1999 rows"),
         (machine("h200"), 2_000, 2, "2 of 16 CPUs"),
         (machine("h200", cpus=2), 50_000, 1, "1 of 2 CPUs"),
-        (machine("h200", cpus=1), 50_000, 0, "no core to spare: 1 for 1"),
-        (machine("h200", world_size=16), 50_000, 0, "no core to spare: 16 for 16"),
+        (machine("h200", cpus=1), 50_000, 0, "no free CPU: 1 for 1"),
+        (machine("h200", world_size=16), 50_000, 0, "no free CPU: 16 for 16"),
         (machine(), 50_000, 0, "on a CPU"),
     ],
 )

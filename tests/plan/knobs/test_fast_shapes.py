@@ -106,7 +106,7 @@ def test_a_known_budget_keeps_its_size_and_layers_are_checkpointed_for_it() -> N
 def test_checkpointing_asked_for_is_taken_as_asked(asked: Any, layers: int) -> None:
     plan = on("h200", train={"checkpointing": asked})
     assert decision(plan, "checkpointed_layers").value == layers
-    assert decision(plan, "checkpointed_layers").why == "asked for"
+    assert decision(plan, "checkpointed_layers").why == "set in the configuration"
     assert plan.checkpointing.value is (layers == 32)
 
 

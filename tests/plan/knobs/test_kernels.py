@@ -19,10 +19,10 @@ def kernels(gpu: str | None, **asked: Any) -> Decision:
     ("gpu", "wanted", "value", "why"),
     [
         ("a10", "auto", "triton", "fused for the GPU"),
-        ("a10", "torch", "torch", "asked for"),
-        ("a10", "triton", "triton", "asked for"),
+        ("a10", "torch", "torch", "set in the configuration"),
+        ("a10", "triton", "triton", "set in the configuration"),
         (None, "auto", "torch", "Triton needs a GPU"),
-        (None, "torch", "torch", "asked for"),
+        (None, "torch", "torch", "set in the configuration"),
     ],
 )
 def test_a_gpu_gets_triton_and_a_cpu_plain_torch_unless_asked_otherwise(

@@ -81,8 +81,8 @@ def preload(*, has_gpu: bool) -> None:
     gc.freeze()  # a child need not look through, and so copy, what is here
     if has_gpu and importlib.import_module("torch").cuda.is_initialized():
         raise EnvironmentUnfit(
-            "importing the libraries has initialised the GPU, so that trials cannot be forked",
-            hint="unset what makes them look at it (PYTHONSTARTUP, sitecustomize), and try again",
+            "importing the libraries initialised CUDA, so trials cannot be forked",
+            hint="unset PYTHONSTARTUP, remove sitecustomize.py, and try again",
         )
 
 
@@ -111,13 +111,13 @@ def failed(code: int, log: str) -> Failed:
     """How a child came to nothing, by its exit code (negative: the signal that ended it) and what it wrote."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     said = [line.removeprefix("error: ") for line in lines if line.startswith(("error: ", FATAL))]
-    last = (said or lines or ["it said nothing"])[-1]
+    last = (said or lines or ["no output"])[-1]
     words = redact.without(last, redact.of(os.environ))[:SHOWN_LETTERS]
     if code < 0:
         words = f"ended by {signal.Signals(-code).name}: {words}"
     is_full = code == OutOfMemory.exit_code or any(each.lower() in log.lower() for each in MEMORY_WORDS)
     if code == -signal.SIGKILL:
-        is_full, words = True, f"killed, most likely for the memory it took: {words}"
+        is_full, words = True, f"killed, probably out of memory: {words}"
     return Failed(kind="out of memory" if is_full else "failed", words=words, exit_code=code)
 
 

@@ -77,8 +77,8 @@ SEEDS: dict[str, tuple[Row, ...]] = {
             cause="weights are dequantised for every product", said="1.13x measured", price="four times the memory"),
         row("workers-8", "8 data workers instead of 4", "train.workers=8", cause="waiting for data", phase="data",
             said="0.99x measured"),
-        row("no-checkpointing", "no layer computed again", "train.checkpointing=false",
-            cause="layers are computed a second time", said="out of memory"),
+        row("no-checkpointing", "no layer recomputed", "train.checkpointing=false",
+            cause="layers are recomputed", said="out of memory"),
     ),
 }  # fmt: skip
 

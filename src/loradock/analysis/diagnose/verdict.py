@@ -209,8 +209,8 @@ def summary(found: Sequence[Bottleneck], cases: Sequence[Case], baseline: Measur
     tail = undecided(cases, baseline)
     share = percent(baseline.breakdown.share("passes"))
     return (
-        f"no bottleneck found: passes take {share} of each step, and nothing that gives nothing up "
-        f"makes them {CAUSE - 1:.0%} faster{tail}"
+        f"no bottleneck found: passes take {share} of each step, and no trial without a price makes "
+        f"them {CAUSE - 1:.0%} faster{tail}"
     )
 
 

@@ -189,7 +189,7 @@ def preparing(evidence: Evidence) -> Cause:
             f"data-bound: the device is idle {percent(share)} of the whole run, waiting for rows to be read and "
             f"tokenised ({spoken(evidence.preparing_seconds)} before the first step; kept for the next run)"
         ),
-        remedy="--set data.workers=8, a faster disk for the source, or prepare the cache before the GPU is rented",
+        remedy="--set data.workers=8, a faster disk for the source, or prepare the cache before renting the GPU",
         share=share,
         cost=share,
     )

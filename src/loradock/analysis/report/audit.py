@@ -64,12 +64,12 @@ def bullets(lines: Sequence[str]) -> RenderableType:
 def memory_line(audit: Audit) -> str:
     """What is needed of what there is."""
     need, have = audit.baseline.plan.memory_bytes["total"], audit.available_bytes
-    return f"memory: {gib(need)} of the {gib(have)} that may be planned with ({need / have:.0%})"
+    return f"memory: {gib(need)} of the {gib(have)} available to the run ({need / have:.0%})"
 
 
 def finish_line(finish: Finish) -> str:
     """Tokens, steps, hours and cost."""
-    cost = "" if finish.cost is None else f", {finish.cost:,.2f} at the price given"
+    cost = "" if finish.cost is None else f", {finish.cost:,.2f} at the given price"
     return (
         f"to finish: {finish.tokens:,} tokens in {finish.steps:,} steps, about {duration(finish.seconds)} "
         f"({finish.tokens_per_second:,.0f} tokens/s){cost}"
@@ -80,11 +80,11 @@ def rates_line(audit: Audit) -> str:
     """What the speeds go by."""
     facts, plan = audit.baseline.facts, audit.baseline.plan
     if plan.device.value == "cpu":
-        return "speeds: by rates measured on two shared cores; only how they relate means anything"
+        return "speeds: from rates measured on two shared CPU cores; only their ratios are meaningful"
     gpu = gpu_table.known_as(facts.gpu.name)
     if gpu is None:
-        return f"speeds: {facts.gpu.name} is not in the table of GPUs, so as of {UNKNOWN_GPU}"
-    return f"speeds: predicted from the published figures of {gpu.name}, {gpu.sustained:.0%} of its products sustained"
+        return f"speeds: {facts.gpu.name} is not in the GPU table; predicted as {UNKNOWN_GPU}"
+    return f"speeds: predicted from the published figures of {gpu.name}, {gpu.sustained:.0%} of peak TFLOP/s sustained"
 
 
 def traffic_line(audit: Audit) -> str | None:
@@ -97,8 +97,8 @@ def traffic_line(audit: Audit) -> str | None:
     a_pass, a_step = sharded.sent_bytes(baseline.model, setting, baseline.sharing)
     sent = f"{gib(a_pass)} of weights a pass and " if a_pass else ""
     return (
-        f"not counted in them: what {count} processes send one another, {sent}{gib(a_step)} of gradients a step "
-        "for each (loradock launch net-check measures the links)"
+        f"not included: communication between {count} ranks, {sent}{gib(a_step)} of gradients per step "
+        "and rank (loradock launch net-check measures the links)"
     )
 
 

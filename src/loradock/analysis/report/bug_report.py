@@ -52,8 +52,8 @@ def bug_report(
         *_about(content),
         _counted(counts, content),
         *(_finding(each) for kind in ("error", "warning") for each in _of_kind(findings, kind)),
-        _folded(f"{counts['ok']} checks found nothing wrong", "\n".join(map(_finding, _of_kind(findings, "ok")))),
-        _folded("Packages that are not as locked", _block("", differences(prefix or Path(sys.prefix)))),
+        _folded(f"{counts['ok']} checks passed", "\n".join(map(_finding, _of_kind(findings, "ok")))),
+        _folded("Packages that differ from the lock file", _block("", differences(prefix or Path(sys.prefix)))),
         _folded("Environment variables", _block("", variables(host.environ))),
     ]
     if config is not None:
@@ -138,4 +138,4 @@ def differences(prefix: Path) -> str:
         if not each.is_editable and name != "loradock" and (name not in locked or each.version != locked[name].version)
     ]
     lines += [f"# missing: {name}=={each.version}" for name, each in locked.items() if name not in installed]
-    return "\n".join(lines) or "none: every package is as locked"
+    return "\n".join(lines) or "none: every package matches the lock file"

@@ -73,7 +73,7 @@ def spread_table(found: Statistics) -> Table:
     made = table("\ntokens of a row", "", "all", "mean", *(name if name == "max" else f"{name} %" for name in names))
     lines: dict[str, Spread | None] = {
         "whole row": found.tokens,
-        "not learned (prompt, template)": found.context,
+        "not supervised (prompt, template)": found.context,
         "learned": found.learned,
         "whole row, validation": found.validation,
     }
@@ -169,7 +169,7 @@ def padding_table(found: Statistics) -> Table:
 
 def suspicious(found: Sequence[Suspicion]) -> Iterator[RenderableType]:
     """A line a kind of row that deserves a look, with the first places below it."""
-    made = table("\nrows that deserve a look", "", "rows", "what, and the first ones")
+    made = table("\nsuspicious rows", "", "rows", "reason, and the first rows")
     made.columns[0].no_wrap = True
     made.columns[2].justify, made.columns[2].no_wrap = "left", False
     for each in found:
@@ -178,8 +178,8 @@ def suspicious(found: Sequence[Suspicion]) -> Iterator[RenderableType]:
     none = ", ".join(each.name for each in found if not each.rows)
     if any(each.rows for each in found):
         yield made
-    yield f"\nlooked for and not found: {none}" if none else ""
-    yield "refused before this, with exit code 65: empty answers, broken records, rows of which nothing is learned"
+    yield f"\nchecked and not found: {none}" if none else ""
+    yield "rejected earlier, with exit code 65: empty answers, broken records, rows without supervised tokens"
 
 
 def advice(found: Statistics) -> Iterator[RenderableType]:
@@ -190,7 +190,7 @@ def advice(found: Statistics) -> Iterator[RenderableType]:
     for reason in taken.reasons:
         yield Indent(reason, (0, 0, 0, 2), expand=False)
     if taken.max_length == found.max_length:
-        yield Indent("it is the length that is set now", (0, 0, 0, 2), expand=False)
+        yield Indent("this is the current max_length", (0, 0, 0, 2), expand=False)
 
 
 def whole(numbers: Iterable[int]) -> list[str]:

@@ -76,12 +76,10 @@ def judge(exchange: Exchange, environ: Mapping[str, str], interfaces: Sequence[s
     backend, ranks = exchange.backend, exchange.ranks
     fault = next((each for each in exchange.faults if each), None)
     if not fault and exchange.late:
-        what = (
-            f"{exchange.late} of {ranks} processes were not ready to begin within {READY_SECONDS} s: nothing is known"
-        )
+        what = f"{exchange.late} of {ranks} processes were not ready within {READY_SECONDS} s: undecided"
         return warning(f"{what} of {backend}", remedy="loradock env-check --only collective")
     if not fault and not exchange.silent:
-        return ok(f"{ranks} processes summed {NUMBERS} known values by {backend}")
+        return ok(f"{ranks} processes ran an all-reduce of {NUMBERS} known values by {backend}")
     say = error if is_needed else warning
     suffix = "" if is_needed else " (runs of several processes need it)"
     if fault and fault.startswith(NO_MEMORY):
@@ -90,7 +88,7 @@ def judge(exchange: Exchange, environ: Mapping[str, str], interfaces: Sequence[s
     named = environ.get(variable)
     if named:
         is_missing = backend == "gloo" and not set(named.split(",")) <= set(interfaces)
-        why = "which is no interface of this machine" if is_missing else "over which no answer came"
+        why = "which is no interface of this machine" if is_missing else "over which no answer arrived"
         return say(f"{backend} failed: {variable} is {named}, {why}{suffix}", remedy=f"unset {variable}")
     if fault and fault.startswith(LOOPBACK):
         return say(f"{backend} failed: {fault}{suffix}", remedy="ip link set lo up")
@@ -209,7 +207,7 @@ def first_line(failure: Exception) -> str:
 CHECK = Check(
     name="collective",
     group="compute",
-    proves="The local GPUs, or two processes on the CPU, sum known values within seconds.",
+    proves="An all-reduce of known values over the local GPUs, or two processes on the CPU, completes within seconds.",
     look=look,
     level="compute",
     limit_seconds=240,

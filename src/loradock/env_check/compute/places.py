@@ -124,7 +124,7 @@ def at_each(
 
     torch.set_num_threads(max(1, min(facts.cpus, 8)))
     if plan.uses_gpu(facts) and not torch.cuda.is_available():
-        what = f"torch {torch.__version__} cannot use the GPU that the driver shows"
+        what = f"torch {torch.__version__} cannot use the GPU that the driver reports"
         return [error(what, remedy="loradock env-check --only gpu,packages")]
 
     def finished(place: Place) -> Sequence[Finding]:
@@ -156,7 +156,7 @@ def failed(place: Place, failure: Exception, facts: Facts, environ: Mapping[str,
         others = [index for index in range(len(facts.gpus)) if place.device != f"cuda:{index}"]
         remedy = showing(others, environ) if others else HOLDERS
         return error(
-            f"{place.device} has too little memory free for a small computation", remedy=remedy, ends=OutOfMemory
+            f"{place.device} has too little free memory for a small computation", remedy=remedy, ends=OutOfMemory
         )
     return broken(failure, where=f" on {place}", remedy="loradock env-check --only gpu,packages,compute --report")
 

@@ -83,7 +83,7 @@ def judge_library(said: str, environ: Mapping[str, str], *, is_gpu: bool, again:
         what = f"bitsandbytes cannot load its CUDA library: {missing[0].split(':')[0]} is missing"
         wheel = WHEELS[missing[1]] + "-cu12" * (missing[2] == "12")
         return error(what, remedy=again(wheel))
-    line = next((line.strip() for line in said.splitlines() if line.strip()), "it does not say why")
+    line = next((line.strip() for line in said.splitlines() if line.strip()), "no reason given")
     return error(
         f"bitsandbytes cannot use this {'gpu' if is_gpu else 'CPU'}: {line[:160]}", remedy=again("bitsandbytes")
     )

@@ -193,7 +193,8 @@ def attempt(bench: Bench, way: Way) -> str | None:
 CHECK = Check(
     name="training",
     group="compute",
-    proves="Three steps of QLoRA on a tiny model go as in float64, once with each attention and backend of SDPA.",
+    proves="Three QLoRA steps on a tiny model match the float64 reference, with each attention implementation "
+    "and SDPA backend.",
     look=look,
     level="compute",
     limit_seconds=150,

@@ -86,7 +86,7 @@ def explain(failure: Exception, cache: Path, environ: Mapping[str, str], again: 
     if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"Triton's cache {cache} is full", "export TRITON_CACHE_DIR=/tmp/triton"
     if "failed to map segment" in text or "cannot open shared object" in text:
-        what = f"Triton's cache {cache} lies where nothing may be executed, so its kernels cannot be started"
+        what = f"Triton's cache {cache} is on a noexec mount, so its kernels cannot be started"
         return what, "export TRITON_CACHE_DIR=/tmp/triton"
     if isinstance(failure, OSError) and str(failure.filename or "").endswith("ptxas"):
         return f"Triton's assembler ptxas cannot be run: {failure.strerror}", again
@@ -164,13 +164,13 @@ def _run_at(place: Place, say: Callable[..., Finding], again: str) -> list[Findi
     if not is_right:
         what = f"Triton's kernels compute wrong results on {place.device}"
         return [say(what, remedy=again)]
-    return [ok(f"a vector and a matrix kernel, compiled here, compute right results on {place.device}")]
+    return [ok(f"a vector and a matrix kernel, compiled here, give right results on {place.device}")]
 
 
 CHECK = Check(
     name="triton",
     group="compute",
-    proves="Triton compiles kernels and starts them; on a GPU their results are compared.",
+    proves="Triton compiles and launches kernels; on a GPU their results are checked.",
     look=look,
     level="compute",
     limit_seconds=60,

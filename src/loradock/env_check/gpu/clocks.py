@@ -16,7 +16,7 @@ from loradock.machine.answers import GpuState
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """The default is the measure, not the maximum: a T4's default lies far below it, and it boosts above."""
-    return on_host(each(used_gpus(host), judge, fine="clocks as they were delivered"), facts)
+    return on_host(each(used_gpus(host), judge, fine="clocks at their defaults"), facts)
 
 
 def judge(gpu: GpuState) -> Finding | None:
@@ -31,7 +31,7 @@ def judge(gpu: GpuState) -> Finding | None:
     if not lowered:
         return None
     return warning(
-        f"{gpu.label} has lowered application clocks: {', '.join(lowered)}",
+        f"{gpu.label} has application clocks below their default: {', '.join(lowered)}",
         remedy=f"sudo nvidia-smi -i {gpu.index} -rac",
     )
 

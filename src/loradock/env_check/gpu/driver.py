@@ -38,12 +38,12 @@ def judge(driver: DriverState, facts: Facts, needed: Runtime, environ: Mapping[s
     version = driver.version or driver.module or "?"
     if driver.cuda < needed.driver_cuda:
         return error(
-            f"driver {version} speaks CUDA {speaks}; torch is built for {needed.cuda}, which needs {needed.driver}",
+            f"driver {version} supports CUDA {speaks}; torch is built for {needed.cuda}, which needs {needed.driver}",
             remedy="sudo apt-get install nvidia-driver-570-server && sudo reboot",
         )
     if failure := _libraries_differ(driver, facts, version, environ):
         return failure
-    return ok(f"driver {version} speaks CUDA {speaks}, torch is built for {needed.cuda}")
+    return ok(f"driver {version} supports CUDA {speaks}, torch is built for {needed.cuda}")
 
 
 def _libraries_differ(driver: DriverState, facts: Facts, version: str, environ: Mapping[str, str]) -> Finding | None:

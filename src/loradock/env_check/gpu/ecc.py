@@ -39,7 +39,7 @@ def judge(gpu: GpuState, gpus: tuple[GpuState, ...]) -> Finding | None:
     if gpu.has_remap_failed:
         rest = ",".join(str(other.index) for other in gpus if not other.has_remap_failed)
         return error(
-            f"{gpu.label} could not replace a faulty row of its memory: it has to be exchanged",
+            f"{gpu.label} could not replace a faulty row of its memory: it must be replaced",
             remedy=f"export CUDA_VISIBLE_DEVICES={rest}" if rest else "loradock train --set device=cpu ...",
             ends=GpuSuspect,
         )
@@ -59,7 +59,7 @@ def judge(gpu: GpuState, gpus: tuple[GpuState, ...]) -> Finding | None:
 CHECK = Check(
     name="ecc",
     group="gpu",
-    proves="No GPU had an uncorrected memory error, and no faulty row or page of memory waits to be replaced.",
+    proves="No GPU had an uncorrected memory error, and no faulty row or page of memory is pending replacement.",
     look=look,
     needs="gpu",
 )

@@ -1,4 +1,4 @@
-"""GPUs: those that were promised are there and answer; a run never falls back to the CPU in silence."""
+"""GPUs: those that were requested are present and answer; a run never falls back to the CPU silently."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _out_of_reach(states: tuple[GpuState, ...], wanted: str | None, plan: Intent
         return error(what, remedy=f"export {VISIBLE}={','.join(dict.fromkeys(filter(None, entries)))}")
     if wanted is not None and not any(gpu.is_visible for gpu in states):
         if wanted in HIDDEN and not plan.wants_gpu:
-            return ok(f"{there}, none of them for this process: a run trains on the CPU")
+            return ok(f"{there}, none of them assigned to this process: a run trains on the CPU")
         return error(f"{VISIBLE} is {wanted!r}, which leaves none of {there}", remedy=f"unset {VISIBLE}")
     divided = [gpu for gpu in states if gpu.is_mig and not gpu.mig_instances]
     if divided:
@@ -111,9 +111,9 @@ def _denied(facts: Facts, states: tuple[GpuState, ...], plan: Intent) -> Finding
     """A cgroup keeps every GPU for others, as a scheduler has it for a job that asked for none."""
     there = plural(len(states), "GPU")
     if plan.wants_gpu:
-        what = f"the configuration asks for a GPU, and none of {there} is given to this process"
+        what = f"the configuration asks for a GPU, and none of {there} is assigned to this process"
         return error(what, remedy=RUN if facts.in_container else "srun --gpus 1 loradock train ...")
-    return ok(f"{there}, none of them for this process: a run trains on the CPU")
+    return ok(f"{there}, none of them assigned to this process: a run trains on the CPU")
 
 
 def _broken(facts: Facts, driver: DriverState) -> Finding:
@@ -152,6 +152,6 @@ def _give_one(facts: Facts, driver: DriverState) -> str:
 CHECK = Check(
     name="gpus",
     group="gpu",
-    proves="A GPU that was promised is there and answers; a run never falls back to the CPU in silence.",
+    proves="A GPU that was requested is present and answers; a run never falls back to the CPU silently.",
     look=look,
 )

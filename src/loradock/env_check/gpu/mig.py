@@ -23,19 +23,19 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         if facts.processes_here > 1:
             return [
                 error(
-                    f"{facts.processes_here} processes, and CUDA shows each the first MIG instance alone",
+                    f"{facts.processes_here} processes, and CUDA shows each of them only the first MIG instance",
                     remedy="torchrun --nproc-per-node 1 -m loradock train ...",
                 )
             ]
         return [ok(f"one MIG instance: {facts.gpu.name}")]
-    return on_host(each(gpus, _undivided, fine="no GPU is divided"), facts)
+    return on_host(each(gpus, _undivided, fine="no GPU is in MIG mode"), facts)
 
 
 def _undivided(gpu: GpuState) -> Finding | None:
     if gpu.is_mig:
         what, remedy = "is in MIG mode without an instance: no process can use it", "-mig 0"
     elif gpu.is_mig_pending:
-        what, remedy = "goes into MIG mode at its next reset, and is gone for CUDA then", "-mig 0"
+        what, remedy = "enters MIG mode at its next reset, and CUDA will not see it then", "-mig 0"
     else:
         return None
     return warning(f"{gpu.label} {what}", remedy=f"sudo nvidia-smi -i {gpu.index} {remedy}")
@@ -44,7 +44,7 @@ def _undivided(gpu: GpuState) -> Finding | None:
 CHECK = Check(
     name="mig",
     group="gpu",
-    proves="A GPU divided by MIG has an instance, and one process alone uses it.",
+    proves="A GPU in MIG mode has an instance, and only one process uses it.",
     look=look,
     needs="gpu",
 )

@@ -18,7 +18,7 @@ SLACK = 0.99
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """The limit that is enforced, whoever set it, against the default."""
-    return on_host(each(used_gpus(host), judge, fine="power limits as they were delivered"), facts)
+    return on_host(each(used_gpus(host), judge, fine="power limits at their defaults"), facts)
 
 
 def judge(gpu: GpuState) -> Finding | None:
@@ -35,7 +35,7 @@ def judge(gpu: GpuState) -> Finding | None:
 CHECK = Check(
     name="power",
     group="gpu",
-    proves="A GPU may draw the power that it was delivered with.",
+    proves="A GPU's power limit is its default.",
     look=look,
     needs="gpu",
 )

@@ -19,7 +19,7 @@ from loradock.machine.answers import GpuState
 PAUSE_SECONDS = 0.3
 # The nearest cause first: the general "HW Slowdown" is set with each of the more exact ones.
 CAUSES = {
-    "HW Power Brake Slowdown": "its power supply calls a halt (power brake)",
+    "HW Power Brake Slowdown": "power brake by its power supply",
     "HW Thermal Slowdown": "it is too hot (hardware)",
     "SW Thermal Slowdown": "it is too hot (driver)",
     "HW Slowdown": "heat or the power supply (hardware slowdown)",
@@ -35,7 +35,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         gpus = tuple(again.get(gpu.index, gpu) if cause(gpu) else gpu for gpu in gpus)
     found = [finding for gpu in gpus if (finding := judge(gpu))]
     hottest = max((gpu.temperature_celsius or 0 for gpu in gpus), default=0)
-    return found or [ok("the clocks are free", hottest_celsius=hottest)]
+    return found or [ok("no throttling", hottest_celsius=hottest)]
 
 
 def cause(gpu: GpuState) -> str | None:
@@ -63,7 +63,7 @@ def judge(gpu: GpuState) -> Finding | None:
 CHECK = Check(
     name="throttle",
     group="gpu",
-    proves="Neither heat nor the power supply holds a GPU's clocks down.",
+    proves="No GPU is throttled by heat or by the power supply.",
     look=look,
     needs="gpu",
 )

@@ -63,7 +63,8 @@ def unordered(states: tuple[GpuState, ...], environ: Mapping[str, str]) -> Findi
     if len(names) < 2 or order == "PCI_BUS_ID" or all(entry.strip().startswith(("GPU-", "MIG-")) for entry in entries):
         return None
     return warning(
-        f"{ORDER} is {order!r}: CUDA counts {' and '.join(names)} otherwise than nvidia-smi and the plan of a run",
+        f"{ORDER} is {order!r}: CUDA counts {' and '.join(names)} in another order than nvidia-smi and "
+        "the plan of a run",
         remedy=f"export {ORDER}=PCI_BUS_ID",
     )
 
@@ -71,7 +72,7 @@ def unordered(states: tuple[GpuState, ...], environ: Mapping[str, str]) -> Findi
 CHECK = Check(
     name="visible",
     group="gpu",
-    proves="Every GPU that the environment chooses exists, and there is one for each process.",
+    proves="Every GPU in CUDA_VISIBLE_DEVICES exists, and there is one per process.",
     look=look,
     needs="gpu",
 )

@@ -79,7 +79,7 @@ def faults(directory: Path, *, remedy: str = "") -> list[Finding]:
     except (ValueError, AttributeError) as wrong:
         return [error(f"{directory / 'config.json'} cannot be read: {wrong}", remedy=remedy, ends=ModelError)]
     if method:
-        what = f"{directory} is already quantised ({method}); a run quantises the 16-bit weights itself"
+        what = f"{directory} is already quantised ({method}); loradock quantises the 16-bit weights itself"
         return [error(what, remedy=train_with("model.name=DIR"), ends=ModelError)]
     return []
 
@@ -95,7 +95,7 @@ def of_hub(host: Host, asked: ModelConfig) -> list[Finding]:
     if hub_cache.is_offline(host.environ):
         if incomplete:
             return incomplete
-        what = f"{asked.name} at {revision} is not in the hub's cache, and the hub is switched off"
+        what = f"{asked.name} at {revision} is not in the hub's cache, and the hub is switched off (offline mode)"
         return [error(what, remedy=download, ends=HubError)]
     return [answered(host, asked.name, revision)]
 
@@ -119,7 +119,7 @@ def answered(host: Host, name: str, revision: str) -> Finding:
 CHECK = Check(
     name="base",
     group="model",
-    proves="The base model's files are here and whole (headers and sizes, not every byte), or the hub has it.",
+    proves="The base model's files are here and complete (headers and sizes, not every byte), or the hub has them.",
     look=look,
     needs="config",
     limit_seconds=15,

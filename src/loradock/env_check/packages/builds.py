@@ -43,7 +43,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         findings += assembler(host, cuda)
     together = [name for name in ("torch", "bitsandbytes", "flash-attn", "triton") if name in installed]
     abi = "C++11 ABI" if host.torch_has_cxx11_abi() else "the old C++ ABI"
-    return findings or [ok(f"{', '.join(together)} go together: {f'CUDA {cuda}' if cuda else 'CPU'}, {abi}")]
+    return findings or [ok(f"{', '.join(together)} are compatible: {f'CUDA {cuda}' if cuda else 'CPU'}, {abi}")]
 
 
 def four_bit(host: Host, cuda: str | None, *, wants_gpu: bool) -> list[Finding]:
@@ -61,7 +61,7 @@ def four_bit(host: Host, cuda: str | None, *, wants_gpu: bool) -> list[Finding]:
     if wants_gpu and not has_cuda and not findings:
         why = f": {refused}" if refused else ""
         findings.append(
-            error(f"bitsandbytes runs without GPU support beside a GPU{why}", remedy=anew(host, "bitsandbytes"))
+            error(f"bitsandbytes has no GPU support on a machine with a GPU{why}", remedy=anew(host, "bitsandbytes"))
         )
     elif refused and not findings:
         what = "bitsandbytes has no library that loads: its 4-bit code runs in plain Python"

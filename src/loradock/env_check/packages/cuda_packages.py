@@ -55,7 +55,7 @@ def by_major(installed: Mapping[str, str]) -> dict[str, list[str]]:
 def without_cuda(torch: str, *, wants_gpu: bool, prefix: Path) -> Finding:
     """A build for the CPU: all that a machine without a GPU needs."""
     if not wants_gpu:
-        return ok(f"torch {torch} is built for the CPU, which is what there is")
+        return ok(f"torch {torch} is built for CPUs, and there is no GPU")
     what = f"torch {torch} is built without CUDA: it cannot use the GPU"
     return error(what, remedy=reinstall(prefix, {"torch": torch.partition("+")[0]}))
 
@@ -86,6 +86,6 @@ def judge(
 CHECK = Check(
     name="cuda-packages",
     group="packages",
-    proves="All CUDA packages are for the CUDA that torch is built for; torch has CUDA where there is a GPU.",
+    proves="All CUDA packages are for torch's CUDA version; torch has CUDA support if there is a GPU.",
     look=look,
 )

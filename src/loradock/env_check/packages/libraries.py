@@ -68,7 +68,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     for path in gone:
         lacking.setdefault(os.path.basename(path), [])
     if not lacking:
-        return [ok(f"all that {len(objects)} native libraries need is there")]
+        return [ok(f"all libraries that {len(objects)} native libraries need were found")]
     owners = {os.path.basename(path): owner for path, owner in owned.items()}
     return judge(lacking, owners, host)
 

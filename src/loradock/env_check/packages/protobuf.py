@@ -95,7 +95,7 @@ def judge(
     findings: list[Finding] = []
     for name, why in failed.items():
         is_unused = trackers is not None and name in TRACKERS and TRACKERS[name] not in trackers
-        what = f"{name} does not go with protobuf {runtime.get('version', 'as it is')}: {why}"
+        what = f"{name} is incompatible with protobuf {runtime.get('version', 'as it is')}: {why}"
         findings.append((warning if is_unused else error)(what, remedy=remedies[name]))
     return findings or [ok(f"{', '.join(users)} import together with protobuf {runtime['version']}")]
 
@@ -117,6 +117,6 @@ CHECK = Check(
     group="packages",
     level="compute",
     limit_seconds=LIMIT_SECONDS + 5,
-    proves="The packages with code generated for protobuf import together, with the one protobuf that is installed.",
+    proves="Packages with generated protobuf code can be imported together, with the installed protobuf.",
     look=look,
 )

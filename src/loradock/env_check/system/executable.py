@@ -31,7 +31,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         attempt = host.try_executing(host.nearest(folders[each[0]]))
         if finding := judge(attempt, each, has_gpu=plan.uses_gpu(facts), in_container=facts.in_container):
             found.append(finding)
-    return found or [ok("compiled code may be run from the scratch folder and from Triton's cache")]
+    return found or [ok("compiled code can be executed in the scratch folder and in Triton's cache")]
 
 
 def judge(attempt: Attempt, variables: list[str], *, has_gpu: bool, in_container: bool) -> Finding | None:
@@ -51,6 +51,6 @@ def judge(attempt: Attempt, variables: list[str], *, has_gpu: bool, in_container
 CHECK = Check(
     name="executable",
     group="system",
-    proves="Compiled code may be run from the scratch folder and from Triton's cache.",
+    proves="Compiled code can be executed in the scratch folder and in Triton's cache.",
     look=look,
 )

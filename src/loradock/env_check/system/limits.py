@@ -30,7 +30,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     ]
     if len(facts.gpus) > 1 and host.names("/sys/class/infiniband"):
         found += locked_memory(host.limit("locked memory"), facts)
-    return found or [ok(f"{_count(host.limit('open files')[0])} open files, no other limit that a run would meet")]
+    return found or [ok(f"{_count(host.limit('open files')[0])} open files, no other limit that affects a run")]
 
 
 def open_files(limit: LIMIT, facts: Facts, plan: Intent) -> list[Finding]:
@@ -42,7 +42,7 @@ def open_files(limit: LIMIT, facts: Facts, plan: Intent) -> list[Finding]:
     wanted = max(MANY_FILES, needed)
     can_raise = hard is None or hard >= needed
     remedy = f"ulimit -n {min(wanted, hard or wanted)}" if can_raise else _raised("nofile", wanted, facts)
-    return [warning(f"{soft} files may be open at a time, a run opens up to {needed}", remedy=remedy)]
+    return [warning(f"{soft} files may be open at once, a run opens up to {needed}", remedy=remedy)]
 
 
 def address_space(limit: LIMIT, facts: Facts, plan: Intent) -> list[Finding]:
@@ -95,6 +95,6 @@ def _count(limit: int | None) -> str:
 CHECK = Check(
     name="limits",
     group="system",
-    proves="ulimit leaves the open files, addresses, file sizes and CPU time that a run takes.",
+    proves="ulimit allows the open files, address space, file sizes and CPU time that a run needs.",
     look=look,
 )

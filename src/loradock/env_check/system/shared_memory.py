@@ -29,7 +29,9 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Without it no worker starts; with too little a worker dies of SIGBUS in the middle of a run."""
     space = host.space(PLACE)
     if space is None or not host.may_write(PLACE):
-        what = f"{PLACE} is {'not there' if space is None else 'not writable'}: processes of a run cannot share memory"
+        what = (
+            f"{PLACE} is {'not there' if space is None else 'not writable'}: the processes of a run cannot share memory"
+        )
         is_needed = plan.uses_gpu(facts) or loading(facts, plan).workers > 0
         remedy = _remedy(GIB, facts)
         return [error(what, remedy=remedy) if is_needed else warning(what, remedy=remedy)]
@@ -45,9 +47,9 @@ def judge(space: Space, facts: Facts, plan: Intent) -> Finding:
     size = f"{PLACE} holds {_mib(space.total_bytes)}{' and is filled' if space.total_bytes >= both else ''}"
     remedy = _remedy(2 * both, facts)
     if need.workers and space.free_bytes < need.shared_bytes:
-        return error(f"{size}, {need.workers} loader workers put {_mib(need.shared_bytes)} into it", remedy=remedy)
+        return error(f"{size}, {need.workers} data loader workers need {_mib(need.shared_bytes)} of it", remedy=remedy)
     if space.free_bytes < both:
-        why = f"NCCL over {gpus} GPUs and the loader want" if gpus > 1 else "worker processes want"
+        why = f"NCCL over {gpus} GPUs and the data loader need" if gpus > 1 else "worker processes need"
         return warning(f"{size}, {why} {_mib(both)}", remedy=remedy)
     return ok(f"{PLACE} holds {_mib(space.total_bytes)}", free_mib=space.free_bytes // MIB)
 
@@ -64,6 +66,6 @@ def _remedy(size: int, facts: Facts) -> str:
 CHECK = Check(
     name="shared-memory",
     group="system",
-    proves="/dev/shm is writable and holds what loader workers and NCCL put into it.",
+    proves="/dev/shm is writable and large enough for data loader workers and NCCL.",
     look=look,
 )

@@ -48,9 +48,9 @@ def _weights(context: Context) -> tuple[Trial, ...]:
         return (
             Trial(
                 name="quantization-nf4",
-                title="base weights in 4 bits instead of whole",
+                title="4-bit base weights instead of 16-bit ones",
                 settings=("model.quantization=nf4",),
-                cause="whole base weights leave too little memory for larger passes",
+                cause="16-bit base weights leave too little memory for larger micro-batches",
                 phase="passes",
                 price="base weights are rounded to 4 bits",
                 accuracy_risk="low",
@@ -61,7 +61,7 @@ def _weights(context: Context) -> tuple[Trial, ...]:
     return (
         Trial(
             name="quantization-none",
-            title=f"whole base weights instead of {now}",
+            title=f"unquantised base weights instead of {now}",
             settings=("model.quantization=none",),
             cause="base weights are dequantised for every product",
             phase="passes",

@@ -39,8 +39,8 @@ def decide(context: Context) -> Decision[bool]:
     need, have = parts["total"] + sum(parts[part] for part in MOVING), context.memory_bytes
     if need > have:
         sizes = f"{need / 2**30:.1f} of {have / 2**30:.1f} GiB"
-        return Decision(name=NAME, value=False, why=f"{times}, but with buffers of their own they need {sizes}")
-    return Decision(name=NAME, value=True, why=f"{times}: a replay spares the host's")
+        return Decision(name=NAME, value=False, why=f"{times}, but with their own buffers they need {sizes}")
+    return Decision(name=NAME, value=True, why=f"{times}: a replay saves the host time")
 
 
 def graph_obstacle(context: Context) -> str | None:
@@ -55,7 +55,7 @@ def graph_obstacle(context: Context) -> str | None:
 
 
 def _attention_obstacle(context: Context) -> str | None:
-    return None if context.has_flash else "attention is computed document by document, whose launches differ"
+    return None if context.has_flash else "attention runs document by document, with varying launches"
 
 
 def _shape(context: Context) -> Shape:

@@ -17,7 +17,7 @@ def decide(context: Context) -> Decision[str]:
             hint="start the container with --gpus all, check CUDA_VISIBLE_DEVICES, or use --set device=cpu",
         )
     if asked == "cpu" or not facts.has_gpu:
-        why = "asked for" if asked == "cpu" else "no GPU is visible"
+        why = "set in the configuration" if asked == "cpu" else "no GPU is visible"
         return Decision(name="device", value="cpu", why=why)
     gpu = facts.gpu
     why = f"{gpu.name}, {gpu.memory_bytes / 2**30:.0f} GiB, {gpu.architecture}"

@@ -20,11 +20,11 @@ def decide(context: Context) -> Decision[str]:
     """fast wherever it serves. Raises ConfigError where it was asked for and does not."""
     wanted, mode = context.config.engine, context.plan.parallel.value
     if mode == "fsdp":
-        return Decision(name=NAME, value="sharded", why="it trains a model that FSDP cuts up")
+        return Decision(name=NAME, value="sharded", why="the model is sharded by FSDP")
     if wanted == "trl":
         return asked(NAME, "trl")
     if mode in ("zero2", "zero3"):
-        return Decision(name=NAME, value="trl", why=f"it trains with DeepSpeed, and train.parallel is {mode}")
+        return Decision(name=NAME, value="trl", why=f"it trains with DeepSpeed, but train.parallel is {mode}")
     obstacle = obstacles.of_fast(context.config, context.model)
     if obstacle and wanted == "fast":
         raise ConfigError(f"engine fast cannot be used: {obstacle}", hint="--set engine=auto")
@@ -32,7 +32,7 @@ def decide(context: Context) -> Decision[str]:
         return Decision(name=NAME, value="trl", why=f"the fast engine cannot be used: {obstacle}")
     if wanted == "fast":
         return asked(NAME, "fast")
-    return Decision(name=NAME, value="fast", why=f"it serves {context.model.architecture} and all that was asked")
+    return Decision(name=NAME, value="fast", why=f"it supports {context.model.architecture} and all settings")
 
 
 def propose(context: Context) -> tuple[Trial, ...]:
@@ -58,7 +58,7 @@ def propose(context: Context) -> tuple[Trial, ...]:
             name="engine-fast",
             title=f"the fast engine instead of {ENGINES[engine]}",
             settings=("engine=fast", *(setting for setting, is_needed in freed.items() if is_needed)),
-            cause=f"{ENGINES[engine]}: padding, host time and traffic that fused kernels spare",
+            cause=f"{ENGINES[engine]}: padding, host time and memory traffic that fused kernels save",
             phase="passes",
         ),
     )

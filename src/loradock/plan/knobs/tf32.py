@@ -17,5 +17,5 @@ def decide(context: Context) -> Decision[bool]:
     if context.facts.gpu.capability < FIRST_TF32:
         return Decision(name="tf32", value=False, why=f"TF32 needs sm80 or newer, this GPU is {architecture}")
     if context.plan.compute_dtype.value == "float32":
-        return Decision(name="tf32", value=False, why="float32 compute was asked for, so it stays exact")
+        return Decision(name="tf32", value=False, why="float32 compute was requested, so it stays exact")
     return Decision(name="tf32", value=True, why=f"{architecture}: up to 8x for what is left in float32")
