@@ -54,7 +54,7 @@ def model(llama: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, model: Any, llama: Path, rows: Path) -> Path:
-    """A run directory with the checkpoints 5, 10 and 15, as a run leaves it that goes on."""
+    """A run directory with the checkpoints 5, 10 and 15, as a run leaves it that continues."""
     directory = tmp_path_factory.mktemp("made") / "run"
     directory.mkdir()
     loaded = load(

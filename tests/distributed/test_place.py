@@ -89,7 +89,7 @@ def refusal(*arguments: str) -> UsageError:
         (["--nproc", "0", "train", "--demo"], "--nproc 0 is neither a number nor auto"),
         (["--rdzv", "here", "train", "--demo"], "--rdzv here is not HOST:PORT"),
         (["--grace", "-1", "train", "--demo"], "Invalid value for '--grace': -1.0 is not in the range x>=0."),
-        (["--nodes", "2", "train"], "--nodes is no option of launch"),
+        (["--nodes", "2", "train"], "--nodes is not an option of launch"),
         (["ls"], "ls cannot be launched"),
         (["profile", "run.yaml"], "profile cannot be launched"),
         (["train", "--learning", "1"], "train: No such option '--learning'."),

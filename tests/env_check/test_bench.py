@@ -43,7 +43,7 @@ def test_this_machine_is_measured_without_a_published_figure(examined: Examine, 
 def test_a_disk_that_is_full_or_read_only_ends_as_a_run_would(examined: Examine, faults: Any, tmp_path: Path) -> None:
     small = namespace(f"mount -t tmpfs -o size=8m none {tmp_path}")
     full = examined("--only", "disk", within=small, env={"LORADOCK_CACHE": str(tmp_path)}, cwd=Path("/tmp"))
-    faults.seen("no room to measure the disk", made="real", finding=full.one("disk"), check="disk", exit_code=73)
+    faults.seen("no space to measure the disk", made="real", finding=full.one("disk"), check="disk", exit_code=73)
     closed = namespace(f"mount -t tmpfs -o ro none {tmp_path}")
     refused = examined("--only", "disk", within=closed, env={"LORADOCK_CACHE": str(tmp_path)}, cwd=Path("/tmp"))
     faults.seen("disk to measure is read-only", made="real", finding=refused.one("disk"), check="disk", exit_code=77)

@@ -21,7 +21,7 @@ from loradock.env_check.compute.exact_attention import LENGTH, cases
 from loradock.env_check.compute.implementations import implementations
 from loradock.env_check.compute.places import Place
 from loradock.env_check.compute.verdict import Trial
-from loradock.env_check.remedies import anew
+from loradock.env_check.remedies import as_locked
 from loradock.facts import AttentionShape, Facts
 from loradock.machine import Host
 from loradock.model.nf4 import CODE_BOOK, clear_of_ties, codes, rebuilt
@@ -36,8 +36,8 @@ def facts(**packages: str) -> Facts:
 
 
 def again(*names: str) -> str:
-    """As here: these packages anew."""
-    return anew(Host(), *names)
+    """As here: these packages again."""
+    return as_locked(Host(), *names)
 
 
 def as_found(finding, check: str) -> dict:

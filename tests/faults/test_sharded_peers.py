@@ -117,9 +117,7 @@ def test_a_process_that_is_killed_is_named_by_the_other(tmp_path: Path, start: S
     pair.ranks[1].send(signal.SIGKILL)
     assert seconds_to_end(pair) < PEER_SECONDS + SLACK_SECONDS
     assert pair.ranks[0].ended() == EnvironmentUnfit.exit_code, pair.text()
-    assert f"of this run has ended, or cannot be reached: rank 1 on {os.uname().nodename}" in (
-        pair.ranks[0].text()
-    )
+    assert f"of this run has ended, or cannot be reached: rank 1 on {os.uname().nodename}" in (pair.ranks[0].text())
 
 
 @pytest.mark.full

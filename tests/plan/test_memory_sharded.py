@@ -148,7 +148,10 @@ def test_what_fits_nowhere_says_what_it_needs_with_and_without_offload() -> None
         ({"parallel": "fsdp", "lora": {"dora": True}}, "train.parallel fsdp cannot be used: it has no DoRA"),
         ({"parallel": "zero3", "lora": {"dora": True}}, "train.parallel zero3 cannot be used: DoRA takes the norms of"),
         ({"parallel": "zero3", "lora": {"init": "pissa"}}, "zero3 cannot be used: lora.init pissa takes whole"),
-        ({"parallel": "zero3", "lora": {"modules_to_save": ["lm_head"]}}, "modules_to_save copies whole base weights"),
+        (
+            {"parallel": "zero3", "lora": {"modules_to_save": ["lm_head"]}},
+            "modules_to_save copies unquantised base weights",
+        ),
         ({"parallel": "fsdp", "optimizer": "adamw"}, "its optimiser is adamw_fused, not adamw"),
         ({"parallel": "ddp", "cpu_offload": True}, "train.cpu_offload cannot be used: each GPU has the whole model"),
     ],

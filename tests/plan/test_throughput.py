@@ -1,4 +1,4 @@
-"""The speed model: what must hold between its figures, and the published one that it can be held against."""
+"""The speed model: what must hold between its figures, and the published one that it can be compared with."""
 
 from __future__ import annotations
 

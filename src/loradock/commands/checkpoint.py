@@ -94,7 +94,7 @@ def verify(directory: Path, as_json: bool) -> None:
             f"the newest checkpoint in {directory} is damaged; {told}",
             hint=continues
             if step is not None
-            else f"loradock train --fresh --output {directory} starts anew beside it",
+            else f"loradock train --fresh --output {directory} starts a new run beside it",
             problems=[Problem(what=each.problem, file=str(each.path)) for each in listing.found if each.problem],
         )
 

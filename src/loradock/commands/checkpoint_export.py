@@ -35,7 +35,7 @@ def export(directory: Path, output: Path, step: int | None) -> None:
         try:
             export_checkpoint(chosen, output, config=config, base=record.get("base") or {})
             break
-        except DamagedCheckpoint as error:  # the run that goes on has removed it meanwhile
+        except DamagedCheckpoint as error:  # the run that continues has removed it meanwhile
             if attempt == ATTEMPTS - 1 or chosen.path.exists():
                 raise _refused(directory, chosen.step, error) from error
     click.echo(f"{output}: the adapter of step {chosen.step}, verified", err=True)

@@ -1,4 +1,4 @@
-"""`loradock diagnose`: find what brakes a configuration. Options in, trials in children, a table and a remedy."""
+"""`loradock diagnose`: find what slows a configuration. Options in, trials in children, a table and a remedy."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ UNREAD = "loradock.launch.unread"
 
 
 class Option(click.Option):
-    """One whose unreadable value is noted, so that it is told with every other mistake."""
+    """One whose unreadable value is noted, so that it is reported with every other mistake."""
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
         """The value, None where it cannot be read."""

@@ -1,4 +1,4 @@
-"""`loradock lock`: what is installed, held against the lock."""
+"""`loradock lock`: what is installed, compared with the lock."""
 
 from __future__ import annotations
 

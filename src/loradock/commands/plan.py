@@ -147,7 +147,7 @@ def _loaded(ask: Ask, *, needs_rows: bool) -> Loaded:
 
 
 def _machine(gpu: str | None, *, count: int | None, nodes: int) -> Facts:
-    """One of the machines, with the named GPU or as this one; with so many processes, where a number is given."""
+    """One of the machines, with the named GPU or as this one; with this many processes, where a number is given."""
     from loradock.machine import Host, probe
     from loradock.plan import planner
 

@@ -169,7 +169,7 @@ def _print(decisions: Sequence[Decision], rules: Rules, *, is_applied: bool, gai
 
 
 def _room(entry: Entry) -> str:
-    """What is told together: the cache, a room of the scratch; everything else one by one."""
+    """What is reported together: the cache, a room of the scratch; everything else one by one."""
     if entry.kind == "scratch":
         return entry.name.partition("/")[0]
     return entry.kind if entry.kind == "cache" else entry.id

@@ -1,4 +1,4 @@
-"""The texts of `loradock render`'s options, read: everything that cannot be is told at once."""
+"""The texts of `loradock render`'s options, read: everything that cannot be is reported at once."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def pair(flag: str, text: str, *, example: str) -> tuple[str, str]:
 
 
 def quantity(flag: str, text: str) -> int:
-    """Bytes. UsageError for what is no quantity of them, and for less than 1Mi, as without a unit."""
+    """Bytes. UsageError for what is not a quantity of them, and for less than 1Mi, as without a unit."""
     try:
         size = quantities.read(text)
     except UsageError as error:

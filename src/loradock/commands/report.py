@@ -85,7 +85,7 @@ def serve(runs: tuple[Path, ...], *, port: int, is_opened: bool) -> None:
     from loradock.analysis.report.html.server import Server
 
     with Server(runs, port=port) as server:
-        server.page()  # what is wrong with a run is told now
+        server.page()  # what is wrong with a run is reported now
         click.echo(server.url)
         click.echo("Ctrl-C ends it", err=True)
         if is_opened:

@@ -83,7 +83,7 @@ def run_one(
 def run_held(
     loaded: Loaded, standing: Standing, *, facts: Facts, parent: Path | None, screen: Any, is_fresh: bool, **more: Any
 ) -> Result:
-    """Run in a directory that is held against other runs while it lasts; `more` is what `run.execute` takes besides."""
+    """Run in a directory that is locked against other runs meanwhile; `more` is what `run.execute` takes besides."""
     from loradock.distributed import collectives
     from loradock.training import run
     from loradock.training.run_dir import resume as resuming
@@ -111,7 +111,7 @@ def run_held(
 def claimed(
     loaded: Loaded, standing: Standing, *, parent: Path | None, is_fresh: bool, screen: Any
 ) -> tuple[Path, OutputLock]:
-    """The run directory, made where there is none, and held against any other run."""
+    """The run directory, made where there is none, and locked against any other run."""
     from loradock.training.run_dir import paths as directories
     from loradock.training.run_dir.output_lock import OutputLock
 

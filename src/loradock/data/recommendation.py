@@ -1,7 +1,7 @@
-"""Which data.max_length to take, and what it gives up: a rule that is told, and the trade-off in figures.
+"""Which data.max_length to take, and what it gives up: a rule that is reported, and the trade-off in figures.
 
 A longest length that few rows reach costs next to no arithmetic where rows are packed. What it costs is memory (a
-micro-batch of so many rows is planned for it) and, without packing, padding: one long row makes its whole micro-batch
+micro-batch of this many rows is planned for it) and, without packing, padding: one long row makes its whole micro-batch
 long. So what can be kept is kept, unless that costs much of either.
 """
 
@@ -16,7 +16,7 @@ WHOLE_SHARE = 0.99
 LEARNED_SHARE = 0.995
 ANSWERS_LOST_SHARE = 0.005
 MORE_WORK, MORE_LENGTH = 0.05, 2.0
-"""So much more arithmetic, and so many times the shortest good length, is it worth to cut nothing."""
+"""So much more arithmetic, and this many times the shortest good length, is it worth to cut nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

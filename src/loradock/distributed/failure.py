@@ -66,7 +66,7 @@ class Heard:
 
 
 def judged(heard: Sequence[Heard], *, me: int, limit_seconds: float, is_cut_off: bool = False) -> LoradockError | None:
-    """Why this process (rank `me`) cannot go on, naming the process that is to blame; None where it can.
+    """Why this process (rank `me`) cannot continue, naming the process that is to blame; None where it can.
 
     `limit_seconds` is for silence, 0 for ever. `is_cut_off`: a collective failed, so that a few seconds of silence
     tell which process is gone. A process that ended lends its exit code: the run ended for its reason.

@@ -1,4 +1,4 @@
-"""What each process of a run is told by its environment: which one it is, of how many, and where they meet.
+"""What each process of a run learns from its environment: which one it is, of how many, and where they meet.
 
 The names are torchrun's. All is known beforehand (no process joins later), so that nobody has to be asked.
 """
@@ -41,7 +41,7 @@ class Place:
         return range(self.node * self.processes, (self.node + 1) * self.processes)
 
     def environment(self, rank: int) -> dict[str, str]:
-        """What the process of this rank is told."""
+        """The environment variables of the process of this rank."""
         return {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank % self.processes),

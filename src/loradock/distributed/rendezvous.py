@@ -77,7 +77,7 @@ def address() -> tuple[str, int]:
     host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     if host and port.isdecimal() and 0 < int(port) < 65536:
         return host, int(port)
-    what = f"WORLD_SIZE is more than 1, but MASTER_ADDR={host!r} and MASTER_PORT={port!r} are no usable address"
+    what = f"WORLD_SIZE is more than 1, but MASTER_ADDR={host!r} and MASTER_PORT={port!r} are not a usable address"
     raise UsageError(what, hint="loradock launch --nproc 2 train ..., or unset WORLD_SIZE")
 
 

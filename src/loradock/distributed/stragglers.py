@@ -48,7 +48,7 @@ class Pace:
         self._passes, self._waits = [], []
 
     def taken(self) -> float:
-        """The seconds, which begin anew."""
+        """The seconds, which start again."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 

@@ -47,7 +47,7 @@ class Limits:
 class Watchdog:
     """Watches from entering its context to leaving it; begins in the phase `setup`.
 
-    `problem` says why the heartbeat file could not be written, once it could not; the run goes on.
+    `problem` says why the heartbeat file could not be written, once it could not; the run continues.
     """
 
     def __init__(self, limits: Limits, *, heartbeat: Path | None, on_hang: Callable[[LoradockError], None]) -> None:

@@ -151,7 +151,7 @@ def _serve(pipe: Connection, machine: Machine) -> None:
 def _look(check: Check, machine: Machine) -> tuple[Finding, ...]:
     try:
         return tuple(check.look(*machine))
-    except Exception as failure:  # noqa: BLE001  a check that fails says so as a finding, and the others go on
+    except Exception as failure:  # noqa: BLE001  a check that fails says so as a finding, and the others continue
         traceback.print_exc()
         return (broken(failure, where="", remedy=_report(check)),)
 

@@ -111,7 +111,7 @@ def _used(ask: Asker, used_bytes: int) -> int:
 
 
 def _processes(ask: Asker) -> tuple[GpuProcess, ...]:
-    """By the versioned questions: the plain ones raise what is no NVMLError on a driver older than the package."""
+    """By the versioned questions: the plain ones raise what is not an NVMLError on a driver older than the package."""
     found = [
         process
         for kind in ("Compute", "Graphics")

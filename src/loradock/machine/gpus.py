@@ -85,7 +85,7 @@ class Gpus(Machine):
             while len(lines) < KERNEL_LOG_LINES:
                 try:
                     lines.append(os.read(log, 8192).decode(errors="replace").partition(";")[2].splitlines()[0])
-                except BrokenPipeError:  # the kernel overwrote what came next: go on with what is left
+                except BrokenPipeError:  # the kernel overwrote what came next: continue with what is left
                     continue
                 except BlockingIOError:
                     break

@@ -79,7 +79,7 @@ def tensors(model: Any) -> dict[str, Any]:
     """Every parameter and buffer by its name, as `state_dict()` gives them but for the hooks of the modules.
 
     FSDP's hooks put aside what a process has gathered. One that calls them alone, because it alone writes, gathers
-    again in its next forward pass while the others go on without it.
+    again in its next forward pass while the others continue without it.
     """
     named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     return {name: tensor.detach() for name, tensor in named}

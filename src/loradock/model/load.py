@@ -96,7 +96,7 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
 
 
 def quantization(asked: ModelConfig, dtype: torch.dtype) -> Any:
-    """The bitsandbytes configuration, or None for whole weights."""
+    """The bitsandbytes configuration, or None for unquantised weights."""
     from transformers import BitsAndBytesConfig
 
     if asked.quantization == "none":

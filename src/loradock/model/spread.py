@@ -73,7 +73,7 @@ def skeleton(base: BaseModel, *, dtype: torch.dtype, attention: str) -> Any:
         model = AutoModelForCausalLM.from_config(
             base.config, dtype=dtype, attn_implementation=attention, trust_remote_code=base.trust_remote_code
         )
-    model.tie_weights()  # each weight was made anew when it was emptied
+    model.tie_weights()  # each weight was made again when it was emptied
     return model
 
 

@@ -154,7 +154,7 @@ class Context:
     def smallest_bytes(self, *, mode: str, cpu_offload: bool) -> dict[str, int]:
         """Bytes by component of the least that a process needs when they share the model by `mode`.
 
-        One row, all layers computed again, where nothing else was asked for. What is decided later is taken as it
+        One row, all layers recomputed, where nothing else was asked for. What is decided later is taken as it
         would be.
         """
         train = self.config.train
@@ -233,7 +233,7 @@ class Context:
         )
 
     def asked_layers(self, checkpointing: bool | int) -> int:
-        """How many layers `train.checkpointing` asks for; ConfigError where there are not so many."""
+        """How many layers `train.checkpointing` asks for; ConfigError where there are not this many."""
         layers = self.model.layers
         if isinstance(checkpointing, bool):
             return layers * checkpointing

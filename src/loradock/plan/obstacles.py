@@ -47,8 +47,8 @@ def of_parts(config: RunConfig) -> str | None:
     """Why a base cannot be read part by part and adapted as any engine but the sharded one does it, or None."""
     lora = config.lora
     obstacles = {
-        "DoRA takes the norms of whole base weights": lora.dora,
-        "modules_to_save copies whole base weights": bool(lora.modules_to_save),
+        "DoRA takes the norms of unquantised base weights": lora.dora,
+        "modules_to_save copies unquantised base weights": bool(lora.modules_to_save),
     }
     return _first(_needs_whole_weights(config) | obstacles)
 
@@ -61,7 +61,7 @@ def _needs_whole_weights(config: RunConfig) -> dict[str, bool]:
     """What no base gives whose weights are read part by part."""
     return {
         "int8 layers keep statistics that are not cut": config.model.quantization == "int8",
-        f"lora.init {config.lora.init} takes whole base weights apart": config.lora.init in ("pissa", "olora"),
+        f"lora.init {config.lora.init} takes unquantised base weights apart": config.lora.init in ("pissa", "olora"),
     }
 
 

@@ -1,7 +1,7 @@
 """Seconds that a micro-batch is expected to take on a GPU, by what takes them. Pure arithmetic; nothing is promised.
 
 Products count LoRA's two passes (forward, gradient of the input; the base has no gradient of its own) and a third for
-layers computed again, in the fast engine without its last product. Reading the dense weights is taken not to overlap
+layers recomputed, in the fast engine without its last product. Reading the dense weights is taken not to overlap
 with them, which is what makes small passes slow. Traffic of what is not a product was read from the engine's code for
 the fast engine, and counted by dispatch trace for PEFT. A GPU's rates are its published ones (`gpus.json`) times what
 is assumed to be sustained.
@@ -29,7 +29,7 @@ FAST_HOST_SECONDS_A_LAYER = 0.0241 / 32
 dispatch.md), so without the driver's part."""
 FAST_CHECKPOINTED_SECONDS = (0.0327 - 0.0241) / 32
 FAST_CACHED_SECONDS = (0.0241 - 0.0180) / 32
-"""What a layer that is computed again costs the host beyond a plain one, and one with dense weights less."""
+"""What a layer that is recomputed costs the host beyond a plain one, and one with dense weights less."""
 DRIVER_SECONDS_A_LAUNCH = 3e-6
 """Assumed: the driver's own call."""
 PEFT_KERNELS_A_LAYER = 314

@@ -1,7 +1,7 @@
 """The DeepSpeed configuration of a run: what the plan decides, and what a person's own file adds to it.
 
 Names, defaults and meanings: DeepSpeed's configuration reference (deepspeed.ai/docs/config-json). One batch of
-DeepSpeed's is one micro-batch of ours; where a step ends it is told, because packed steps differ in their number.
+DeepSpeed's is one micro-batch of ours; it is signalled where a step ends, because packed steps differ in their number.
 """
 
 from __future__ import annotations

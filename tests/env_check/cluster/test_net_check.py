@@ -186,7 +186,7 @@ def test_an_interface_that_is_not_there_is_named(forking: Forking, tmp_path: Pat
     code = "import os\nos.environ['GLOO_SOCKET_IFNAME'] = 'ib7'"
     ranks = start(forking, tmp_path, "--only", "interface", ranks=(0, 1), codes={1: code})
     assert ranks.codes() == {0: UNFIT, 1: UNFIT}
-    assert "GLOO_SOCKET_IFNAME is ib7, which is no interface there" in one(ranks)[2]
+    assert "GLOO_SOCKET_IFNAME is ib7, which is not an interface there" in one(ranks)[2]
     assert "rank 1 (" in one(ranks)[2]
 
 

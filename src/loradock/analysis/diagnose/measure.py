@@ -27,7 +27,7 @@ class Measured:
     reserved; on a CPU the process's largest resident set. `padding_share` is of all token slots, `loss` the last one,
     in nats. `total_steps` is what the whole run would take, `lost_tokens` what the cut at max_length costs an epoch of
     `all_tokens`. `expected` is the speed model's tokens a second, None where it has none; `busy_share` the GPU's, None
-    where nothing told.
+    where nothing was reported.
     """
 
     phases: Mapping[str, float]

@@ -41,7 +41,7 @@ def of_device(device: str, *, facts: Facts, dtype: str) -> Ceiling:
 def smallness(
     device: str, dtype: str, *, tokens: int, more_tokens: int, hidden: int, inner: int
 ) -> tuple[float, float]:
-    """What part of a product and of an elementwise operation on `tokens` tokens `more_tokens` at once would spare.
+    """What part of a product and of an elementwise operation on `tokens` tokens `more_tokens` at once would save.
 
     Both are measured at both sizes, in turn, the least time of each counting: (product, elementwise), each 0 .. 1.
     """

@@ -103,7 +103,7 @@ def traffic_line(audit: Audit) -> str | None:
 
 
 def total_lines(audit: Audit, *, price_per_hour: float | None) -> list[str]:
-    """Both totals, each planned anew with all its changes at once."""
+    """Both totals, each planned again with all its changes at once."""
     lines: list[str] = []
     totals = {"conservative": audit.conservative, "aggressive": audit.aggressive}
     meaning = {"conservative": "no risk to accuracy or stability", "aggressive": "with risks and claimed gains"}

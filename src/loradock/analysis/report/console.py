@@ -93,7 +93,7 @@ def evaluation_line(result: EvalResult) -> str:
 
 
 def shrunk_line(event: Shrunk) -> str:
-    """The GPU was full, and how the run goes on."""
+    """The GPU was full, and how the run continues."""
     return (
         f"warning: CUDA out of memory ({event.why}); back to step {event.step} with {event.decision} {event.value} "
         f"instead of {event.before}; the global batch is unchanged"

@@ -30,7 +30,7 @@ NARROWEST = 12
 
 
 def trials_table(content: Mapping[str, Any], *, columns: int) -> Table:
-    """A line a configuration, at most `columns` wide. Figures that nothing fills are left out, and those without room.
+    """A line a configuration, at most `columns` wide. Figures that nothing fills are left out, and those without space.
 
     Configuration, speed-up and conclusion are always whole: the texts fold.
     """
@@ -47,7 +47,7 @@ def trials_table(content: Mapping[str, Any], *, columns: int) -> Table:
 
 
 def left_out_line(content: Mapping[str, Any], *, columns: int) -> str:
-    """What the table has no room for; empty where it shows all."""
+    """What the table has no space for; empty where it shows all."""
     told = filled(content["rows"])
     names = [name for name in told if name not in shown_at(told, columns=columns)]
     return f"not shown in {columns} columns: {', '.join(names)} (--json has all)" if names else ""

@@ -32,7 +32,7 @@ from loradock.env_check.compute.places import (
     first_line,
     is_full,
 )
-from loradock.env_check.remedies import anew, train_with
+from loradock.env_check.remedies import as_locked, train_with
 from loradock.facts import AttentionShape, Facts
 from loradock.machine import Host
 
@@ -59,7 +59,7 @@ class Outcome:
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """All implementations at each place."""
-    shape, again = plan.attention, anew(host, "torch", "transformers")
+    shape, again = plan.attention, as_locked(host, "torch", "transformers")
     by_dtype: dict[str, Mapping[str, list[torch.Tensor]]] = {}
 
     def at(place: Place) -> list[Finding]:
@@ -156,7 +156,7 @@ def judge(
 ) -> list[Finding]:
     """Wrong is an error where the run would use it; what cannot be done only where nothing else of its setting can.
 
-    `again` is the command that installs the libraries anew.
+    `again` is the command that reinstalls the libraries.
     """
     found: list[Finding] = []
     good = {each.setting for each in outcomes.values() if each.setting} - {

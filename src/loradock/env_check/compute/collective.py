@@ -88,7 +88,7 @@ def judge(exchange: Exchange, environ: Mapping[str, str], interfaces: Sequence[s
     named = environ.get(variable)
     if named:
         is_missing = backend == "gloo" and not set(named.split(",")) <= set(interfaces)
-        why = "which is no interface of this machine" if is_missing else "over which no answer arrived"
+        why = "which is not an interface of this machine" if is_missing else "over which no answer arrived"
         return say(f"{backend} failed: {variable} is {named}, {why}{suffix}", remedy=f"unset {variable}")
     if fault and fault.startswith(LOOPBACK):
         return say(f"{backend} failed: {fault}{suffix}", remedy="ip link set lo up")
@@ -108,7 +108,7 @@ def all_reduce(backend: str, ranks: int, *, gpus: Sequence[int] = (), limit_seco
     """Sum known values over processes that are ended whatever happens; a rank that says nothing in time is silent.
 
     The time begins when all are ready. gloo's are forked, which costs no second import of torch; NCCL's, on these
-    GPUs, begin anew, since CUDA does not survive a fork.
+    GPUs, start again, since CUDA does not survive a fork.
     """
     import torch
     from torch.distributed import TCPStore

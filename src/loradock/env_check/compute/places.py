@@ -144,7 +144,7 @@ def at_one(
     """What is found at a place; a failure there is a finding too."""
     try:
         found = look_at(place)
-    except Exception as failure:  # noqa: BLE001  whatever it is, it is said of this place, and the others go on
+    except Exception as failure:  # noqa: BLE001  whatever it is, it is said of this place, and the others continue
         traceback.print_exc()
         found = [failed(place, failure, facts, environ)]
     return list(found) if place.is_used else beside(found, facts, environ)

@@ -26,7 +26,7 @@ from loradock.env_check.compute.places import (
     is_full,
 )
 from loradock.env_check.compute.verdict import RAISES, Trial, judge
-from loradock.env_check.remedies import anew
+from loradock.env_check.remedies import as_locked
 from loradock.facts import AttentionShape, Facts
 from loradock.machine import Host
 
@@ -133,7 +133,7 @@ def fault(losses: Sequence[float], gradient: Any, target: Target, dtype: str) ->
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """At the run's first place: what depends on the GPU alone was seen on each by the checks before."""
-    again = anew(host, "torch", "transformers", "peft")
+    again = as_locked(host, "torch", "transformers", "peft")
     return at_each(host, facts, plan, lambda place: _at(place, facts, plan, again=again), is_first_alone=True)
 
 

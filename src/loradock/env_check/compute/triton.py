@@ -18,7 +18,7 @@ from loradock.env_check.base import (
     warning,
 )
 from loradock.env_check.compute.places import Place, at_each
-from loradock.env_check.remedies import anew
+from loradock.env_check.remedies import as_locked
 from loradock.facts import Facts
 from loradock.machine import Host
 
@@ -40,7 +40,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         import triton
         from triton import knobs
     except ImportError as failure:
-        return [say(f"triton cannot be imported: {failure}", remedy=anew(host, "triton"))]
+        return [say(f"triton cannot be imported: {failure}", remedy=as_locked(host, "triton"))]
     cache = Path(knobs.cache.dir)
     try:
         folder = tempfile.TemporaryDirectory(dir=nearest(cache), prefix="loradock-")
@@ -54,7 +54,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         if fault:
             return [say(fault[0], remedy=fault[1])]
         if plan.uses_gpu(facts):
-            return at_each(host, facts, plan, lambda place: _run_at(place, say, anew(host, "triton")))
+            return at_each(host, facts, plan, lambda place: _run_at(place, say, as_locked(host, "triton")))
     return [ok(f"triton {triton.__version__} compiles for {', '.join(f'sm{each}' for each in ARCHITECTURES)}")]
 
 
@@ -76,12 +76,12 @@ def failure_of(act: Callable[[], None], cache: Path, host: Host) -> tuple[str, s
     try:
         act()
     except Exception as failure:  # noqa: BLE001  compilers fail in many ways; each is this check's finding
-        return explain(failure, cache, host.environ, anew(host, "triton"))
+        return explain(failure, cache, host.environ, as_locked(host, "triton"))
     return None
 
 
 def explain(failure: Exception, cache: Path, environ: Mapping[str, str], again: str) -> tuple[str, str]:
-    """(what, remedy) of a failed compilation; `again` is the command that installs Triton anew."""
+    """(what, remedy) of a failed compilation; `again` is the command that reinstalls Triton."""
     text = str(failure)
     if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"Triton's cache {cache} is full", "export TRITON_CACHE_DIR=/tmp/triton"
@@ -112,7 +112,7 @@ def start_module(folder: str) -> None:
     built = _build("loradock_probe", str(source), folder, [], [], [], [])
     found = importlib.util.spec_from_file_location("loradock_probe", built)
     if found is None or found.loader is None:
-        raise ImportError(f"{built} is no module")
+        raise ImportError(f"{built} is not a module")
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     if module.answer() != 42:
@@ -143,7 +143,7 @@ def compile_ahead() -> None:
 
 
 def _run_at(place: Place, say: Callable[..., Finding], again: str) -> list[Finding]:
-    """Run both kernels on the GPU and compare; `say` makes what is wrong a finding, `again` installs Triton anew."""
+    """Run both kernels on the GPU and compare; `say` makes what is wrong a finding, `again` reinstalls Triton."""
     import torch
 
     from loradock.env_check.compute import triton_kernels

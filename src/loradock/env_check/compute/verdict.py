@@ -18,7 +18,7 @@ RAISES = "it fails: "
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """How a training with one attention went: what is wrong as the base is stored and in whole weights, "" for nothing.
+    """How a training with one attention went: what is wrong with the base as stored and unquantised, "" for nothing.
 
     `setting` is the `model.attention` that leads to it. `whole` was tried only where the first is wrong. `cannot` says
     that it cannot do what was tried.
@@ -38,9 +38,9 @@ class Trial:
 def judge(trials: Mapping[str, Trial], *, storage: str, place: str, wanted: str, again: str) -> list[Finding]:
     """The findings for trials by name of attention; `storage` is how the base is stored (nf4, int8, none).
 
-    `again` is the command that installs the libraries anew.
+    `again` is the command that reinstalls the libraries.
 
-    A kernel that raises where the setting it belongs to, left to choose, is right, hinders no run.
+    A kernel that raises where the setting it belongs to, left to choose, is right, stops no run.
     """
     tried = {name: trial for name, trial in trials.items() if not trial.cannot}
     chosen = {name for name, trial in tried.items() if name == trial.setting and not trial.wrong}
@@ -100,7 +100,7 @@ def _together(trials: Mapping[str, Trial]) -> list[tuple[str, str | None, str]]:
 
 
 def _kind(storage: str) -> str:
-    return "in whole weights" if storage == "none" else f"in {storage}"
+    return "unquantised" if storage == "none" else storage
 
 
 def _by_use(what: str, setting: str | None, wanted: str, remedy: str) -> Finding:

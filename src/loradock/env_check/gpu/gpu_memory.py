@@ -24,7 +24,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 
 
 def judge(gpu: GpuState, facts: Facts) -> Finding | None:
-    """By the sum of the processes where they are told, else (in a container they are not) by what is in use."""
+    """By the sum of the processes where they are reported, else (in a container they are not) by what is in use."""
     told = [process.used_bytes for process in gpu.processes if process.used_bytes]
     held = max(sum(told), gpu.used_bytes or 0)
     if not gpu.memory_bytes or not is_noticeable(held, gpu.memory_bytes) or gpu.mig_instances:

@@ -54,7 +54,7 @@ def _silent(gpu: GpuState) -> Finding:
 
 
 def _hidden(gpu: GpuState) -> Finding:
-    """A GPU that the user has taken out of the run hinders none, and is still to be mended."""
+    """A GPU that the user has taken out of the run stops none, and is still to be fixed."""
     return warning(
         f"{gpu.label} does not answer: {gpu.failure}; this process does not use it",
         remedy=f"sudo nvidia-smi --gpu-reset -i {gpu.index} || sudo reboot",

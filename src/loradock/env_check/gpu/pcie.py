@@ -24,7 +24,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 
 
 def judge(gpu: GpuState, *, is_virtual: bool) -> Finding | None:
-    """Half a link is a fault to mend, but in a virtual machine it is how the provider wired the GPU."""
+    """Half a link is a fault to fix, but in a virtual machine it is how the provider wired the GPU."""
     width, possible = gpu.pcie_width, gpu.pcie_width_max
     if not width or not possible or width >= possible or (is_virtual and width * 2 >= possible):
         return None

@@ -39,7 +39,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 
 
 def cause(gpu: GpuState) -> str | None:
-    """The reason that holds the clocks down, of those that are no choice of anybody; None where none does."""
+    """The reason that holds the clocks down, of those that nobody chose; None where none does."""
     return next((reason for reason in CAUSES if reason in (gpu.slowdowns or ())), None)
 
 

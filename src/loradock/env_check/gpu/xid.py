@@ -32,7 +32,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 
 
 def judge(gpu: GpuState, lines: Sequence[str], meanings: Mapping[int, str]) -> Finding | None:
-    """The latest report about this GPU; a warning, since a reset may have mended it."""
+    """The latest report about this GPU; a warning, since a reset may have fixed it."""
     reports = [found for line in lines if (found := XID.search(line)) and _is_of(gpu, found[1])]
     numbers = [int(found[2]) for found in reports if int(found[2]) in meanings]
     if not numbers:

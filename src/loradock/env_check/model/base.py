@@ -42,7 +42,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 
 
 def missing(directory: Path) -> Finding:
-    """A path that is no directory, with the nearest name beside it."""
+    """A path that is not a directory, with the nearest name beside it."""
     if directory.exists():
         what = f"model {directory} is a file, not a directory"
         return error(what, remedy=train_with(f"model.name={directory.parent}"), ends=InputMissing)
@@ -53,7 +53,7 @@ def missing(directory: Path) -> Finding:
 
 
 def download_to(directory: Path) -> str:
-    """The command that fetches a model's files anew; whose they are, a directory does not say."""
+    """The command that fetches a model's files again; whose they are, a directory does not say."""
     return f"hf download OWNER/NAME --local-dir {shlex.quote(str(directory))}"
 
 

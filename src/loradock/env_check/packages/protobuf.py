@@ -103,7 +103,7 @@ def judge(
 def remedy_for(
     name: str, runtime: Mapping[str, str], *, host: Host, installed: Mapping[str, str], locked: Mapping[str, str]
 ) -> str:
-    """Take away what stands before the installed protobuf, or install what is not as locked; else both anew."""
+    """Take away what stands before the installed protobuf, or install what is not as locked; else both again."""
     if IMPLEMENTATION in host.environ:
         return f"unset {IMPLEMENTATION}"
     if "file" in runtime and not runtime["file"].startswith(str(host.site_packages())):

@@ -93,7 +93,7 @@ def unmet(
         for line in lines:
             try:
                 wanted = Requirement(line)
-            except InvalidRequirement:  # nothing can be held against what nobody can read
+            except InvalidRequirement:  # nothing can be compared with what nobody can read
                 continue
             name = canonicalize_name(wanted.name)
             extra = EXTRA if by == "loradock" else ""

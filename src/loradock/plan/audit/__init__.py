@@ -1,6 +1,6 @@
 """The audit of a plan: what is left on the table, by prediction, and what that would cost. Pure: nothing is run.
 
-Each trial that is a remedy is planned anew on the same machine, and its step time predicted (`prediction`, `gain`).
+Each trial that is a remedy is planned again on the same machine, and its step time predicted (`prediction`, `gain`).
 What the prediction is worth is said with each: the speed model compares plans, it does not promise seconds.
 """
 

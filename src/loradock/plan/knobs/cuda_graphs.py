@@ -1,6 +1,6 @@
 """Whether micro-steps are replayed from CUDA graphs, so that the GPU does not wait for the host.
 
-A replay spares the host's work for a micro-step, which does not depend on its tokens, and nothing of the GPU's. So it
+A replay saves the host's work for a micro-step, which does not depend on its tokens, and nothing of the GPU's. So it
 pays where the GPU is done before the host has launched the next kernels: in small micro-batches.
 """
 
@@ -21,7 +21,7 @@ MOVING = ("activations", "in flight", "batch")
 
 
 def decide(context: Context) -> Decision[bool]:
-    """On where the host is expected to be slower than the GPU by a margin, and memory has room for their buffers."""
+    """On where the host is expected to be slower than the GPU by a margin, and memory has space for their buffers."""
     wanted = context.config.train.cuda_graphs
     obstacle = graph_obstacle(context)
     if wanted is True and obstacle:

@@ -10,7 +10,7 @@ its backward, the next one is fetched meanwhile, and what arrives is copied out 
     buffers            one layer as it arrives, the gradients of one layer's adapters as they leave, and NCCL's own;
                        with offload, what is staged
 
-NF4's scales are no parameters: each process keeps all of them. With `cpu_offload` the layers' parts, the adapter, its
+NF4's scales are not parameters: each process keeps all of them. With `cpu_offload` the layers' parts, the adapter, its
 gradients and its moments live in host memory.
 """
 
@@ -68,7 +68,7 @@ class Sharing:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How weights are held and what computes; `checkpointed` of the layers are computed again."""
+    """How weights are held and what computes; `checkpointed` of the layers are recomputed."""
 
     quantization: str
     double_quant: bool
@@ -164,9 +164,9 @@ def moving(model: ModelFacts, setting: Setting, sharing: Sharing) -> dict[str, i
 
 
 def activation_bytes(model: ModelFacts, batch: Batch, *, setting: Setting) -> int:
-    """Bytes kept from forward to backward: inputs of the layers that are computed again, and the others whole.
+    """Bytes kept from forward to backward: inputs of the layers that are recomputed, and the others whole.
 
-    One that is computed again is whole for that time; in flight is the gradient of the widest input, and its adapter's.
+    One that is recomputed is whole for that time; in flight is the gradient of the widest input, and its adapter's.
     """
     dtype, again = setting.dtype, setting.checkpointed
     mask = 0 if setting.attention == "flash_attention_2" else batch.mask_elements * BYTES[dtype]
