@@ -79,7 +79,7 @@ def test_a_gpu_that_is_full_hinders_no_run_on_another_one_and_costs_no_other_fin
     assert found[1].remedy == "export CUDA_VISIBLE_DEVICES=0"
     assert found[1].what.endswith("for a small computation; a run here uses cuda:0")
     told = {**asdict(found[1]), "check": "attention-kernels"}
-    faults.seen("another GPU is full", made="constructed", finding=told, check="attention-kernels")
+    faults.seen("another GPU has no free memory", made="constructed", finding=told, check="attention-kernels")
 
 
 def test_a_gpu_that_is_full_stops_the_run_that_uses_it_and_says_which_are_left(plan, faults: Faults):
@@ -91,7 +91,7 @@ def test_a_gpu_that_is_full_stops_the_run_that_uses_it_and_says_which_are_left(p
     found = looked(machine(A100, A100), plan, at, CUDA_VISIBLE_DEVICES="4,5")
     assert (found[0].severity, found[0].remedy) == ("error", "export CUDA_VISIBLE_DEVICES=5")
     told = {**asdict(found[0]), "check": "training"}
-    faults.seen("the run's GPU is full", made="constructed", finding=told, check="training", exit_code=80)
+    faults.seen("the run's GPU has no free memory", made="constructed", finding=told, check="training", exit_code=80)
     (alone,) = looked(machine(A100), plan, at)
     assert alone.remedy.startswith("nvidia-smi --query-compute-apps=")
     both = looked(machine(A100, A100, world_size=2, local_world_size=2), plan, at)

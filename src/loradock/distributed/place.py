@@ -22,7 +22,7 @@ AUTO = "auto"
 LAUNCHER = "LORADOCK_LAUNCHER"
 """What started the processes, as it was typed: `loradock launch --nproc 2`."""
 LAST_WORDS = "LORADOCK_LAST_WORDS"
-"""A folder where the launcher writes how processes of this machine ended: `RANK.json`; `RANK.told` is there where it
+"""A folder where the launcher writes how processes of this machine ended: `RANK.json`; `RANK.peer` is there where it
 was another process that ended this one."""
 
 

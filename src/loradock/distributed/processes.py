@@ -92,7 +92,7 @@ class Launched:
         for rank in self.ranks:
             if rank.poll() and rank.code:
                 self.failed.append(rank)
-                rank.is_told = (self.words / f"{rank.number}.told").exists()
+                rank.is_told = (self.words / f"{rank.number}.peer").exists()
                 word = {"code": rank.code, "what": rank.ending()}
                 staged = self.words / f".{rank.number}"
                 staged.write_text(json.dumps(word), encoding="utf-8")

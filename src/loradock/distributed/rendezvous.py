@@ -157,7 +157,7 @@ def mark_as_told(rank: int) -> None:
     """Tell the launcher that it was not this process that ended the run."""
     if folder := os.environ.get(LAST_WORDS):
         with contextlib.suppress(OSError):  # the launcher names this one then
-            Path(folder, f"{rank}.told").touch()
+            Path(folder, f"{rank}.peer").touch()
 
 
 def last_words() -> dict[int, dict[str, Any]]:

@@ -17,7 +17,7 @@ HEAD = """\
     loradock env-check                          # quick and compute
     loradock env-check --config run.yaml        # also what this run needs
     loradock env-check --only gpu,compute       # groups, or single checks by name
-    loradock env-check --level bench --json     # speeds too, for programs
+    loradock env-check --level bench --json     # speeds too, as JSON
     loradock env-check --compare a.json b.json  # against what other nodes printed
 
 `train` makes the quick and compute levels and refuses on an error: what needs no computing first, then the model's
