@@ -109,8 +109,8 @@ def test_what_is_wrong_with_a_gpu_that_the_run_leaves_alone_is_a_warning(plan):
 @pytest.mark.parametrize(
     ("failure", "severity", "begins"),
     [
-        (ValueError("seven\nlines"), "warning", "undecided on cpu in float32: the check itself broke at "),
-        (RuntimeError("size mismatch"), "warning", "undecided on cpu in float32: the check itself broke at "),
+        (ValueError("seven\nlines"), "warning", "undecided on cpu in float32: the check itself failed at "),
+        (RuntimeError("size mismatch"), "warning", "undecided on cpu in float32: the check itself failed at "),
         (RuntimeError("CUDA error: misaligned address"), "error", "the check failed on cpu in float32 at "),
         (ImportError("libcudnn.so.9: cannot open"), "error", "the check failed on cpu in float32 at "),
         (OSError(5, "Input/output error"), "error", "the check failed on cpu in float32 at "),

@@ -99,6 +99,6 @@ def test_a_check_that_breaks_is_undecided_and_hinders_no_run(examined):
         "warning",
         "loradock env-check --only gpu,packages,compute --report",
     )
-    assert found["what"].startswith("undecided on cpu in float32: the check itself broke at ")
+    assert found["what"].startswith("undecided on cpu in float32: the check itself failed at ")
     assert "not a multiple of the number of attention heads (6).; please report it" in found["what"]
     assert seen.exit_code == 0

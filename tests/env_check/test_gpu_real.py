@@ -63,7 +63,7 @@ def test_a_driver_that_answers_few_questions_breaks_no_check(examined: Examine, 
     assert [(f["check"], f["what"]) for f in findings if f["severity"] != "ok"] == []
     assert {f["check"] for f in findings} >= {"gpus", "driver", "architecture", "ecc", "throttle", "nvlink", "pcie"}
     assert "1 x Tesla T4" in seen.one("gpus")["what"]
-    assert "speaks CUDA 12.4" in seen.one("driver")["what"]
+    assert "supports CUDA 12.4" in seen.one("driver")["what"]
     (gpu,) = seen.content["gpus"]
     assert (gpu["name"], gpu["memory_bytes"], gpu["capability"]) == ("Tesla T4", 15 << 30, [7, 5])
     assert (gpu["slowdowns"], gpu["power_default_watts"], gpu["is_ecc"], gpu["nvlinks"]) == (None, 70.0, None, [])
@@ -77,7 +77,7 @@ def test_faults_of_a_gpu_are_read_from_nvml_by_the_whole_process(examined: Exami
     }  # fmt: skip
     assert seen.exit_code == 71
     assert seen.one("ecc")["exit_code"] == 81
-    assert seen.one("driver")["what"].startswith("driver 470.86 speaks CUDA 11.4")
+    assert seen.one("driver")["what"].startswith("driver 470.86 supports CUDA 11.4")
     assert "more than 25 % of the memory of GPU 0" in seen.one("gpu-memory")["what"]
     assert seen.content["measured"]["gpu-memory"] == {"held_gib": 4.0, "processes": 1.0}
     lost = examined("--only", "gpu", env={**bad, "STUB_FAULTS": "lost"})

@@ -69,7 +69,7 @@ def test_no_two_gpus_have_one_name_once_it_is_bare() -> None:
     ],
 )
 def test_an_unknown_gpu_is_refused_with_what_is_near(name: str, hint: str) -> None:
-    with pytest.raises(UsageError, match="no GPU called") as refused:
+    with pytest.raises(UsageError, match="unknown GPU") as refused:
         gpu_table.named(name)
     assert (refused.value.hint or "").startswith(hint)
 

@@ -135,19 +135,19 @@ def test_fsdp_is_decided_only_where_the_model_does_not_fit_one_gpu_and_offload_o
 
 def test_what_fits_nowhere_says_what_it_needs_with_and_without_offload() -> None:
     rows = data(longest=65_536, limit=65_536)
-    with pytest.raises(OutOfMemory, match=r"of 21.6 GiB on each of 2 GPUs that share the model, and .* in host memory"):
+    with pytest.raises(OutOfMemory, match=r"of 21.6 GiB on each of 2 GPUs that shard the model, and .* in host memory"):
         planned(facts=gpus("rtx-3090", 2), model=models()["llama-3-70b"], data=rows)
 
 
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
-        ({"parallel": "fsdp", "engine": "fast"}, "engine fast does not share in this way"),
-        ({"parallel": "zero3", "engine": "fast"}, "engine fast does not share in this way"),
-        ({"parallel": "ddp", "engine": "sharded"}, "engine sharded does not share in this way"),
+        ({"parallel": "fsdp", "engine": "fast"}, "engine fast does not support it"),
+        ({"parallel": "zero3", "engine": "fast"}, "engine fast does not support it"),
+        ({"parallel": "ddp", "engine": "sharded"}, "engine sharded does not support it"),
         ({"parallel": "fsdp", "lora": {"dora": True}}, "train.parallel fsdp cannot be used: it has no DoRA"),
         ({"parallel": "zero3", "lora": {"dora": True}}, "train.parallel zero3 cannot be used: DoRA takes the norms of"),
-        ({"parallel": "zero3", "lora": {"init": "pissa"}}, "zero3 cannot be used: lora.init pissa takes whole"),
+        ({"parallel": "zero3", "lora": {"init": "pissa"}}, "zero3 cannot be used: lora.init pissa takes unquantised"),
         (
             {"parallel": "zero3", "lora": {"modules_to_save": ["lm_head"]}},
             "modules_to_save copies unquantised base weights",
@@ -165,7 +165,7 @@ def test_modes_that_cannot_be_are_refused_and_not_replaced(asked: dict[str, Any]
 
 @pytest.mark.parametrize("asked", ["ddp", "fsdp", "zero2", "zero3"])
 def test_a_mode_that_is_asked_for_with_one_process_is_an_error(asked: str) -> None:
-    with pytest.raises(EnvironmentUnfit, match=f"train.parallel {asked} shares a model among several processes"):
+    with pytest.raises(EnvironmentUnfit, match=f"train.parallel {asked} shards the model over several ranks"):
         decided("h100", 1, train={"parallel": asked})
 
 

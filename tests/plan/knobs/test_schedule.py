@@ -72,7 +72,7 @@ def test_a_short_run_logs_every_step_and_a_long_one_every_tenth() -> None:
 def test_without_a_held_out_part_nothing_is_evaluated_and_the_reason_says_so() -> None:
     found = decision(planned(facts=GPU), "cadence")
     assert found.value.evaluate == 0
-    assert "nothing is held out" in found.why
+    assert "no validation rows" in found.why
 
 
 def test_an_asked_cadence_is_kept() -> None:

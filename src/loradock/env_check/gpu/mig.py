@@ -28,7 +28,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
                 )
             ]
         return [ok(f"one MIG instance: {facts.gpu.name}")]
-    return on_host(each(gpus, _undivided, fine="no GPU is in MIG mode"), facts)
+    return on_host(each(gpus, _undivided, fine="no GPU uses MIG"), facts)
 
 
 def _undivided(gpu: GpuState) -> Finding | None:
