@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +17,7 @@ from loradock import signals
 from loradock.commands.page import page
 from loradock.commands.run_options import Ask, run_options
 from loradock.commands.train import QUIET
-from loradock.errors import NotWritable
+from loradock.errors import NotWritable, UsageError
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -60,24 +60,32 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
 
     \b
     loradock data stats run.yaml
+    loradock data stats --data rows.jsonl
     loradock data stats --model DIR --data rows.jsonl --lengths 512,1024 --png lengths.png
 
     Rows are read, checked and tokenised as `train` does it, into the same cache; bad ones end it with 65, all named.
-    Of the model only config.json and the tokenizer are needed, no weights.
+    Of the model only config.json and the tokenizer are needed, no weights. Without --model it counts characters and
+    words instead of tokens.
     """
     from rich.console import Console
 
-    from loradock.data.statistics import measure
-
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    loaded = ask.load()
+    loaded = ask.load(needs_inputs=False)
+    if loaded.config.model.name or not loaded.config.data.sources:
+        loaded = ask.load()
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
     status = Console(stderr=True).status("rows")
+    if not loaded.config.model.name:
+        refuse_without_model({"--lengths": lengths, "--png": png})
+        texts_only(loaded.config, status, as_json=as_json)
+        return
+    from loradock.data.statistics import measure
+
     with redirect_stdout(sys.stderr), status:  # libraries print there; stdout is for our result alone
-        corpus, model, max_length = prepared(loaded.config, progress=told(status, "prepared"))
-        found = measure(corpus, model=model, max_length=max_length, lengths=lengths, progress=told(status, "looked at"))
+        corpus, model, max_length = prepared(loaded.config, progress=counted(status, "prepared"))
+        found = measure(corpus, model=model, max_length=max_length, lengths=lengths, progress=counted(status, "read"))
         if png:
             draw(corpus, found, png)
     if as_json:
@@ -87,6 +95,28 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
 
     with page() as screen:
         for part in parts(found):
+            screen.print(part)
+
+
+def refuse_without_model(given: Mapping[str, object]) -> None:
+    """UsageError for an option that needs token lengths."""
+    for option, value in given.items():
+        if value is not None:
+            raise UsageError(f"{option} needs the tokenizer of a model", hint=f"add --model DIR, or leave out {option}")
+
+
+def texts_only(config: RunConfig, status: Status, *, as_json: bool) -> None:
+    """Print what the data set's text shows, without a tokenizer."""
+    from loradock.analysis.report.text_stats import text_parts
+    from loradock.data.text_statistics import measure_texts
+
+    with redirect_stdout(sys.stderr), status:
+        found = measure_texts(config.data.sources, progress=counted(status, "read"))
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
+        return
+    with page() as screen:
+        for part in text_parts(found):
             screen.print(part)
 
 
@@ -113,7 +143,7 @@ def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Cor
     return corpus, model, max_length
 
 
-def told(status: Status, verb: str) -> Callable[[int], None]:
+def counted(status: Status, verb: str) -> Callable[[int], None]:
     """A progress that counts rows on a terminal's last line, and ends where a signal came."""
 
     def show(rows: int) -> None:

@@ -31,6 +31,7 @@ def parts(found: Statistics) -> Iterator[RenderableType]:
     yield padding_table(found)
     yield "(a micro-batch ends with its optimiser step, train.global_batch, so a pack wider than a step cannot fill)"
     yield from suspicious(found.suspicions)
+    yield "rejected earlier, with exit code 65: empty answers, broken records, rows without supervised tokens"
     yield from advice(found)
 
 
@@ -43,7 +44,7 @@ def head(found: Statistics) -> Iterator[str]:
     formats = ", ".join(f"{name} {rows:,}" for name, rows in found.formats.items())
     yield f"formats: {formats}; template {found.template}, loss on {found.loss}"
     yield (
-        f"learned: {found.learned.tokens:,} of {found.tokens.tokens:,} tokens "
+        f"supervised: {found.learned.tokens:,} of {found.tokens.tokens:,} tokens "
         f"({percent(found.learned.tokens, found.tokens.tokens)})"
     )
 
@@ -59,7 +60,7 @@ def table(title: str, *columns: str) -> Table:
 
 def sources_table(found: Statistics) -> Table:
     """A line a source."""
-    made = table("\nsources", "path", "format", "rows", "held\nout", "weight", "tokens", "learned", "longest")
+    made = table("\nsources", "path", "format", "rows", "held\nout", "weight", "tokens", "label\nshare", "longest")
     for each in found.sources:
         learned, longest = percent(each.learned_tokens, each.tokens), f"{each.longest:,}"
         counts = (f"{each.rows:,}", f"{each.held_out:,}", f"{each.weight:g}", f"{each.tokens:,}")
@@ -74,7 +75,7 @@ def spread_table(found: Statistics) -> Table:
     lines: dict[str, Spread | None] = {
         "whole row": found.tokens,
         "not supervised (prompt, template)": found.context,
-        "learned": found.learned,
+        "supervised": found.learned,
         "whole row, validation": found.validation,
     }
     for name, spread in lines.items():
@@ -124,7 +125,7 @@ def truncation_table(found: Statistics) -> Table:
         "dropped",
         "answer\nlost",
         "tokens\nlost",
-        "learned\nlost",
+        "labels\nlost",
         "packed",
         f"padded,\n{taken.padded_micro_batch}",
     )
@@ -179,7 +180,6 @@ def suspicious(found: Sequence[Suspicion]) -> Iterator[RenderableType]:
     if any(each.rows for each in found):
         yield made
     yield f"\nchecked and not found: {none}" if none else ""
-    yield "rejected earlier, with exit code 65: empty answers, broken records, rows without supervised tokens"
 
 
 def advice(found: Statistics) -> Iterator[RenderableType]:
