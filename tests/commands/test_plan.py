@@ -116,10 +116,10 @@ def test_what_gpus_send_one_another_is_said_not_to_be_counted(mistral: Path) -> 
     shared = plan("--model", mistral, *DESCRIBED, "--gpu", "a10", "--gpus", "8", "--set", "train.parallel=fsdp").stdout
     linear, all_weights = 6_979_321_856, 7_241_732_096
     a_pass = 2 * 7 / 8 * (linear / 2 + 2 * (all_weights - linear)) / 2**30
-    assert f"what 8 processes send one another, {a_pass:.2f} GiB of weights a pass and " in shared
+    assert f"communication between 8 ranks, {a_pass:.2f} GiB of weights a pass and " in shared
     whole = plan("--model", mistral, *DESCRIBED, "--gpu", "h100", "--gpus", "8").stdout
-    assert "not counted in them: what 8 processes send one another, 280.0 MiB of gradients a step" in whole
-    assert "not counted in them" not in plan("--model", mistral, *DESCRIBED, "--gpu", "h100").stdout
+    assert "not included: communication between 8 ranks, 280.0 MiB of gradients per step" in whole
+    assert "not included: communication" not in plan("--model", mistral, *DESCRIBED, "--gpu", "h100").stdout
 
 
 @pytest.mark.parametrize(("gpu", "length"), [("rtx-2080-ti", 2048), ("rtx-3090", 32768)])
@@ -151,7 +151,7 @@ def test_what_cannot_be_planned_ends_with_what_to_type(arguments: tuple[str, ...
 def test_the_help_lists_the_gpus() -> None:
     words = plan("--help").stdout.replace(",", " ").split()
     assert {gpu.key for gpu in gpu_table.table()} <= set(words)
-    assert "nothing is written there" in " ".join(words)
+    assert "this command writes nothing there" in " ".join(words)
 
 
 def test_a_directory_without_a_config_is_named(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_tables_verdict_and_paths_are_printed(
     done = run(*options(llama, rows, tmp_path))
     assert done.exit_code == 0, done.stderr
     (folder,) = (tmp_path / "profiles").iterdir()
-    words = ("a step: ", "the whole run: ", "what the host computes", "longest operators", "forward", "base model",
+    words = ("per step: ", "whole run: ", "host time per recorded step", "longest operators", "forward", "base model",
              f"trace: profiles/{folder.name}/trace.json.gz")  # fmt: skip
     for each in words:
         assert each in done.stdout

@@ -85,11 +85,11 @@ def refusal(*arguments: str) -> UsageError:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["--nproc", "two", "train", "--demo"], "--nproc two is neither a number nor auto"),
-        (["--nproc", "0", "train", "--demo"], "--nproc 0 is neither a number nor auto"),
+        (["--nproc", "two", "train", "--demo"], "--nproc two is not a number or auto"),
+        (["--nproc", "0", "train", "--demo"], "--nproc 0 is not a number or auto"),
         (["--rdzv", "here", "train", "--demo"], "--rdzv here is not HOST:PORT"),
         (["--grace", "-1", "train", "--demo"], "Invalid value for '--grace': -1.0 is not in the range x>=0."),
-        (["--nodes", "2", "train"], "--nodes is not an option of launch"),
+        (["--nodes", "2", "train"], "unknown option of launch: --nodes"),
         (["ls"], "ls cannot be launched"),
         (["profile", "run.yaml"], "profile cannot be launched"),
         (["train", "--learning", "1"], "train: No such option '--learning'."),
@@ -137,7 +137,7 @@ def test_all_mistakes_are_told_at_once() -> None:
     assert refused.what == "5 wrong options; nothing was started"
     assert [problem.what for problem in refused.problems] == [
         "Invalid value for '--node-rank': 'b' is not a valid integer.",
-        "--nproc x is neither a number nor auto",
+        "--nproc x is not a number or auto",
         "--nnodes 2 needs --node-rank",
         "--rdzv here is not HOST:PORT",
         "trian cannot be launched",

@@ -104,7 +104,7 @@ def test_a_gpu_that_a_cgroup_gives_to_others_or_without_memory_of_its_own_is_no_
 ) -> None:
     seen = examined("--only", "gpu", env={**BARE, "LD_LIBRARY_PATH": str(driver), "STUB_FAULTS": "denied"})
     assert (seen.exit_code, seen.content["worst"]) == (0, "ok")
-    assert "none of them for this process" in seen.one("gpus")["what"]
+    assert "none of them assigned to this process" in seen.one("gpus")["what"]
     unified = examined("--only", "gpu", env={**BARE, "LD_LIBRARY_PATH": str(driver), "STUB_FAULTS": "unified"})
     assert (unified.exit_code, unified.content["worst"]) == (0, "ok")
     (gpu,) = unified.content["facts"]["gpus"]

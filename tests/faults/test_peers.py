@@ -134,7 +134,7 @@ def test_a_process_that_is_stopped_is_named_and_the_same_command_continues_to_th
     assert code == Hung.exit_code, pair.text()
     assert took > PEER_SECONDS - 1
     assert f"error: no heartbeat from rank 1 on {host} for" in pair.ranks[0].text()
-    assert re.search(r"the last that it said: (training|saving), after step \d", pair.ranks[0].text())
+    assert re.search(r"its last report: (training|saving), after step \d", pair.ranks[0].text())
     assert (read(tmp_path, "status.json")["state"], read(tmp_path, "status.json")["exit_code"]) == (
         "failed",
         Hung.exit_code,
@@ -243,7 +243,7 @@ def test_a_process_that_never_comes_is_named(tmp_path: Path, llama: Path, rows: 
     codes = pair.finish(seconds=ENDS_SECONDS)
     assert codes[0] == Hung.exit_code
     assert codes[1] in (Hung.exit_code, EnvironmentUnfit.exit_code), "rank 0 may have left before its own time was up"
-    assert "error: rank 2 of 3 did not come to 127.0.0.1:" in pair.ranks[0].text()
+    assert "error: rank 2 of 3 did not join at 127.0.0.1:" in pair.ranks[0].text()
 
 
 @pytest.mark.parametrize(

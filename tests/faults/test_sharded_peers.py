@@ -216,7 +216,7 @@ def test_a_host_that_is_killed_is_named_with_all_its_processes_and_the_run_conti
             rank.send(signal.SIGKILL)
         assert seconds_to_end(pair) < PEER_SECONDS + SLACK_SECONDS
         assert [rank.finish() for rank in pair.ranks[:2]] == [EnvironmentUnfit.exit_code] * 2, pair.text()
-        assert re.search(rf"error: another process .*: ranks? (2|3|2, 3) on {hosts[1]}; no word", pair.ranks[0].text())
+        assert re.search(rf"error: another rank .*: ranks? (2|3|2, 3) on {hosts[1]}; silent for", pair.ranks[0].text())
     with two_hosts() as hosts:
         assert continued(start(tmp_path / "cut", hosts=hosts, count=4)) == left(tmp_path / "whole")
 

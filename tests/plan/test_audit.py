@@ -194,7 +194,7 @@ def test_what_is_good_already_is_told_and_only_where_it_is() -> None:
         assert words in lines, words
     worse = "\n".join(audited(**{**SEED, "model": {"quantization": "none"}, "engine": "trl"}, gpu="h200").good)
     assert "NF4" not in worse
-    assert "computed twice" not in worse
+    assert "is recomputed" not in worse
 
 
 def test_a_shorter_row_is_counted_by_the_rows_where_they_are_there() -> None:

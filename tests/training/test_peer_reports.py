@@ -89,4 +89,4 @@ def test_one_that_the_others_wait_for_is_late_and_where_all_wait_the_network_is(
     assert judged([waits, just_came], me=1, limit_seconds=5) is None, "the report of rank 0 is from before they met"
     error = judged([waits, heard(1, waiting_seconds=9)], me=0, limit_seconds=5)
     assert isinstance(error, Hung)
-    assert "all processes wait for one another since 6 s" in error.what
+    assert "all ranks have waited for each other for 6 s" in error.what

@@ -164,7 +164,7 @@ def test_bad_json_is_named_by_its_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("[]", "no JSON object"), ('{"a": 1, "a": 2}', "says a thing twice"), (b"\xff\xfe", "not UTF-8")],
+    [("[]", "not a JSON object"), ('{"a": 1, "a": 2}', "has a duplicate key"), (b"\xff\xfe", "not UTF-8")],
 )
 def test_what_is_no_plain_object_is_refused(content: str | bytes, words: str, tmp_path: Path) -> None:
     file = tmp_path / "zero.json"
