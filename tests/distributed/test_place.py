@@ -45,7 +45,7 @@ def wrong(*, processes: str = "2", nodes: int = 1, node: int | None = None, meet
 def test_several_machines_have_to_be_told_where_and_which() -> None:
     assert wrong(nodes=2, meeting="a:1") == ["--nnodes 2 needs --node-rank"]
     assert wrong(nodes=2, node=1) == ["--nnodes 2 needs --rdzv"]
-    assert wrong(nodes=2, node=2, meeting="a:1") == ["--node-rank 2 is none of 2 node(s)"]
+    assert wrong(nodes=2, node=2, meeting="a:1") == ["--node-rank 2 is out of range for 2 node(s)"]
     assert wrong(nodes=2, node=0, meeting="a:1") == wrong(processes="auto") == []
 
 

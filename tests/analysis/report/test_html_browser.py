@@ -126,7 +126,7 @@ def test_the_comparison_of_two_runs_is_right(tab: Page, runs: list[Path], tmp_pa
     last = [found[0] for each in lines if (found := mean_loss(each[::-1]))]
     assert did["training loss, last steps"] == [f"{loss:.4f}" for loss in last]
     speeds = [sum(line["tokens"] for line in each) / sum(line["seconds"] for line in each) for each in lines]
-    assert did["real tokens/s of training"][1].endswith(f"({speeds[1] / speeds[0]:.2f}x)")
+    assert did["real tokens a second of training"][1].endswith(f"({speeds[1] / speeds[0]:.2f}x)")
     assert did["how it ended"] == ["finished", "finished"]
     differed = {row[0]: row[2:] for row in tab.ask(f"({table})('What differed')")}
     assert differed["lora.rank"] == ["4", "8"]

@@ -99,7 +99,7 @@ def test_outcomes_hold_each_run_against_the_first(two: list[Path]) -> None:
     slow = [step_line(step, loss=3.0 - step, seconds=1.0, tokens=500, memory_bytes=5 << 30) for step in (1, 2)]
     write_lines(two[1] / "metrics.jsonl", slow)
     found = {each.name: each for each in outcomes(read(two))}
-    speed = found["real tokens/s of training"]
+    speed = found["real tokens a second of training"]
     assert speed.values == ("2,000", "500")
     assert speed.ratios == ("1.00x", "0.25x")
     assert found["peak memory of the card"].ratios == ("1.00x", "0.25x")
