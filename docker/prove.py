@@ -106,7 +106,7 @@ def flash_attn(_: Path) -> str:
 
 
 def deepspeed_engine(_: Path) -> str:
-    """DeepSpeed starts without a card and without nvcc, and has the interface that accelerate and loradock use."""
+    """DeepSpeed starts without a GPU and without nvcc, and has the interface that accelerate and loradock use."""
     if not installed("torch"):
         return f"DeepSpeed {importlib.metadata.version('deepspeed')} is installed; without torch it cannot start"
     deepspeed = importlib.import_module("deepspeed")

@@ -32,7 +32,7 @@ def needs(folder: Path) -> list[str]:
 
 
 def slim(wheel: Path, *, cut: str) -> None:
-    """Write the wheel anew without the members that match `cut`."""
+    """Write the wheel again without the members that match `cut`."""
     target = wheel.with_suffix(".slim")
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         (record,) = (name for name in source.namelist() if name.endswith(".dist-info/RECORD"))

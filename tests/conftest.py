@@ -25,7 +25,9 @@ LONG_ONES = (ONE_SHARE, "published", "real")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="also run the tests that take minutes")
     parser.addoption("--write-faults", action="store_true", help="write docs/faults.md from the faults that are made")
-    parser.addoption("--ledger", type=Path, metavar="FILE", help="go on with a campaign: leave out what passed before")
+    parser.addoption(
+        "--ledger", type=Path, metavar="FILE", help="continue with a campaign: leave out what passed before"
+    )
     parser.addoption("--share", type=Path, metavar="FOLDER", help="leave out what another run with FOLDER has begun")
 
 

@@ -1,4 +1,4 @@
-"""`--ledger FILE`: a long campaign goes on where it stopped; a test that passed with this code is not run again."""
+"""`--ledger FILE`: a long campaign continues where it stopped; a test that passed with this code is not run again."""
 
 from __future__ import annotations
 

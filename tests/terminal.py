@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def lines_at(columns: int, *arguments: str | Path) -> list[str]:
-    """What `loradock` prints on a terminal of so many columns, without colours; its exit code has to be 0."""
+    """What `loradock` prints on a terminal of this many columns, without colours; its exit code has to be 0."""
     seen, terminal = pty.openpty()
     command = [sys.executable, "-m", "loradock", *map(str, arguments)]
     environment = {**os.environ, "COLUMNS": str(columns), "TERM": "dumb", "NO_COLOR": "1"}

@@ -1,4 +1,4 @@
-"""What a person types: the scripts start at once, mend themselves and name a remedy."""
+"""What a person types: the scripts start at once, fix themselves and name a remedy."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_ready_environment_starts_within_30_ms_from_any_folder(checkout: Path,
         cpu_seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         assert done.stdout == "started with train --demo\n"
         assert done.stderr == ""
-    assert min(cpu_seconds) < 0.1, "30 ms on an idle machine; 100 ms leaves room for a busy one"
+    assert min(cpu_seconds) < 0.1, "30 ms on an idle machine; 100 ms is enough for a busy one"
 
 
 @pytest.mark.parametrize("changed", ["docker/requirements.lock", "pyproject.toml"])

@@ -27,7 +27,7 @@ def numbered(*questions: Question) -> tuple[Question, ...]:
 QUESTIONS = numbered(
     Question(
         "Ceilings of the GPU: sustained bf16 products, copy bandwidth, NF4 dequantise GB/s",
-        "the rates of `src/loradock/plan/gpu_table.json` that `plan` predicts seconds with",
+        "the rates of `src/loradock/plan/gpus.json` that `plan` predicts seconds with",
     ),
     Question(
         "TRL on Mistral-7B- and TinyLlama-shaped random weights: share of the time in which the GPU is busy",
@@ -86,7 +86,7 @@ QUESTIONS = numbered(
     ),
     Question(
         "Shares of the published figures that a healthy GPU reaches",
-        "the floors in `src/loradock/plan/gpu_table.json`",
+        "the floors in `src/loradock/plan/gpus.json`",
     ),
     Question(
         "Does NCCL's all-reduce check end in time when one GPU does not answer?",
@@ -142,7 +142,7 @@ QUESTIONS = numbered(
     Question(
         "Is forking trials safe on a GPU (no CUDA before the fork), and is the memory of one trial given back before "
         "the next?",
-        "whether trials fork or start anew",
+        "whether trials fork or start again",
     ),
     Question(
         "GPU busy share, roles of kernels and the verdict of `profile`",

@@ -20,7 +20,7 @@ code  meaning                                             class
 79    training diverged (a non-finite loss)               Diverged
 80    out of GPU memory                                   OutOfMemory
 81    the GPU is suspect                                  GpuSuspect
-82    hung: no sign of life within its limit              Hung
+82    hung: no progress within its limit              Hung
 83    no acceptable checkpoint to resume from             NoCheckpoint
 84    another run holds the output directory              Locked
 ====  ==================================================  =====================
@@ -76,7 +76,7 @@ class LoradockError(Exception):
 
 
 class UsageError(LoradockError):
-    """Options that contradict each other, or one that is missing."""
+    """Options that cannot be used together, or one that is missing."""
 
     exit_code = 64
 
@@ -160,7 +160,7 @@ class OutOfMemory(LoradockError):
 
 
 class GpuSuspect(LoradockError):
-    """The card lost data, or does not answer: what it computes cannot be trusted."""
+    """The GPU lost data, or does not answer: what it computes cannot be trusted."""
 
     exit_code = 81
 

@@ -50,7 +50,7 @@ class Facts:
 
     @property
     def has_gpu(self) -> bool:
-        """True where at least one card is visible to this process."""
+        """True where at least one GPU is visible to this process."""
         return bool(self.gpus)
 
     @property
@@ -60,7 +60,7 @@ class Facts:
 
     @property
     def gpu(self) -> Gpu:
-        """This process's own card: the one of its local rank."""
+        """This process's own GPU: the one of its local rank."""
         return self.gpus[self.local_rank % len(self.gpus)]
 
 

@@ -54,7 +54,7 @@ def model(llama: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, model: Any, llama: Path, rows: Path) -> Path:
-    """A run directory with the checkpoints 5, 10 and 15, as a run leaves it that goes on."""
+    """A run directory with the checkpoints 5, 10 and 15, as a run leaves it that continues."""
     directory = tmp_path_factory.mktemp("made") / "run"
     directory.mkdir()
     loaded = load(
@@ -134,7 +134,7 @@ def test_verify_refuses_where_none_is_good_none_is_there_or_they_are_of_another_
     foreign = checkpoint("verify", run)
     assert foreign.code == 83
     assert f"it belongs to another run: {RUN_ID}" in foreign.error
-    assert "none is good" in foreign.error
+    assert "no checkpoint is good" in foreign.error
     (run / "checkpoints").rename(tmp_path / "away")
     assert checkpoint("verify", run).code == 83
     assert checkpoint("list", run).out == f"{run} has no checkpoint yet\n"

@@ -62,7 +62,7 @@ def test_80_columns_cut_no_word_and_no_figure(stats: Any, llama: Path, tmp_path:
     write_rows(file, rows=200, longest=60)
     lines = lines_at(80, "data", "stats", "--model", llama, "--data", file, "--lengths", "64,128,256,384,512")
     assert max(map(len, lines)) <= 80
-    assert {"learned", "answer", "dropped", "padded,"} <= set(" ".join(lines).split())
+    assert {"supervised", "answer", "dropped", "padded,"} <= set(" ".join(lines).split())
     assert any(re.fullmatch(r"\(\d+: recommended.*\)", line.strip()) for line in lines)
     assert "[bold]rows.jsonl" in "".join(line.split("  ")[0] for line in lines)
     cut = next(number for number, line in enumerate(lines) if line.startswith("cut at a length"))
@@ -182,3 +182,31 @@ def test_the_curves_are_shares_of_rows_and_of_tokens() -> None:
             assert len(edges) <= 66
             assert edges[0] <= shortest
             assert edges[-1] > longest
+
+
+def test_without_a_model_characters_and_words_are_counted_and_what_a_tokenizer_adds_is_said(rows: Path) -> None:
+    ended = CliRunner().invoke(cli, ["data", "stats", "--data", str(rows)])
+    assert ended.exit_code == 0, ended.output
+    assert "rows: 48 read, all of them usable; formats: alpaca 48" in ended.stdout
+    assert {"characters", "words"} <= set(ended.stdout.split())
+    assert "not counted without a tokenizer; --model DIR" in ended.stdout
+    found = json.loads(CliRunner().invoke(cli, ["data", "stats", "--data", str(rows), "--json"]).stdout)
+    assert found["rows"] == 48
+    assert found["characters"]["percentiles"]["max"] == found["sources"][0]["longest"]
+    assert any("padding" in each for each in found["tokenizer_adds"])
+
+
+def test_without_a_model_80_columns_are_enough(rows: Path) -> None:
+    assert max(map(len, lines_at(80, "data", "stats", "--data", rows))) <= 80
+
+
+@pytest.mark.parametrize("option", [("--lengths", "64"), ("--png", "rows.png")])
+def test_without_a_model_an_option_about_tokens_is_refused(rows: Path, option: tuple[str, str]) -> None:
+    refused = error_of(CliRunner().invoke(cli, ["data", "stats", "--data", str(rows), *option]))
+    assert (refused.exit_code, refused.what) == (64, f"{option[0]} needs the tokenizer of a model")
+
+
+def test_without_a_model_and_data_both_are_asked_for() -> None:
+    refused = error_of(CliRunner().invoke(cli, ["data", "stats"]))
+    assert refused.exit_code == 78
+    assert len(refused.problems) == 2

@@ -74,7 +74,7 @@ def test_the_help_says_what_output_is_to_the_command(verb: str, meaning: str) ->
 def test_what_a_run_refuses_is_refused_with_its_exit_code(forking: Forking, place: Path) -> None:
     command = start(forking, place, "--set", "engine=fast", "--set", "train.compile=default")
     assert command.finish() == 78, command.text()
-    assert "the run cannot begin" in command.text()
+    assert "the run cannot start" in command.text()
     command = start(forking, place, "--budget", "soon")
     assert command.finish() == 2
     assert "write 90s, 10m or 1h" in command.text()

@@ -49,7 +49,7 @@ def content(*arguments: str | Path) -> dict[str, Any]:
     return json.loads(result.stdout)
 
 
-def test_a_preset_is_audited_for_a_card_that_is_not_here_from_a_config_without_weights(mistral: Path) -> None:
+def test_a_preset_is_audited_for_a_gpu_that_is_not_here_from_a_config_without_weights(mistral: Path) -> None:
     arguments = ("--preset", "mistral-a10", "--model", mistral, "--gpu", "a10", *DESCRIBED, "--price-per-hour", "0.75")
     result = plan(*arguments)
     assert result.exit_code == 0, result.exception
@@ -62,7 +62,7 @@ def test_a_preset_is_audited_for_a_card_that_is_not_here_from_a_config_without_w
         "already good",
         "considered and left",
         "conservative (no risk to accuracy or stability)",
-        "at the price given",
+        "at the given price",
         "--set train.checkpointing=auto",
     ):
         assert words in text, words
@@ -94,13 +94,13 @@ def test_the_rows_themselves_are_counted_where_they_are_given(mistral: Path, tmp
     assert found["finish"]["steps"] == 4
 
 
-def test_it_plans_for_the_machine_it_runs_on_where_no_card_is_named(llama: Path) -> None:
+def test_it_plans_for_the_machine_it_runs_on_where_no_gpu_is_named(llama: Path) -> None:
     found = content("--model", llama, "--rows", "100", "--mean-tokens", "20")
     decided = {each["name"]: each["value"] for each in found["plan"]["decisions"]}
     assert decided["device"] in ("cpu", "cuda")
 
 
-def test_machines_multiply_the_processes_of_a_named_card_and_of_this_machine(llama: Path) -> None:
+def test_machines_multiply_the_processes_of_a_named_gpu_and_of_this_machine(llama: Path) -> None:
     asked = ("--model", llama, "--rows", "100", "--mean-tokens", "20", "--batch-size", "8", "--nodes", "4")
     for machine in ((), ("--gpu", "a10", "--gpus", "2")):
         found = content(*asked, *machine)
@@ -111,23 +111,23 @@ def test_machines_multiply_the_processes_of_a_named_card_and_of_this_machine(lla
     assert "16 processes" in str(refused)
 
 
-def test_what_cards_send_one_another_is_said_not_to_be_counted(mistral: Path) -> None:
+def test_what_gpus_send_one_another_is_said_not_to_be_counted(mistral: Path) -> None:
     """Half a byte a weight of the linear layers, two the others; twice, seven of eight parts come from the others."""
     shared = plan("--model", mistral, *DESCRIBED, "--gpu", "a10", "--gpus", "8", "--set", "train.parallel=fsdp").stdout
     linear, all_weights = 6_979_321_856, 7_241_732_096
     a_pass = 2 * 7 / 8 * (linear / 2 + 2 * (all_weights - linear)) / 2**30
-    assert f"what 8 processes send one another, {a_pass:.2f} GiB of weights a pass and " in shared
+    assert f"communication between 8 ranks, {a_pass:.2f} GiB of weights a pass and " in shared
     whole = plan("--model", mistral, *DESCRIBED, "--gpu", "h100", "--gpus", "8").stdout
-    assert "not counted in them: what 8 processes send one another, 280.0 MiB of gradients a step" in whole
-    assert "not counted in them" not in plan("--model", mistral, *DESCRIBED, "--gpu", "h100").stdout
+    assert "not included: communication between 8 ranks, 280.0 MiB of gradients per step" in whole
+    assert "not included: communication" not in plan("--model", mistral, *DESCRIBED, "--gpu", "h100").stdout
 
 
-@pytest.mark.parametrize(("card", "length"), [("rtx-2080-ti", 2048), ("rtx-3090", 32768)])
-def test_a_model_that_does_not_fit_a_card_may_fit_several(mistral: Path, card: str, length: int) -> None:
+@pytest.mark.parametrize(("gpu", "length"), [("rtx-2080-ti", 2048), ("rtx-3090", 32768)])
+def test_a_model_that_does_not_fit_a_gpu_may_fit_several(mistral: Path, gpu: str, length: int) -> None:
     large = ("--set", "model.quantization=none", "--set", f"data.max_length={length}")
-    refused = plan("--model", mistral, *DESCRIBED, "--gpu", card, *large).exception
+    refused = plan("--model", mistral, *DESCRIBED, "--gpu", gpu, *large).exception
     assert isinstance(refused, OutOfMemory)
-    assert "several cards (--gpus, loradock launch), or a larger one" in str(refused.hint)
+    assert "several GPUs (--gpus, loradock launch), or a larger GPU" in str(refused.hint)
 
 
 @pytest.mark.parametrize(
@@ -148,10 +148,10 @@ def test_what_cannot_be_planned_ends_with_what_to_type(arguments: tuple[str, ...
     assert words in str(error)
 
 
-def test_the_help_lists_the_cards() -> None:
+def test_the_help_lists_the_gpus() -> None:
     words = plan("--help").stdout.replace(",", " ").split()
-    assert {card.key for card in gpu_table.table()} <= set(words)
-    assert "nothing is written there" in " ".join(words)
+    assert {gpu.key for gpu in gpu_table.table()} <= set(words)
+    assert "this command writes nothing there" in " ".join(words)
 
 
 def test_a_directory_without_a_config_is_named(tmp_path: Path) -> None:

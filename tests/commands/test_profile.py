@@ -42,7 +42,7 @@ def test_tables_verdict_and_paths_are_printed(
     done = run(*options(llama, rows, tmp_path))
     assert done.exit_code == 0, done.stderr
     (folder,) = (tmp_path / "profiles").iterdir()
-    words = ("a step: ", "the whole run: ", "what the host computes", "longest operators", "forward", "base model",
+    words = ("per step: ", "whole run: ", "host time per recorded step", "longest operators", "forward", "base model",
              f"trace: profiles/{folder.name}/trace.json.gz")  # fmt: skip
     for each in words:
         assert each in done.stdout
@@ -51,7 +51,7 @@ def test_tables_verdict_and_paths_are_printed(
     assert [line for line in done.stdout.splitlines() if line != line.rstrip()] == []
 
 
-def test_the_profiler_tells_no_error_of_a_machine_without_a_card(
+def test_the_profiler_tells_no_error_of_a_machine_without_a_gpu(
     llama: Path, rows: Path, tmp_path: Path, forking: Forking
 ) -> None:
     command = forking.start(tmp_path, "profile", *options(llama, rows, tmp_path))

@@ -71,7 +71,7 @@ def test_of_a_folder_of_several_runs_each_is_named_the_newest_first(tmp_path: Pa
         os.utime(record, (1e9 - age, 1e9 - age))
     done = report(tmp_path, "runs")
     assert (done.returncode, done.stdout) == (66, "")
-    assert "runs is a folder of runs: runs/new, runs/old, runs/oldest" in done.stderr
+    assert "runs is a folder of several runs: runs/new, runs/old, runs/oldest" in done.stderr
     assert "hint: loradock report runs/new (the newest)" in done.stderr
 
 

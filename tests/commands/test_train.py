@@ -207,7 +207,7 @@ def test_bad_input_ends_with_its_code_before_the_model_is_loaded(tmp_path: Path,
 
 
 class Began:
-    """A host on which this process began so many seconds ago."""
+    """A host on which this process began this many seconds ago."""
 
     def __init__(self, seconds: float) -> None:
         ticks = round((time.clock_gettime(time.CLOCK_BOOTTIME) - seconds) * os.sysconf("SC_CLK_TCK"))
@@ -236,7 +236,7 @@ def test_inputs_that_are_not_there_are_told_all_at_once_before_the_machine_is_lo
     named = (*inputs(llama.parent / "nope", rows), "--data", "rows.jsnl", "--set", "data.validation=held.jsonl")
     both = forking.start(tmp_path, "train", *named, "--set", "data.template=chat.jinja")
     assert both.finish() == 66, both.text()
-    assert "error: 4 inputs cannot be read" in both.text()
+    assert "error: 4 input files cannot be read" in both.text()
     assert all(word in both.text() for word in ("nope", "rows.jsnl", "held.jsonl", "chat.jinja"))
     assert not (tmp_path / "runs").exists()
 
@@ -256,7 +256,7 @@ def test_what_needs_no_computing_is_refused_before_the_machine_computes(
         assert run.finish() == code, run.text()
         assert "env-check ..." not in run.text()
         record = tmp_path / f"out-{code}" / "run.json"
-        if record.exists():  # a template that is not there is told before there is a run
+        if record.exists():  # a template that is not there is reported before there is a run
             assert json.loads(record.read_text(encoding="utf-8"))["env_check"]["level"] == "quick"
 
 

@@ -1,6 +1,6 @@
 """Reading needs the memory of a few rows, whatever the size of the file.
 
-The peak is VmHWM, which starts anew with a program; ru_maxrss would carry that of the test run into it.
+The peak is VmHWM, which starts again with a program; ru_maxrss would carry that of the test run into it.
 """
 
 from __future__ import annotations

@@ -190,5 +190,5 @@ def test_a_source_that_changes_in_between_is_refused(make: Maker) -> None:
     corpus = make.corpus(write(make.folder / "rows.jsonl", rows))
     for changed in (rows[:9], [*rows, ("a", "b")]):
         write(make.folder / "rows.jsonl", changed)
-        with pytest.raises(DataError, match=r"rows\.jsonl changed while it was looked at"):
+        with pytest.raises(DataError, match=r"rows\.jsonl changed while it was read"):
             measure(corpus, model=model(), max_length=512)

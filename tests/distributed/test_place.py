@@ -45,7 +45,7 @@ def wrong(*, processes: str = "2", nodes: int = 1, node: int | None = None, meet
 def test_several_machines_have_to_be_told_where_and_which() -> None:
     assert wrong(nodes=2, meeting="a:1") == ["--nnodes 2 needs --node-rank"]
     assert wrong(nodes=2, node=1) == ["--nnodes 2 needs --rdzv"]
-    assert wrong(nodes=2, node=2, meeting="a:1") == ["--node-rank 2 is none of 2 node(s)"]
+    assert wrong(nodes=2, node=2, meeting="a:1") == ["--node-rank 2 is out of range for 2 node(s)"]
     assert wrong(nodes=2, node=0, meeting="a:1") == wrong(processes="auto") == []
 
 
@@ -85,11 +85,11 @@ def refusal(*arguments: str) -> UsageError:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["--nproc", "two", "train", "--demo"], "--nproc two is neither a number nor auto"),
-        (["--nproc", "0", "train", "--demo"], "--nproc 0 is neither a number nor auto"),
+        (["--nproc", "two", "train", "--demo"], "--nproc two is not a number or auto"),
+        (["--nproc", "0", "train", "--demo"], "--nproc 0 is not a number or auto"),
         (["--rdzv", "here", "train", "--demo"], "--rdzv here is not HOST:PORT"),
         (["--grace", "-1", "train", "--demo"], "Invalid value for '--grace': -1.0 is not in the range x>=0."),
-        (["--nodes", "2", "train"], "--nodes is no option of launch"),
+        (["--nodes", "2", "train"], "unknown option of launch: --nodes"),
         (["ls"], "ls cannot be launched"),
         (["profile", "run.yaml"], "profile cannot be launched"),
         (["train", "--learning", "1"], "train: No such option '--learning'."),
@@ -134,10 +134,10 @@ def test_a_configuration_that_train_would_refuse_starts_nothing(
 
 def test_all_mistakes_are_told_at_once() -> None:
     refused = refusal("--nproc", "x", "--nnodes", "2", "--node-rank", "b", "--rdzv", "here", "trian", "run.yaml")
-    assert refused.what == "5 mistakes in what launch was given; nothing was started"
+    assert refused.what == "5 wrong options; nothing was started"
     assert [problem.what for problem in refused.problems] == [
         "Invalid value for '--node-rank': 'b' is not a valid integer.",
-        "--nproc x is neither a number nor auto",
+        "--nproc x is not a number or auto",
         "--nnodes 2 needs --node-rank",
         "--rdzv here is not HOST:PORT",
         "trian cannot be launched",

@@ -135,7 +135,7 @@ def test_a_killed_process_ends_the_run_with_137_and_its_name(tmp_path: Path, wor
     os.kill(launcher.ranks()[1], signal.SIGKILL)
     assert launcher.finish(seconds=ENDS_SECONDS) == 137, launcher.text()
     host = os.uname().nodename
-    assert f"error: another process of this run has ended: rank 1 on {host}, last heard of " in launcher.text()
+    assert f"error: another rank of this run has ended: rank 1 on {host}, last heard of " in launcher.text()
     assert f"launch: rank 1 on {host} was killed by SIGKILL; then rank 0, for that reason;" in launcher.text()
     status = read(tmp_path, "status.json")
     assert (status["state"], status["exit_code"]) == ("failed", 137)

@@ -16,7 +16,7 @@ from loradock.env_check.base import Check, Finding, Intent
 from loradock.facts import Facts
 from loradock.machine import Host
 
-WITH_A_CARD = machine("a10")
+WITH_A_GPU = machine("a10")
 STRANGER = 123456
 IN_CONTAINER = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 """Remedies differ in a container, and this machine may be one or not."""
@@ -78,7 +78,7 @@ def _cgroup_parents(controller: str, *, v2: str, v1: str) -> Iterator[tuple[Path
             yield root / path.lstrip("/"), v2
 
 
-def finding(check: Check, *, host: Host | None = None, facts: Facts = WITH_A_CARD, folder: Path) -> dict[str, object]:
+def finding(check: Check, *, host: Host | None = None, facts: Facts = WITH_A_GPU, folder: Path) -> dict[str, object]:
     """The first finding of a check that looks at a constructed machine, as `env-check --json` would print it."""
     plan = Intent(output=folder / "runs", cache=folder / "cache", scratch=folder)
     return printed(check, check.look(host or Host(), facts, plan)[0])

@@ -1,4 +1,4 @@
-"""The bench group: measured on this machine for real, judged by what is published of cards."""
+"""The bench group: measured on this machine for real, judged by what is published of GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loradock.env_check.gpu_state import suspects
 from loradock.env_check.known import peak
 from loradock.env_check.seen import meanwhile, own_cards
 from loradock.env_check.speeds import judge, medians
-from loradock.machine.answers import CardState, DriverState
+from loradock.machine.answers import DriverState, GpuState
 from loradock.machine.probe import gather
 
 
@@ -43,7 +43,7 @@ def test_this_machine_is_measured_without_a_published_figure(examined: Examine, 
 def test_a_disk_that_is_full_or_read_only_ends_as_a_run_would(examined: Examine, faults: Any, tmp_path: Path) -> None:
     small = namespace(f"mount -t tmpfs -o size=8m none {tmp_path}")
     full = examined("--only", "disk", within=small, env={"LORADOCK_CACHE": str(tmp_path)}, cwd=Path("/tmp"))
-    faults.seen("no room to measure the disk", made="real", finding=full.one("disk"), check="disk", exit_code=73)
+    faults.seen("no space to measure the disk", made="real", finding=full.one("disk"), check="disk", exit_code=73)
     closed = namespace(f"mount -t tmpfs -o ro none {tmp_path}")
     refused = examined("--only", "disk", within=closed, env={"LORADOCK_CACHE": str(tmp_path)}, cwd=Path("/tmp"))
     faults.seen("disk to measure is read-only", made="real", finding=refused.one("disk"), check="disk", exit_code=77)
@@ -60,7 +60,7 @@ def test_a_slow_disk_is_named_by_its_role(faults: Any) -> None:
 SLOW = [
     ("slow matrix products", "gemm", "Tesla V100-SXM2-32GB", {"fp16_tflops": 29.0}, "tflops", "v100-power-brake", {}),
     (
-        "slow card memory",
+        "slow GPU memory",
         "memory-bandwidth",
         "NVIDIA GeForce RTX 3090",
         {"copy_gb_per_second": 400.0},
@@ -69,7 +69,7 @@ SLOW = [
         {},
     ),
     (
-        "slow transfers to the card",
+        "slow transfers to the GPU",
         "host-to-device",
         "NVIDIA A100-SXM4-40GB",
         {"to_device_gb_per_second": 1.6, "to_host_gb_per_second": 1.5},
@@ -80,15 +80,15 @@ SLOW = [
 ]
 
 
-@pytest.mark.parametrize(("fault", "check", "card", "rates", "figure", "key", "change"), SLOW)
-def test_a_slow_card_is_told_with_its_likely_cause(
-    fault: str, check: str, card: str, rates: dict[str, float], figure: str, key: str, change: Any, faults: Any
+@pytest.mark.parametrize(("fault", "check", "gpu", "rates", "figure", "key", "change"), SLOW)
+def test_a_slow_gpu_is_told_with_its_likely_cause(
+    fault: str, check: str, gpu: str, rates: dict[str, float], figure: str, key: str, change: Any, faults: Any
 ) -> None:
-    known = peak(card)
+    known = peak(gpu)
     assert known
     host = GpuHost(key, change=change)
-    asked: dict[str, Any] = {"subject": card, "peak": known, "published": getattr(known, figure)}
-    finding = judge(check, rates, **asked, card=host.card_states()[0])
+    asked: dict[str, Any] = {"subject": gpu, "peak": known, "published": getattr(known, figure)}
+    finding = judge(check, rates, **asked, gpu=host.gpu_states()[0])
     faults.seen(fault, made="constructed", finding=as_json(check, finding), check=check)
     assert finding.measured["gpu0_fraction"] < known.floors[check]
     assert any(cause in finding.what for cause in ("throttled", "another process", "PCIe x1 of x16"))
@@ -97,31 +97,31 @@ def test_a_slow_card_is_told_with_its_likely_cause(
 
 
 class Measured(GpuHost):
-    """A host whose cards fill up with our own buffers after the first look."""
+    """A host whose GPUs fill up with our own buffers after the first look."""
 
-    def nvml(self, *, afresh: bool = False) -> tuple[tuple[CardState, ...], DriverState]:
+    def nvml(self, *, afresh: bool = False) -> tuple[tuple[GpuState, ...], DriverState]:
         states, driver = super().nvml()
         return tuple(replace(each, used_bytes=30 << 30) if afresh else each for each in states), driver
 
 
 def test_our_own_buffers_are_no_other_process() -> None:
     host = Measured("a100-pair")
-    assert [list(suspects(meanwhile(host, card))) for card in own_cards(host, gather(host)).values()] == [[], []]
+    assert [list(suspects(meanwhile(host, gpu))) for gpu in own_cards(host, gather(host)).values()] == [[], []]
     in_use = Measured("a100-pair", change={"used_bytes": 9 << 30})
     first, _ = own_cards(in_use, gather(in_use)).values()
-    assert list(suspects(meanwhile(in_use, first))) == ["another process is on the card"]
+    assert list(suspects(meanwhile(in_use, first))) == ["another process is on the GPU"]
 
 
-def test_every_card_of_this_process_is_measured_under_its_own_name() -> None:
+def test_every_gpu_of_this_process_is_measured_under_its_own_name() -> None:
     turned = GpuHost("a100-pair", environ={"CUDA_VISIBLE_DEVICES": "1,0"})
-    cards = own_cards(turned, gather(turned))
-    assert [(number, card.index) for number, card in cards.items()] == [(0, 1), (1, 0)]
+    gpus = own_cards(turned, gather(turned))
+    assert [(number, gpu.index) for number, gpu in gpus.items()] == [(0, 1), (1, 0)]
     of_two = GpuHost("a100-pair", environ={"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"})
-    assert [card.index for card in own_cards(of_two, gather(of_two)).values()] == [1]
+    assert [gpu.index for gpu in own_cards(of_two, gather(of_two)).values()] == [1]
     known = peak("NVIDIA A100-SXM4-40GB")
     findings = [
-        judge("gemm", {"bf16_tflops": 30.0}, subject=card.label, peak=known, published=312.0, card=card)
-        for card in cards.values()
+        judge("gemm", {"bf16_tflops": 30.0}, subject=gpu.label, peak=known, published=312.0, gpu=gpu)
+        for gpu in gpus.values()
     ]
     assert [set(each.measured) for each in findings] == [
         {"gpu1_bf16_tflops", "gpu1_fraction"},

@@ -70,16 +70,16 @@ def test_a_file_that_is_none_of_ours_is_refused_before_anything_is_measured(here
     text.write_text("driver: 570\n")
     foreign.write_text('{"findings": []}')
     old.write_text('{"format": "loradock.env-check/0"}')
-    cut.write_text(json.dumps({"format": FORMAT, "node": {"name": "x"}, "cards": []}))
-    odd.write_text(json.dumps({"format": FORMAT, "node": {"name": "x"}, "cards": [1], "measured": {}}))
+    cut.write_text(json.dumps({"format": FORMAT, "node": {"name": "x"}, "gpus": []}))
+    odd.write_text(json.dumps({"format": FORMAT, "node": {"name": "x"}, "gpus": [1], "measured": {}}))
     done = env_check("--compare", here, text, foreign, old, cut, odd)
     assert (done.returncode, done.stdout) == (65, "")
     for words in (
-        "text.json: no JSON",
+        "text.json: not JSON",
         "foreign.json: not what env-check",
         "old.json: its format is",
         "lacks measured",
-        "odd.json: its cards are no values",
+        "odd.json: its GPUs are no values",
     ):
         assert words in done.stderr
     assert "hint: on each node: loradock env-check --level bench --json > NODE.json" in done.stderr
@@ -89,13 +89,13 @@ def test_a_file_that_is_none_of_ours_is_refused_before_anything_is_measured(here
 
 
 def of(key: str, name: str, *, tflops: float, change: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    """What the node with these cards would print."""
+    """What the node with these GPUs would print."""
     host = GpuHost(key, change=change, **more)
     host.files["/proc/sys/kernel/hostname"] = f"{name}\n"
     facts, plan = probe.gather(host), Intent(output=Path("o"), cache=Path("c"), scratch=Path("s"), config=config())
     return {
         "node": asdict(node(host, facts, plan)),
-        "cards": [asdict(card) for card in host.card_states()],
+        "gpus": [asdict(gpu) for gpu in host.gpu_states()],
         "measured": {"gemm": {"bf16_tflops": tflops}, "host-to-device": {"to_device_gb_per_second": 24.0}},
     }
 
@@ -106,14 +106,14 @@ CAUSES = [
     ({"uncorrected_volatile": 3}, "ECC errors"),
     ({"pcie_width": 4}, "PCIe x4 of x16"),
     ({"power_enforced_watts": 250.0}, "power limited to 250 of 400 W"),
-    ({"used_bytes": 20 << 30}, "another process is on the card"),
+    ({"used_bytes": 20 << 30}, "another process is on the GPU"),
     ({"sm_application_mhz": 900}, "clocks set to 900 of 1095 MHz"),
-    ({}, "its cards show no cause"),
+    ({}, "other load on the node"),
 ]
 
 
 @pytest.mark.parametrize(("change", "cause"), CAUSES)
-def test_a_slow_node_is_told_with_what_its_cards_tell(change: dict[str, Any], cause: str) -> None:
+def test_a_slow_node_is_told_with_what_its_gpus_tell(change: dict[str, Any], cause: str) -> None:
     fast = [of("a100-pair", f"node-{number}", tflops=250.0 + number) for number in range(3)]
     slow = of("a100-pair", "node-slow", tflops=225.0, change=change)
     outliers = [each for each in compare([*fast, slow]) if each.subject.startswith("gemm")]
@@ -147,7 +147,7 @@ def test_a_fast_node_is_worth_a_word() -> None:
     assert "node-2 is 20% above" in outlier.what
 
 
-def test_images_configurations_cards_clocks_and_power_are_compared() -> None:
+def test_images_configurations_gpus_clocks_and_power_are_compared() -> None:
     first = of("a100-pair", "node-a", tflops=250.0, environ={"LORADOCK_IMAGE_DIGEST": "sha256:" + "1" * 64})
     change = {"power_enforced_watts": 300.0, "sm_application_mhz": 1000, "name": "NVIDIA A100-PCIE-40GB"}
     second = of("a100-pair", "node-b", tflops=250.0, change=change)
@@ -176,13 +176,13 @@ def test_no_node_is_lost_where_names_and_files_are_the_same() -> None:
     assert slow.remedy == "ssh gpu loradock env-check --only gpu,bench"
 
 
-def test_of_a_slow_card_its_own_state_is_told_and_not_that_of_its_sister() -> None:
+def test_of_a_slow_gpu_its_own_state_is_told_and_not_that_of_its_sister() -> None:
     nodes = [
         of("a100-pair", f"node-{number}", tflops=250.0, change=BRAKE if number == 2 else None) for number in range(3)
     ]
     for number, each in enumerate(nodes):
-        rates = {f"gpu{card}_bf16_tflops": 200.0 if number == 2 else 250.0 for card in (0, 1)}
+        rates = {f"gpu{gpu}_bf16_tflops": 200.0 if number == 2 else 250.0 for gpu in (0, 1)}
         each["measured"] = {"gemm": rates}
     found = {each.subject: each.what for each in compare(nodes)}
     assert "throttled: HW Power Brake Slowdown" in found["gemm gpu0_bf16_tflops"]
-    assert "its cards show no cause" in found["gemm gpu1_bf16_tflops"]
+    assert "other load on the node" in found["gemm gpu1_bf16_tflops"]

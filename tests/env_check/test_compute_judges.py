@@ -21,7 +21,7 @@ from loradock.env_check.compute.exact_attention import LENGTH, cases
 from loradock.env_check.compute.implementations import implementations
 from loradock.env_check.compute.places import Place
 from loradock.env_check.compute.verdict import Trial
-from loradock.env_check.remedies import anew
+from loradock.env_check.remedies import as_locked
 from loradock.facts import AttentionShape, Facts
 from loradock.machine import Host
 from loradock.model.nf4 import CODE_BOOK, clear_of_ties, codes, rebuilt
@@ -36,8 +36,8 @@ def facts(**packages: str) -> Facts:
 
 
 def again(*names: str) -> str:
-    """As here: these packages anew."""
-    return anew(Host(), *names)
+    """As here: these packages again."""
+    return as_locked(Host(), *names)
 
 
 def as_found(finding, check: str) -> dict:
@@ -47,9 +47,9 @@ def as_found(finding, check: str) -> dict:
 def test_a_missing_cuda_library_of_bitsandbytes_is_named_with_its_wheel(faults):
     # The text is that of bitsandbytes-foundation/bitsandbytes issue 1905, of CUDA 13 there.
     said = "libnvJitLink.so.13: cannot open shared object file: No such file or directory"
-    finding = quantised_linear.judge_library(said.replace("13", "12"), {}, is_card=True, again=again)
+    finding = quantised_linear.judge_library(said.replace("13", "12"), {}, is_gpu=True, again=again)
     assert "--no-deps nvidia-nvjitlink-cu12==12." in finding.remedy
-    thirteen = quantised_linear.judge_library(said, {}, is_card=True, again=again)
+    thirteen = quantised_linear.judge_library(said, {}, is_gpu=True, again=again)
     assert thirteen.remedy.endswith("--no-deps nvidia-nvjitlink")
     made = {"made": "recorded", "check": "quantised-linear"}
     faults.seen("libnvJitLink missing", finding=as_found(finding, "quantised-linear"), **made)
@@ -58,7 +58,7 @@ def test_a_missing_cuda_library_of_bitsandbytes_is_named_with_its_wheel(faults):
 def test_a_stale_cuda_version_for_bitsandbytes_is_to_be_unset(faults):
     # The text is that of bitsandbytes-foundation/bitsandbytes issue 1651.
     said = "Configured CUDA binary not found at /mnt/workspace/bitsandbytes/libbitsandbytes_cuda121.so"
-    finding = quantised_linear.judge_library(said, {"BNB_CUDA_VERSION": "121"}, is_card=True, again=again)
+    finding = quantised_linear.judge_library(said, {"BNB_CUDA_VERSION": "121"}, is_gpu=True, again=again)
     made = {"made": "recorded", "check": "quantised-linear"}
     faults.seen("BNB_CUDA_VERSION of another image", finding=as_found(finding, "quantised-linear"), **made)
 
@@ -97,14 +97,14 @@ BOTH, EAGER = Trial(setting="sdpa", wrong="w", whole="w"), Trial(setting="eager"
 @pytest.mark.parametrize(
     ("trials", "named"),
     [
-        ({"flash": BOTH, "math": SOUND, "eager": EAGER}, ["flash attention is at fault"]),
+        ({"flash": BOTH, "math": SOUND, "eager": EAGER}, ["flash attention is wrong"]),
         ({"flash": WRONG, "math": SOUND, "eager": EAGER}, ["flash attention and nf4 together"]),
-        ({"flash": WRONG, "math": WRONG, "eager": Trial(setting="eager", wrong="w")}, ["quantisation is at fault"]),
-        ({"flash": BOTH, "math": BOTH, "eager": Trial(setting="eager", wrong="w", whole="w")}, ["training itself"]),
+        ({"flash": WRONG, "math": WRONG, "eager": Trial(setting="eager", wrong="w")}, ["quantisation is wrong"]),
+        ({"flash": BOTH, "math": BOTH, "eager": Trial(setting="eager", wrong="w", whole="w")}, ["training is wrong"]),
         ({"flash": BOTH, "math": WRONG, "eager": Trial(setting="eager", wrong="w")}, ["flash", "quantisation"]),
         (
             {"flash": SOUND, "math": Trial(setting="sdpa", cannot=True), "eager": EAGER},
-            ["a tiny training in nf4 goes as in float64 on cpu"],
+            ["a small nf4 training run on cpu in float32 matches the float64 reference"],
         ),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_backend_that_raises_hinders_no_run_where_sdpa_left_to_choose_is_right
     }
     found = verdict.judge(trials, storage="nf4", place="cuda:0", wanted="sdpa", again="uv")
     assert [finding.severity for finding in found] == ["ok", "ok"]
-    assert found[1].what == "sdpa on cuda:0 goes past sdpa cudnn, which does not train: no such plan"
+    assert found[1].what == "sdpa on cuda:0 skips sdpa cudnn, which does not train: no such plan"
     wrong = {**trials, "sdpa": Trial(setting="sdpa", wrong="it fails: too", whole="it fails: too")}
     assert verdict.judge(wrong, storage="nf4", place="cuda:0", wanted="sdpa", again="uv")[0].severity == "error"
     numbers = {**trials, "sdpa cudnn": BOTH}
@@ -145,7 +145,7 @@ def test_a_kernel_that_raises_is_told_and_no_fault_where_its_setting_goes_past_i
     outcomes = {"sdpa efficient": raising, "sdpa": Outcome(setting="sdpa", right=right)}
     found = judged(outcomes)
     assert [each.severity for each in found] == ["ok", "ok"]
-    assert found[0].what.endswith("goes past sdpa efficient, which fails: misaligned (packed)")
+    assert found[0].what.endswith("skips sdpa efficient, which fails: misaligned (packed)")
     alone = {"sdpa efficient": raising, "sdpa": Outcome(setting="sdpa", right=("causal",), wrong=("packed",), said="x")}
     assert judged(alone)[0].severity == "error"
     off = {**outcomes, "sdpa efficient": Outcome(setting="sdpa", right=("causal",), wrong=("padded", "packed"))}
@@ -182,7 +182,7 @@ def test_a_kernel_without_a_mask_is_said_and_no_fault():
     assert "sdpa flash (not padded and packed)" in found[1].what
 
 
-def test_a_card_has_all_kernels_and_flash_attention_2_only_from_sm80():
+def test_a_gpu_has_all_kernels_and_flash_attention_2_only_from_sm80():
     names = [each.name for each in implementations(A100, facts(**{"flash-attn": "2.8.3"}), AttentionShape())]
     assert names == ["sdpa flash", "sdpa efficient", "sdpa cudnn", "sdpa math", "sdpa", "varlen", "flash-attn", "eager"]
     older = [each.name for each in implementations(T4, facts(**{"flash-attn": "2.8.3"}), AttentionShape())]

@@ -58,5 +58,5 @@ def test_capped_scores_are_judged_by_the_attention_that_a_run_would_use(tmp_path
         )
         if each.severity == "error"
     ]
-    assert refused.what.startswith("sdpa attention cannot do this model's (no softcap)")
+    assert refused.what.startswith("sdpa attention does not support this model's attention (no softcap)")
     assert refused.remedy == "loradock train --set model.attention=eager ..."

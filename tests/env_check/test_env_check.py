@@ -122,7 +122,7 @@ def test_an_unknown_name_is_refused_with_the_nearest() -> None:
 
 def test_checks_that_need_what_is_not_there_are_named_and_none_at_all_is_refused(examined: Examine) -> None:
     content = examined("--level", "quick").content
-    assert content["left_out"]["ecc"] == "needs a card"
+    assert content["left_out"]["ecc"] == "needs a GPU"
     assert content["left_out"]["tokenizer"] == "needs --config"
     assert set(content["left_out"]).isdisjoint(content["seconds"])
     alone = env_check("--only", "tokenizer")
@@ -204,7 +204,7 @@ def test_the_exit_code_is_that_of_the_first_error_and_train_refuses_with_all_of_
         looked=(
             Looked(check=third, findings=(error("no space", remedy="rm x", ends=DiskFull),), seconds=0.1),
             Looked(check=first, findings=(warning("slow", remedy="be quick"), ok("else")), seconds=0.1),
-            Looked(check=second, findings=(error("no card", remedy="buy one"),), seconds=0.1),
+            Looked(check=second, findings=(error("no GPU", remedy="buy one"),), seconds=0.1),
         ),
         facts=machine(),
         seconds=0.3,
@@ -213,7 +213,7 @@ def test_the_exit_code_is_that_of_the_first_error_and_train_refuses_with_all_of_
     with pytest.raises(LoradockError) as refused:
         examination.refuse()
     assert refused.value.exit_code == 71
-    assert "no card (buy one)" in str(refused.value)
+    assert "no GPU (buy one)" in str(refused.value)
     assert "no space (rm x)" in str(refused.value)
     assert "slow" not in str(refused.value)
 

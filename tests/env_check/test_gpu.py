@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from facts.gpu_hosts import VIRTUAL, GpuHost, recorded
-from facts.recorded import cards as known_cards
 from facts.recorded import config
+from facts.recorded import gpus as known_gpus
 
 from loradock.config.schema import RunConfig
-from loradock.env_check import gpu
 from loradock.env_check.base import Finding, Intent
+from loradock.env_check.gpu import CHECKS as GPU_CHECKS
 from loradock.env_check.known import (
     Runtime,
     peak,
@@ -22,11 +22,11 @@ from loradock.env_check.known import (
     xids,
 )
 from loradock.machine import Host, probe
-from loradock.machine.answers import CardProcess
+from loradock.machine.answers import GpuProcess
 from loradock.machine.gpus import module_version
 
 ROOT = Path(__file__).parents[2]
-CHECKS = {check.name: check for check in gpu.CHECKS}
+CHECKS = {check.name: check for check in GPU_CHECKS}
 
 
 def intent(run: RunConfig | None = None) -> Intent:
@@ -36,7 +36,7 @@ def intent(run: RunConfig | None = None) -> Intent:
 def found(host: Host, *, run: RunConfig | None = None) -> dict[str, list[Finding]]:
     """What each check of the group that applies finds on this host, as the runner would ask them."""
     facts, plan = probe.gather(host), intent(run)
-    return {check.name: list(check.look(host, facts, plan)) for check in gpu.CHECKS if check.applies(facts, plan)}
+    return {check.name: list(check.look(host, facts, plan)) for check in GPU_CHECKS if check.applies(facts, plan)}
 
 
 def as_json(name: str, finding: Finding) -> dict[str, Any]:
@@ -51,54 +51,54 @@ def torchrun(processes: int) -> dict[str, str]:
     return {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes), "RANK": "0", "LOCAL_RANK": "0"}
 
 
-A_PROCESS = {"used_bytes": 9 << 30, "processes": (CardProcess(pid=4711, used_bytes=9 << 30),)}
+A_PROCESS = {"used_bytes": 9 << 30, "processes": (GpuProcess(pid=4711, used_bytes=9 << 30),)}
 UNLIKE = {"name": "NVIDIA L4", "nvlinks": ()}
 LINKS_DOWN = {"nvlinks": (True,) * 10 + (False,) * 2}
 FAULTS = [
     ("driver for CUDA 11", "driver", 71, "t4-old-driver", {}),
-    ("kernel module and NVML library differ", "cards", 71, "mismatch", {}),
-    ("container lost its access to the cards", "cards", 71, "lost-access", {}),
-    ("card fell off the bus", "cards", 81, "gpu-lost", {}),
-    ("card older than the wheel's kernels", "architecture", 71, "gtx-1080-ti", {}),
+    ("kernel module and NVML library differ", "gpus", 71, "mismatch", {}),
+    ("container lost its access to the GPUs", "gpus", 71, "lost-access", {}),
+    ("GPU fell off the bus", "gpus", 81, "gpu-lost", {}),
+    ("GPU older than the wheel's kernels", "architecture", 71, "gtx-1080-ti", {}),
     ("four processes on MIG instances", "mig", 71, "a100-mig", {"environ": torchrun(4)}),
     ("power brake", "throttle", 71, "v100-power-brake", {}),
     ("memory row to be remapped", "ecc", 81, "a100-remap-pending", {}),
     ("PCIe x8 of x16", "pcie", 71, "rtx-2080-x8", {}),
-    ("another process holds the card", "card-memory", 71, "rtx-3080-in-use", {}),
+    ("another process holds the GPU", "gpu-memory", 71, "rtx-3080-in-use", {}),
     ("NVLinks down", "nvlink", 71, "v100-nvlink", {}),
     ("Xid in the kernel's log", "xid", 71, "xid-109", {}),
     ("uncorrected memory errors", "ecc", 81, "a100-pair", {"change": {"uncorrected_volatile": 2}}),
     ("row that could not be remapped", "ecc", 81, "a100-pair", {"change": {"has_remap_failed": True}}),
     ("memory page to be retired", "ecc", 81, "a100-pair", {"change": {"has_retirement_pending": True}}),
-    ("card too hot", "throttle", 71, "a100-pair", {"change": {"slowdowns": ("SW Thermal Slowdown",)}}),
+    ("GPU too hot", "throttle", 71, "a100-pair", {"change": {"slowdowns": ("SW Thermal Slowdown",)}}),
     ("lowered application clocks", "clocks", 71, "a100-pair", {"change": {"sm_application_mhz": 900}}),
     ("lowered power limit", "power", 71, "a100-pair", {"change": {"power_enforced_watts": 250.0}}),
-    ("a process on the card", "card-memory", 71, "a100-pair", {"change": A_PROCESS}),
+    ("a process on the GPU", "gpu-memory", 71, "a100-pair", {"change": A_PROCESS}),
     ("PCIe x1", "pcie", 71, "a100-pair", {"change": {"pcie_width": 1}}),
     (
-        "CUDA_VISIBLE_DEVICES names a card too many",
+        "CUDA_VISIBLE_DEVICES names a GPU too many",
         "visible",
         71,
         "a100-pair",
         {"environ": {"CUDA_VISIBLE_DEVICES": "0,1,2"}},
     ),
     (
-        "CUDA_VISIBLE_DEVICES names no card of several",
-        "cards",
+        "CUDA_VISIBLE_DEVICES names no GPU of several",
+        "gpus",
         71,
         "a100-pair",
         {"environ": {"CUDA_VISIBLE_DEVICES": "5"}},
     ),
-    ("more processes than cards", "visible", 71, "a100-pair", {"environ": torchrun(3)}),
+    ("more processes than GPUs", "visible", 71, "a100-pair", {"environ": torchrun(3)}),
     (
-        "CUDA_VISIBLE_DEVICES names a card twice",
-        "cards",
+        "CUDA_VISIBLE_DEVICES names a GPU twice",
+        "gpus",
         71,
         "a100-pair",
         {"environ": {"CUDA_VISIBLE_DEVICES": "0,0"}},
     ),
     (
-        "unlike cards in the order of their speed",
+        "unlike GPUs in the order of their speed",
         "visible",
         71,
         "a100-pair",
@@ -111,8 +111,8 @@ FAULTS = [
         "a100-pair",
         {"change": LINKS_DOWN, "files": {"/dev/nvidia-nvswitch0": ""}},
     ),
-    ("MIG mode without an instance", "cards", 71, "a10-healthy", {"change": {"is_mig": True}}),
-    ("one of two cards in MIG mode", "mig", 71, "a100-pair", {"change": {"is_mig": True}}),
+    ("MIG mode without an instance", "gpus", 71, "a10-healthy", {"change": {"is_mig": True}}),
+    ("one of two GPUs in MIG mode", "mig", 71, "a100-pair", {"change": {"is_mig": True}}),
     ("MIG mode at the next reset", "mig", 71, "a100-pair", {"change": {"is_mig_pending": True}}),
     (
         "libcuda.so.1 not in the container",
@@ -129,7 +129,7 @@ FAULTS = [
         {"driver": {"cuda_library": "/usr/lib/libcuda.so.535.104.05"}},
     ),
     (
-        "compatibility library on a GeForce card",
+        "compatibility library on a GeForce GPU",
         "driver",
         71,
         "rtx-3080-in-use",
@@ -137,7 +137,7 @@ FAULTS = [
     ),
     (
         "driver installed, module not loaded",
-        "cards",
+        "gpus",
         71,
         "mismatch",
         {"driver": {"module": None, "nvml_failure": "Driver Not Loaded", "devices": ("0000:01:00.0",)}},
@@ -158,7 +158,7 @@ def test_a_host_with_the_fault_is_told_from_a_healthy_one(
 
 UNKNOWN: tuple[str, ...] = ("name", "uuid", "capability", "memory_bytes", "used_bytes")
 LOST: dict[str, Any] = {**dict.fromkeys(UNKNOWN), "failure": "GPU is lost", "nvlinks": ()}
-ALONE = [each for each in FAULTS if each[0] not in ("driver for CUDA 11", "compatibility library on a GeForce card")]
+ALONE = [each for each in FAULTS if each[0] not in ("driver for CUDA 11", "compatibility library on a GeForce GPU")]
 
 
 @pytest.mark.parametrize(("fault", "check", "exit_code", "key", "how"), ALONE, ids=[each[0] for each in ALONE])
@@ -178,36 +178,36 @@ def test_healthy_hosts_raise_no_alarm() -> None:
     assert wrong(GpuHost("t4-old-driver", driver={"cuda": 12040}, change={"used_bytes": 0})) == []
 
 
-def test_a_fault_of_a_card_that_this_process_does_not_use_is_no_alarm() -> None:
+def test_a_fault_of_a_gpu_that_this_process_does_not_use_is_no_alarm() -> None:
     broken = {"uncorrected_volatile": 2, "power_enforced_watts": 100.0}
     assert wrong(GpuHost("a100-pair", change=broken, environ={"CUDA_VISIBLE_DEVICES": "1"})) == []
     assert wrong(GpuHost("a100-pair", change=A_PROCESS, environ={**torchrun(2), "LOCAL_RANK": "1"})) == []
 
 
-def test_a_lost_card_that_is_hidden_leaves_the_others_their_numbers() -> None:
+def test_a_lost_gpu_that_is_hidden_leaves_the_others_their_numbers() -> None:
     host = GpuHost("a100-pair", environ={"CUDA_VISIBLE_DEVICES": "1"}, change=LOST)
     assert [gpu.name for gpu in host.gpus()[0]] == ["NVIDIA A100-SXM4-40GB"]
-    assert [finding.severity for finding in found(host)["cards"]] == ["ok", "warning"]
-    assert wrong(GpuHost("a100-pair", environ={"CUDA_VISIBLE_DEVICES": "0,1"}, change=LOST))[0] == "cards"
+    assert [finding.severity for finding in found(host)["gpus"]] == ["ok", "warning"]
+    assert wrong(GpuHost("a100-pair", environ={"CUDA_VISIBLE_DEVICES": "0,1"}, change=LOST))[0] == "gpus"
 
 
-def test_cards_that_a_cgroup_gives_to_others_are_neither_counted_nor_judged() -> None:
+def test_gpus_that_a_cgroup_gives_to_others_are_neither_counted_nor_judged() -> None:
     others = {**LOST, "failure": "Insufficient Permissions", "is_permitted": False}
     for environ in ({}, {"CUDA_VISIBLE_DEVICES": "0"}):
         host = GpuHost("a100-pair", environ=environ, change=others)
         assert wrong(host) == []
-        assert [card.index for card in host.chosen_states()] == [1]
+        assert [gpu.index for gpu in host.chosen_states()] == [1]
     none = GpuHost("a10-healthy", change=others)
     assert wrong(none) == []
-    asked = found(none, run=config(device="cuda"))["cards"][0]
+    asked = found(none, run=config(device="cuda"))["gpus"][0]
     assert (asked.exit_code, asked.remedy) == (71, "srun --gpus 1 loradock train ...")
 
 
-def test_a_desktop_on_the_card_is_no_alarm() -> None:
-    desktop = {"memory_bytes": 12 << 30, "used_bytes": 700 << 20, "processes": (CardProcess(pid=812),)}
+def test_a_desktop_on_the_gpu_is_no_alarm() -> None:
+    desktop = {"memory_bytes": 12 << 30, "used_bytes": 700 << 20, "processes": (GpuProcess(pid=812),)}
     assert wrong(GpuHost("a100-pair", change=desktop)) == []
     texts = {
-        found(GpuHost("a100-pair", change={"used_bytes": used << 20}))["card-memory"][0].what for used in (9000, 9500)
+        found(GpuHost("a100-pair", change={"used_bytes": used << 20}))["gpu-memory"][0].what for used in (9000, 9500)
     }
     assert texts == {"other processes hold more than 5 % of the memory of GPU 0 (NVIDIA A100-SXM4-40GB)"}
 
@@ -222,7 +222,7 @@ def test_an_order_of_the_users_own_or_a_uuid_is_no_alarm() -> None:
     ):
         assert wrong(GpuHost("a100-pair", change=UNLIKE, environ=environ)) == []
     turned = GpuHost("a100-pair", change=UNLIKE, environ={"CUDA_VISIBLE_DEVICES": "1,0"})
-    assert [card.index for card in turned.chosen_states()] == [1, 0]
+    assert [gpu.index for gpu in turned.chosen_states()] == [1, 0]
     assert turned.gpus()[0][1].name == "NVIDIA L4"
 
 
@@ -247,14 +247,14 @@ def test_what_takes_root_on_the_machine_is_not_typed_in_a_container() -> None:
             assert not re.search("apt-get|reboot|modprobe", finding.remedy.partition("ssh HOST ")[0]), (check, finding)
 
 
-def test_a_card_that_is_served_is_named_beside_one_that_is_not() -> None:
+def test_a_gpu_that_is_served_is_named_beside_one_that_is_not() -> None:
     mixed = GpuHost("a100-pair", change={"name": "NVIDIA GeForce GT 1030", "capability": (6, 1), "nvlinks": ()})
     assert found(mixed)["architecture"][0].remedy == "export CUDA_VISIBLE_DEVICES=1"
     mixed.variables = {"CUDA_VISIBLE_DEVICES": "1, 0"}
     assert found(mixed)["architecture"][0].remedy == "export CUDA_VISIBLE_DEVICES=1"
 
 
-def test_a_slice_or_a_variant_of_a_card_has_no_figures_of_the_whole() -> None:
+def test_a_slice_or_a_variant_of_a_gpu_has_no_figures_of_the_whole() -> None:
     for name in (
         "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
@@ -286,7 +286,7 @@ def test_an_ok_finding_names_no_suspect() -> None:
         ("a100-pair", "/usr/lib/wsl/lib/libcuda.so.1", "ok"),
     ],
 )
-def test_a_compatibility_library_is_for_older_drivers_of_data_centre_cards(
+def test_a_compatibility_library_is_for_older_drivers_of_data_centre_gpus(
     key: str, library: str, severity: str
 ) -> None:
     host = GpuHost(key, driver={"cuda_library": library})
@@ -299,24 +299,24 @@ def test_what_is_told_is_the_same_on_two_looks() -> None:
         assert first == second
 
 
-def test_cards_are_refused_or_hidden_only_when_asked_to() -> None:
-    cpu, card = config(device="cpu"), config(device="cuda")
-    assert found(GpuHost("mismatch"), run=cpu)["cards"][0].severity == "ok"
+def test_gpus_are_refused_or_hidden_only_when_asked_to() -> None:
+    cpu, gpu = config(device="cpu"), config(device="cuda")
+    assert found(GpuHost("mismatch"), run=cpu)["gpus"][0].severity == "ok"
     hidden = GpuHost("a100-pair", environ={"CUDA_VISIBLE_DEVICES": ""})
-    assert found(hidden)["cards"][0].severity == "ok"
-    assert found(hidden, run=card)["cards"][0].exit_code == 71
+    assert found(hidden)["gpus"][0].severity == "ok"
+    assert found(hidden, run=gpu)["gpus"][0].exit_code == 71
 
 
-def test_a_divided_card_counts_as_its_first_instance() -> None:
+def test_a_divided_gpu_counts_as_its_first_instance() -> None:
     gpus, _ = GpuHost("a100-mig").gpus()
     assert [(gpu.memory_bytes >> 20, gpu.capability) for gpu in gpus] == [(19968, (8, 0))]
     chosen, _ = GpuHost("a100-mig", environ={"CUDA_VISIBLE_DEVICES": "MIG-2"}).gpus()
     assert len(chosen) == 1
 
 
-def test_every_card_that_the_wheel_has_kernels_for_is_served_and_no_other() -> None:
-    served = [key for key, gpu in known_cards().items() if runtime().serves(gpu.capability)]
-    assert served == list(known_cards())
+def test_every_gpu_that_the_wheel_has_kernels_for_is_served_and_no_other() -> None:
+    served = [key for key, gpu in known_gpus().items() if runtime().serves(gpu.capability)]
+    assert served == list(known_gpus())
     for capability in ((3, 7), (5, 2), (6, 0), (6, 1), (11, 0), (13, 0)):
         assert not runtime().serves(capability)
     older = Runtime(cuda="12.8", architectures=((8, 6), (9, 0)), driver_cuda=12000, driver="525.60.13")
@@ -332,12 +332,12 @@ def test_the_image_is_proven_for_the_same_architectures() -> None:
     assert f"torch=={table('cuda')['torch']}." in (ROOT / "docker" / "requirements.lock").read_text(encoding="utf-8")
 
 
-def test_the_tables_name_their_sources_and_know_each_named_card() -> None:
+def test_the_tables_name_their_sources_and_know_each_named_gpu() -> None:
     assert table("xids")["source"]
     assert table("cuda")["sources"]
     assert 13 not in xids()
-    for key, card in known_cards().items():
-        figures = peak(card.name)
+    for key, gpu in known_gpus().items():
+        figures = peak(gpu.name)
         assert figures is not None, key
         assert figures.key == key
 
@@ -350,9 +350,9 @@ def test_what_is_recorded_is_what_its_public_output_says() -> None:
         assert host["source"]
         raw = " ".join(host["raw"]).lower()
         told = [value for name, value in host["driver"].items() if name not in ("cuda", "nodes")]
-        for card in host["cards"]:
-            told += [value for name, value in card.items() if name not in ("capability", "pci_bus", "name")]
-            told += card.get("mig_instances_mib", [])
+        for gpu in host["cards"]:
+            told += [value for name, value in gpu.items() if name not in ("capability", "pci_bus", "name")]
+            told += gpu.get("mig_instances_mib", [])
         for value in told:
             if isinstance(value, str | int) and not isinstance(value, bool):
                 assert str(value).lower() in raw, (key, value)
@@ -365,18 +365,18 @@ def test_the_version_of_the_kernel_module_is_read_from_both_of_its_texts() -> No
     assert module_version("") is None
 
 
-def test_a_card_in_a_machine_without_its_driver_is_worth_a_word(faults: Any) -> None:
+def test_a_gpu_in_a_machine_without_its_driver_is_worth_a_word(faults: Any) -> None:
     host = GpuHost("mismatch", driver={"module": None, "nvml_library": None, "devices": ("0000:01:00.0",)})
-    finding = found(host)["cards"][0]
-    faults.seen("NVIDIA card without its driver", made="constructed", finding=as_json("cards", finding), check="cards")
+    finding = found(host)["gpus"][0]
+    faults.seen("NVIDIA GPU without its driver", made="constructed", finding=as_json("gpus", finding), check="gpus")
     inside = GpuHost("lost-access", driver={"nodes": (), "nvml_library": None, "devices": ("0000:01:00.0",)})
-    finding = found(inside)["cards"][0]
-    faults.seen("container of a GPU host", made="constructed", finding=as_json("cards", finding), check="cards")
+    finding = found(inside)["gpus"][0]
+    faults.seen("container of a GPU host", made="constructed", finding=as_json("gpus", finding), check="gpus")
     assert (finding.severity, finding.remedy) == ("warning", "docker run --gpus all ...")
-    assert found(inside, run=config(device="cuda"))["cards"][0].exit_code == 71
+    assert found(inside, run=config(device="cuda"))["gpus"][0].exit_code == 71
 
 
-def test_a_report_about_another_card_or_of_a_program_is_no_alarm() -> None:
+def test_a_report_about_another_gpu_or_of_a_program_is_no_alarm() -> None:
     assert wrong(GpuHost("xid-109", change={"pci_bus": "0000:1b:00.0"})) == []
     program = GpuHost("xid-109")
     program.log = program.log[:1]

@@ -133,7 +133,7 @@ def test_another_peft_on_the_module_path_is_named(examined: Examine, faults: Fau
 
 
 class OutsideAVenv(Host):
-    """A Python that is no virtual environment: the user's own packages come before all others."""
+    """A Python that is not a virtual environment: the user's own packages come before all others."""
 
     def __init__(self, own: Path) -> None:
         self.own = own

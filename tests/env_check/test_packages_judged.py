@@ -36,7 +36,7 @@ from loradock.machine.elf import shared_object
 from loradock.plan import zero_config
 
 SITE = Path(sysconfig.get_path("purelib"))
-CARD = Gpu(name="NVIDIA A100-SXM4-80GB", memory_bytes=80 << 30, capability=(8, 0))
+GPU = Gpu(name="NVIDIA A100-SXM4-80GB", memory_bytes=80 << 30, capability=(8, 0))
 PREFIX = Path("/opt/venv")
 
 
@@ -45,7 +45,7 @@ def as_dict(check: Check, finding: Finding) -> dict[str, Any]:
 
 
 class CpuBuild(Host):
-    """A machine with a card, and torch's build for CPUs: its version.py as in torch 2.10.0+cpu."""
+    """A machine with a GPU, and torch's build for CPUs: its version.py as in torch 2.10.0+cpu."""
 
     def read_text(self, path: str) -> str | None:
         if path.endswith("torch/version.py"):
@@ -53,11 +53,11 @@ class CpuBuild(Host):
         return super().read_text(path)
 
 
-def test_torch_for_cpus_beside_a_card_is_an_error_and_without_a_card_is_none(faults: Faults) -> None:
+def test_torch_for_cpus_beside_a_gpu_is_an_error_and_without_a_gpu_is_none(faults: Faults) -> None:
     host = CpuBuild()
-    facts = replace(probe.gather(host), gpus=(CARD,))
+    facts = replace(probe.gather(host), gpus=(GPU,))
     found = as_dict(cuda_packages.CHECK, cuda_packages.look(host, facts, intent(host))[0])
-    faults.seen("torch built without CUDA beside a card", made="constructed", finding=found, check="cuda-packages")
+    faults.seen("torch built without CUDA beside a GPU", made="constructed", finding=found, check="cuda-packages")
     assert "torch==2.10.0" in found["remedy"]
     alone = cuda_packages.look(host, replace(facts, gpus=()), intent(host))
     assert [each.severity for each in alone] == ["ok"]
@@ -73,10 +73,10 @@ class Mute(Host):
         return False, None
 
 
-def test_bitsandbytes_on_the_cpu_beside_a_card_is_an_error(faults: Faults) -> None:
-    found = as_dict(builds.CHECK, builds.four_bit(Mute(), None, wants_card=True)[0])
-    faults.seen("bitsandbytes on the CPU beside a card", made="constructed", finding=found, check="builds")
-    assert builds.four_bit(Mute(), None, wants_card=False) == []
+def test_bitsandbytes_on_the_cpu_beside_a_gpu_is_an_error(faults: Faults) -> None:
+    found = as_dict(builds.CHECK, builds.four_bit(Mute(), None, wants_gpu=True)[0])
+    faults.seen("bitsandbytes on the CPU beside a GPU", made="constructed", finding=found, check="builds")
+    assert builds.four_bit(Mute(), None, wants_gpu=False) == []
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def commands(remedy: str) -> list[list[str]]:
 
 
 def faults(remedy: str) -> Iterator[str]:
-    """What hinders a reader to type this line."""
+    """What keeps a reader from typing this line."""
     try:
         parts = commands(remedy)
     except ValueError as refusal:
@@ -47,7 +47,7 @@ def faults(remedy: str) -> Iterator[str]:
         first = [word for word in words if not re.match(r"\w+=", word)] or words
         named = first[1:] if first[0] in BEFORE else first
         if not named or named[0] not in PROGRAMS:
-            yield f"{(named or first)[0]!r} is no program"
+            yield f"{(named or first)[0]!r} is not a program"
         if "..." in words[:-1] or (words[-1] == "..." and number < len(parts)):
             yield "an ellipsis before the end"
         if prose := [word for word in words if re.search(r"[\w.)][,:]$", word) or word == "#"]:
@@ -97,14 +97,14 @@ def test_a_reader_has_little_to_fill_in() -> None:
 @pytest.mark.parametrize(
     ("remedy", "why"),
     [
-        ("--set model.name=DIR", "is no program"),
+        ("--set model.name=DIR", "is not a program"),
         ("docker run --gpus all ..., or to mean it: loradock train", "prose"),
-        ("sudo lspci -vv | grep Lnk, then reseat the card", "prose"),
+        ("sudo lspci -vv | grep Lnk, then reseat the GPU", "prose"),
         ("hf auth whoami; then ask on the model's page", "No closing quotation"),
-        ("hf auth login; then ask", "'then' is no program"),
+        ("hf auth login; then ask", "'then' is not a program"),
         ("export HF_HOME=DIR  # on a disk with room", "prose"),
         ("docker run ... --gpus all", "ellipsis"),
-        ("sudo", "is no program"),
+        ("sudo", "is not a program"),
     ],
 )
 def test_what_cannot_be_typed_is_seen(remedy: str, why: str) -> None:

@@ -66,7 +66,7 @@ def test_a_check_that_breaks_is_undecided_with_its_place_and_what_to_report(leve
     failed, after = looked(sick.check(sick.fail, level=level), sick.check(sick.well, level=level), folder=tmp_path)
     (found,) = failed.findings
     assert (found.severity, found.remedy) == ("warning", "loradock env-check --only fail --report")
-    assert found.what.startswith("undecided: the check itself broke at sick.py:")
+    assert found.what.startswith("undecided: the check itself failed at sick.py:")
     assert found.what.endswith("ValueError: seven; please report it")
     assert after.findings[0].severity == "ok"
 

@@ -11,7 +11,7 @@ import pytest
 from env_check.conftest import Examine, Faults
 from env_check.spoilt_machine import (
     IN_CONTAINER,
-    WITH_A_CARD,
+    WITH_A_GPU,
     printed,
     shell,
 )
@@ -115,15 +115,15 @@ def test_platforms_that_no_wheel_is_built_for_are_refused(faults: Faults) -> Non
         ("an old glibc", (2, 17), "x86_64"),
         ("another architecture", (2, 36), "ppc64le"),
     ):
-        (found,) = platform.look(Elsewhere(glibc=glibc, machine=machine), WITH_A_CARD, PLAN)
+        (found,) = platform.look(Elsewhere(glibc=glibc, machine=machine), WITH_A_GPU, PLAN)
         faults.seen(fault, made="constructed", finding=printed(platform.CHECK, found), check="platform")
     for python, severity in (("3.10.4", "error"), ("3.13.1", "ok"), ("3.14.0", "warning")):
-        facts = type(WITH_A_CARD)(**{**vars(WITH_A_CARD), "python": python})
+        facts = type(WITH_A_GPU)(**{**vars(WITH_A_GPU), "python": python})
         (found,) = platform.look(Elsewhere(glibc=(2, 36), machine="aarch64"), facts, PLAN)
         assert found.severity == severity
 
 
 def test_a_first_process_that_is_no_run_of_ours_is_not_judged() -> None:
     for first in (None, ProcessOne(name="systemd-deaf", hears_sigterm=False)):
-        (found,) = init.look(Elsewhere(glibc=(2, 36), machine="x86_64", first=first), WITH_A_CARD, PLAN)
+        (found,) = init.look(Elsewhere(glibc=(2, 36), machine="x86_64", first=first), WITH_A_GPU, PLAN)
         assert found.severity == "ok"

@@ -9,7 +9,7 @@ import pytest
 from env_check.conftest import Examine, Faults, namespace
 from env_check.spoilt_machine import (
     IN_CONTAINER,
-    WITH_A_CARD,
+    WITH_A_GPU,
     cgroup,
     limited,
     printed,
@@ -66,21 +66,21 @@ def test_shared_memory_that_cannot_be_written_is_named(examined: Examine, faults
 
 def test_shared_memory_is_judged_by_what_the_run_puts_into_it(faults: Faults) -> None:
     docker = Space(device=1, free_bytes=64 * MIB, total_bytes=64 * MIB)
-    assert shared_memory.judge(docker, WITH_A_CARD, plan()).severity == "ok"
-    assert shared_memory.judge(docker, WITH_A_CARD, plan(workers=0, global_batch=4096)).severity == "ok"
-    many = shared_memory.judge(docker, WITH_A_CARD, plan(workers=2, global_batch=512))
+    assert shared_memory.judge(docker, WITH_A_GPU, plan()).severity == "ok"
+    assert shared_memory.judge(docker, WITH_A_GPU, plan(workers=0, global_batch=4096)).severity == "ok"
+    many = shared_memory.judge(docker, WITH_A_GPU, plan(workers=2, global_batch=512))
     assert (many.severity, many.remedy) == ("error", "docker run --shm-size=1g ...")
-    eight = replace(WITH_A_CARD, gpus=WITH_A_CARD.gpus * 8)
+    eight = replace(WITH_A_GPU, gpus=WITH_A_GPU.gpus * 8)
     found = printed(shared_memory.CHECK, shared_memory.judge(docker, eight, plan()))
-    faults.seen("64 MB of /dev/shm for eight cards", made="constructed", finding=found, check="shared-memory")
+    faults.seen("64 MB of /dev/shm for eight GPUs", made="constructed", finding=found, check="shared-memory")
 
 
 def test_the_loader_is_counted_as_the_plan_will_decide_it() -> None:
     default = RunConfig()
     assert default.train.global_batch == loading.GLOBAL_BATCH
-    without_card, one_cpu = replace(WITH_A_CARD, gpus=()), replace(WITH_A_CARD, cpus=1)
-    assert [loading.workers(facts, plan()) for facts in (WITH_A_CARD, without_card, one_cpu)] == [2, 0, 0]
-    assert loading.loading(without_card, plan(workers=3)).workers == 3
+    without_gpu, one_cpu = replace(WITH_A_GPU, gpus=()), replace(WITH_A_GPU, cpus=1)
+    assert [loading.workers(facts, plan()) for facts in (WITH_A_GPU, without_gpu, one_cpu)] == [2, 0, 0]
+    assert loading.loading(without_gpu, plan(workers=3)).workers == 3
 
 
 def test_too_little_memory_is_an_error_and_little_a_warning(examined: Examine, faults: Faults) -> None:
@@ -124,17 +124,17 @@ def test_limits_of_the_shell_are_found_each_with_its_ulimit(examined: Examine, f
 def test_an_address_space_that_the_libraries_do_not_fit_into_is_an_error(examined: Examine, faults: Faults) -> None:
     found = examined("--only", "limits", within=limited("--as=4294967296:"))
     faults.seen("ulimit -v 4 GiB", made="real", finding=found.one("limits"), check="limits")
-    (with_card,) = limits.address_space((64 * GIB, None), WITH_A_CARD, plan())
-    seen = printed(limits.CHECK, with_card)
+    (with_gpu,) = limits.address_space((64 * GIB, None), WITH_A_GPU, plan())
+    seen = printed(limits.CHECK, with_gpu)
     faults.seen("an address space that CUDA does not fit into", made="constructed", finding=seen, check="limits")
-    assert limits.address_space((64 * GIB, None), replace(WITH_A_CARD, gpus=()), plan()) == []
+    assert limits.address_space((64 * GIB, None), replace(WITH_A_GPU, gpus=()), plan()) == []
 
 
 def test_a_hard_limit_of_open_files_is_raised_from_without() -> None:
-    (found,) = limits.open_files((256, 256), WITH_A_CARD, plan())
+    (found,) = limits.open_files((256, 256), WITH_A_GPU, plan())
     assert found.remedy == "docker run --ulimit nofile=65536 ..."
-    assert limits.open_files((1024, 1024), WITH_A_CARD, plan()) == []
-    assert limits.open_files((1024, None), WITH_A_CARD, plan(workers=8, global_batch=64))[0].remedy == "ulimit -n 65536"
+    assert limits.open_files((1024, 1024), WITH_A_GPU, plan()) == []
+    assert limits.open_files((1024, None), WITH_A_GPU, plan(workers=8, global_batch=64))[0].remedy == "ulimit -n 65536"
 
 
 class WithInfiniBand(Host):
@@ -147,16 +147,16 @@ class WithInfiniBand(Host):
         return (8 * MIB, 8 * MIB) if name == "locked memory" else (None, None)
 
 
-def test_locked_memory_matters_with_infiniband_and_several_cards(faults: Faults) -> None:
-    two = replace(WITH_A_CARD, gpus=WITH_A_CARD.gpus * 2)
+def test_locked_memory_matters_with_infiniband_and_several_gpus(faults: Faults) -> None:
+    two = replace(WITH_A_GPU, gpus=WITH_A_GPU.gpus * 2)
     (found,) = limits.look(WithInfiniBand(), two, plan())
     seen = printed(limits.CHECK, found)
     faults.seen("locked memory too small for InfiniBand", made="constructed", finding=seen, check="limits")
-    assert limits.look(WithInfiniBand(), WITH_A_CARD, plan())[0].severity == "ok"
+    assert limits.look(WithInfiniBand(), WITH_A_GPU, plan())[0].severity == "ok"
 
 
 def test_tasks_are_counted_for_every_process_of_the_machine() -> None:
     def judged(facts: Facts) -> int:
         return len(tasks.judge(1000, whose="the limit", remedy="ulimit -u 4096", facts=facts))
 
-    assert [judged(replace(WITH_A_CARD, world_size=size)) for size in (1, 8)] == [0, 1]
+    assert [judged(replace(WITH_A_GPU, world_size=size)) for size in (1, 8)] == [0, 1]

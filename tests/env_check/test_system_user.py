@@ -11,7 +11,7 @@ from env_check.conftest import Examine, Faults, namespace
 from env_check.spoilt_machine import (
     IN_CONTAINER,
     STRANGER,
-    WITH_A_CARD,
+    WITH_A_GPU,
     printed,
     stranger,
 )
@@ -95,9 +95,9 @@ class Closed(Host):
         return False
 
 
-def test_triton_needs_its_cache_on_a_card_only() -> None:
-    (place,) = (each for each in cache_places.places(Host(), PLAN) if each.is_for_cards)
-    facts = (replace(WITH_A_CARD, gpus=()), WITH_A_CARD)
+def test_triton_needs_its_cache_on_a_gpu_only() -> None:
+    (place,) = (each for each in cache_places.places(Host(), PLAN) if each.is_for_gpus)
+    facts = (replace(WITH_A_GPU, gpus=()), WITH_A_GPU)
     assert [caches.judge(Closed(), place, each, PLAN)[0].severity for each in facts] == ["warning", "error"]
 
 
@@ -106,7 +106,7 @@ def test_a_scratch_that_runs_no_code_is_found(examined: Examine, faults: Faults)
     found = examined("--only", "executable", within=namespace(NOEXEC), env=env)
     faults.seen("the scratch is mounted noexec", made="real", finding=found.one("executable"), check="executable")
     refused = Attempt(folder="/tmp", failed={"map a library": 1})
-    judged = executable.judge(refused, ["TRITON_CACHE_DIR"], has_card=True, in_container=True)
+    judged = executable.judge(refused, ["TRITON_CACHE_DIR"], has_gpu=True, in_container=True)
     assert judged is not None
     seen = printed(executable.CHECK, judged)
     faults.seen("Triton's cache maps no library", made="constructed", finding=seen, check="executable")
@@ -131,10 +131,10 @@ def test_missing_headers_of_python_are_found(examined: Examine, faults: Faults) 
     faults.seen("no Python.h", made="real", finding=seen, check="compiler")
 
 
-def test_with_a_card_a_missing_compiler_ends_the_run() -> None:
+def test_with_a_gpu_a_missing_compiler_ends_the_run() -> None:
     class Bare(Host):
         def program(self, name: str) -> str | None:
             return None
 
-    assert [each.exit_code for each in compiler.look(Bare(), WITH_A_CARD, PLAN)] == [71]
-    assert home.look(Host(), WITH_A_CARD, PLAN)[0].severity == "ok"
+    assert [each.exit_code for each in compiler.look(Bare(), WITH_A_GPU, PLAN)] == [71]
+    assert home.look(Host(), WITH_A_GPU, PLAN)[0].severity == "ok"

@@ -1,4 +1,4 @@
-"""Hosts with cards, from tests/facts/gpu_hosts.json, as a `Host` that checks can ask."""
+"""Hosts with GPUs, from tests/facts/gpu_hosts.json, as a `Host` that checks can ask."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from loradock.machine import Host
 from loradock.machine.answers import (
-    CardProcess,
-    CardState,
     DriverState,
+    GpuProcess,
+    GpuState,
     MigInstance,
 )
 
@@ -26,7 +26,7 @@ def recorded() -> dict[str, dict[str, Any]]:
 
 
 class GpuHost(Host):
-    """A host of the file. `change` is applied to its first card, `driver`, `environ` and `files` to the rest."""
+    """A host of the file. `change` is applied to its first GPU, `driver`, `environ` and `files` to the rest."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class GpuHost(Host):
         self.files |= files or {}
         told = {"nodes": tuple(host["driver"].pop("nodes", ())), **host["driver"], **(driver or {})}
         self.told = DriverState(**told)
-        self.states = tuple(card(index, written) for index, written in enumerate(host["cards"]))
+        self.states = tuple(gpu(index, written) for index, written in enumerate(host["cards"]))
         if change:
             self.states = (replace(self.states[0], **change), *self.states[1:])
         self.log = tuple(host["raw"])
@@ -67,7 +67,7 @@ class GpuHost(Host):
     def memory_bytes(self) -> int:
         return 64 << 30
 
-    def nvml(self, *, afresh: bool = False) -> tuple[tuple[CardState, ...], DriverState]:
+    def nvml(self, *, afresh: bool = False) -> tuple[tuple[GpuState, ...], DriverState]:
         return self.states, self.told
 
     def driver(self) -> DriverState:
@@ -77,8 +77,8 @@ class GpuHost(Host):
         return self.log
 
 
-def card(index: int, written: Mapping[str, Any]) -> CardState:
-    """A card of the file: memory is written in MiB there, and what nobody recorded is left out."""
+def gpu(index: int, written: Mapping[str, Any]) -> GpuState:
+    """A GPU of the file: memory is written in MiB there, and what nobody recorded is left out."""
     known: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in written.items()}
     memory = known.pop("memory_mib", 16384)
     sizes = known.pop("mig_instances_mib", ())
@@ -87,8 +87,8 @@ def card(index: int, written: Mapping[str, Any]) -> CardState:
         MigInstance(uuid=f"MIG-{number}", name=f"{known['name']} MIG 2g.20gb", memory_bytes=size << 20)
         for number, size in enumerate(sizes)
     )
-    processes = tuple(CardProcess(pid=pid) for pid in known.pop("pids", ()))
-    return CardState(
+    processes = tuple(GpuProcess(pid=pid) for pid in known.pop("pids", ()))
+    return GpuState(
         index=index,
         memory_bytes=None if "failure" in known else memory << 20,
         used_bytes=None if used is None else used << 20,

@@ -1,4 +1,4 @@
-"""Recorded facts as types: machines with named cards, models by their public configs, and data sets of a shape."""
+"""Recorded facts as types: machines with named GPUs, models by their public configs, and data sets of a shape."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ STACK = {"torch": "2.10.0", "transformers": "5.23.0", "trl": "1.16.0", "peft": "
 FLASH = {**STACK, "flash-attn": "2.8.3"}
 
 
-def cards() -> dict[str, Gpu]:
-    """Every named card by its key."""
-    return {card.key: card.as_gpu() for card in named.table()}
+def gpus() -> dict[str, Gpu]:
+    """Every named GPU by its key."""
+    return {gpu.key: gpu.as_gpu() for gpu in named.table()}
 
 
 def models() -> dict[str, ModelFacts]:
@@ -84,15 +84,15 @@ def model(
     )
 
 
-def machine(card: str | None = None, *, flash: bool = False, **known: Any) -> Facts:
-    """A machine of 16 CPUs and 64 GiB with this card, or without one."""
+def machine(gpu: str | None = None, *, flash: bool = False, **known: Any) -> Facts:
+    """A machine of 16 CPUs and 64 GiB with this GPU, or without one."""
     settings: dict[str, Any] = {
         "platform": "Linux-6.1-x86_64",
         "python": "3.11.9",
         "cpus": 16,
         "memory_bytes": 64 << 30,
         "in_container": True,
-        "gpus": (cards()[card],) if card else (),
+        "gpus": (gpus()[gpu],) if gpu else (),
         "packages": FLASH if flash else STACK,
     }
     return Facts(**{**settings, **known})

@@ -105,7 +105,7 @@ def judged(run: Path, *, code: int, took_seconds: float, left: list[int]) -> dic
     found = (record["status"], record["exit_code"], status["state"], status["exit_code"])
     if found != ("failed", code, "failed", code):
         flaws["recorded"] = found
-    if "no sign of life" not in record["error"]:
+    if "no progress for" not in record["error"]:
         flaws["error"] = record["error"]
     if left:
         flaws["left"] = left

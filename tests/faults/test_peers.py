@@ -133,8 +133,8 @@ def test_a_process_that_is_stopped_is_named_and_the_same_command_continues_to_th
     host = os.uname().nodename
     assert code == Hung.exit_code, pair.text()
     assert took > PEER_SECONDS - 1
-    assert f"error: no sign of life from rank 1 on {host} for" in pair.ranks[0].text()
-    assert re.search(r"the last that it said: (training|saving), after step \d", pair.ranks[0].text())
+    assert f"error: no heartbeat from rank 1 on {host} for" in pair.ranks[0].text()
+    assert re.search(r"its last report: (training|saving), after step \d", pair.ranks[0].text())
     assert (read(tmp_path, "status.json")["state"], read(tmp_path, "status.json")["exit_code"]) == (
         "failed",
         Hung.exit_code,
@@ -243,12 +243,15 @@ def test_a_process_that_never_comes_is_named(tmp_path: Path, llama: Path, rows: 
     codes = pair.finish(seconds=ENDS_SECONDS)
     assert codes[0] == Hung.exit_code
     assert codes[1] in (Hung.exit_code, EnvironmentUnfit.exit_code), "rank 0 may have left before its own time was up"
-    assert "error: rank 2 of 3 did not come to 127.0.0.1:" in pair.ranks[0].text()
+    assert "error: rank 2 of 3 did not join at 127.0.0.1:" in pair.ranks[0].text()
 
 
 @pytest.mark.parametrize(
     ("host", "what"),
-    [("127.0.0.1", "nothing listens there: rank 0 did not come"), ("no-such-host.invalid", "its name is unknown here")],
+    [
+        ("127.0.0.1", "connection refused: rank 0 is not running there"),
+        ("no-such-host.invalid", "the host name cannot be resolved"),
+    ],
 )
 def test_where_rank_0_does_not_answer_it_is_said_what_stands_in_between(
     host: str, what: str, tmp_path: Path, llama: Path, rows: Path, forking: Forking
@@ -298,7 +301,7 @@ def test_on_two_hosts_the_one_that_is_lost_is_named_and_the_run_continues_to_the
         assert f"rank 1 on {hosts[1]}" in pair.ranks[0].text()
         if fault == "cut cable":
             assert pair.finish(seconds=ENDS_SECONDS) == [Hung.exit_code] * 2, pair.text()
-            assert f"no sign of life from rank 0 on {hosts[0]}" in pair.ranks[1].text()
+            assert f"no heartbeat from rank 0 on {hosts[0]}" in pair.ranks[1].text()
         else:
             assert pair.ranks[0].ended() == EnvironmentUnfit.exit_code
     with two_hosts() as hosts:

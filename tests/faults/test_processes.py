@@ -168,7 +168,7 @@ def test_when_one_of_two_is_killed_the_other_ends_and_the_same_command_continues
     codes = first.finish()
     assert codes[1] == -signal.SIGKILL
     assert codes[0] == EnvironmentUnfit.exit_code, first.text()
-    assert "error: another process of this run has ended, or cannot be reached: rank 1 on " in first.text()
+    assert "of this run has ended, or cannot be reached: rank 1 on " in first.text()
     again = start(tmp_path, engine=engine)
     assert again.finish() == [0, 0], again.text()
     assert "continuing from checkpoint-" in again.text()

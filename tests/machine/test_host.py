@@ -1,4 +1,4 @@
-"""The door to the machine: what this one really answers, and which cards CUDA_VISIBLE_DEVICES leaves."""
+"""The door to the machine: what this one really answers, and which GPUs CUDA_VISIBLE_DEVICES leaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from loradock.machine import Host
 from loradock.machine.gpus import visible
 
-CARDS = [("0", "GPU-aaaa-1111"), ("1", "GPU-aaaa-2222"), ("2", "GPU-bbbb-3333")]
+GPUS = [("0", "GPU-aaaa-1111"), ("1", "GPU-aaaa-2222"), ("2", "GPU-bbbb-3333")]
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ CARDS = [("0", "GPU-aaaa-1111"), ("1", "GPU-aaaa-2222"), ("2", "GPU-bbbb-3333")]
         ("NoDevFiles", []),
     ],
 )
-def test_the_cards_that_are_visible_are_those_that_cuda_would_show(wanted: str | None, found: list[int]) -> None:
-    assert visible(CARDS, wanted) == found
+def test_the_gpus_that_are_visible_are_those_that_cuda_would_show(wanted: str | None, found: list[int]) -> None:
+    assert visible(GPUS, wanted) == found
 
 
 def test_a_file_that_is_missing_or_a_directory_reads_as_none(tmp_path: Path) -> None:

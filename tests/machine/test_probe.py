@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import pytest
-from facts.recorded import cards
+from facts.recorded import gpus
 
 from loradock.errors import EnvironmentUnfit
 from loradock.facts import Gpu
@@ -21,7 +21,7 @@ MEMORY_V1 = "/sys/fs/cgroup/memory/memory.limit_in_bytes"
 
 
 class Recorded(Host):
-    """A machine of 8 CPUs and 32 GiB with these files, variables, packages and cards."""
+    """A machine of 8 CPUs and 32 GiB with these files, variables, packages and GPUs."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Recorded(Host):
         self.files = files or {}
         self.variables = environ or {}
         self.packages = packages or {}
-        self.cards = gpus
+        self.devices = gpus
 
     @property
     def environ(self) -> Mapping[str, str]:
@@ -59,7 +59,7 @@ class Recorded(Host):
         return "c0ffee" if "rev-parse" in command else None
 
     def gpus(self) -> tuple[tuple[Gpu, ...], str | None]:
-        return self.cards, "570.86" if self.cards else None
+        return self.devices, "570.86" if self.devices else None
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_torchrun_says_which_process_this_is() -> None:
     assert (alone.world_size, alone.rank, alone.local_rank) == (1, 0, 0)
     assert alone.processes_here == 1
     environ = {"WORLD_SIZE": "16", "RANK": "9", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}
-    both = (cards()["h200"], cards()["t4"])
+    both = (gpus()["h200"], gpus()["t4"])
     ninth = probe.gather(Recorded(environ=environ, gpus=both))
     assert (ninth.world_size, ninth.rank, ninth.local_rank) == (16, 9, 1)
     assert ninth.processes_here == 8
@@ -137,8 +137,8 @@ def test_a_container_is_recognised(host: Host, is_container: bool) -> None:
     assert probe.gather(host).in_container is is_container
 
 
-def test_cards_and_their_driver_are_kept_with_their_architecture() -> None:
-    facts = probe.gather(Recorded(gpus=(cards()["b200"],)))
+def test_gpus_and_their_driver_are_kept_with_their_architecture() -> None:
+    facts = probe.gather(Recorded(gpus=(gpus()["b200"],)))
     assert (facts.has_gpu, facts.gpu.architecture, facts.driver) == (True, "sm100", "570.86")
     none = probe.gather(Recorded())
     assert (none.has_gpu, none.driver) == (False, None)

@@ -133,7 +133,7 @@ def test_a_checkpoint_of_another_adapter_is_refused_by_the_tensor_that_differs(
     before = {name: tensor.clone() for name, tensor in adapters.state(model).items()}
     wrong = state.as_files(job_of(tmp_path, other, model=llama, data=rows).model, {}, random_states=[])[export.WEIGHTS]
     with pytest.raises(
-        NoCheckpoint, match=r"adapter is another one: \d+ tensors differ in name or shape, first .*proj\.lora_"
+        NoCheckpoint, match=r"adapter differs: \d+ tensors differ in name or shape, first .*proj\.lora_"
     ):
         adapters.restore(model, bytes(wrong))
     assert all(torch.equal(tensor, before[name]) for name, tensor in adapters.state(model).items())

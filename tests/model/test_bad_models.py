@@ -48,7 +48,7 @@ CASES: dict[str, tuple[Spoil, type[LoradockError], str]] = {
         ModelError,
         "shard model-00001.safetensors is missing",
     ),
-    "the index is no index": (
+    "the index is not an index": (
         lambda d: (d / "model.safetensors.index.json").write_text("[]"),
         ModelError,
         "not a weight index",

@@ -1,4 +1,4 @@
-"""4-bit weights of every width are what NF4 defines, and a loaded model is held against that definition."""
+"""4-bit weights of every width are what NF4 defines, and a loaded model is compared with that definition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDTHS = (16, 32, 48, 64, 72, 80, 96, 100, 112, 128, 144, 160, 176, 192, 200, 15
 
 
 class Layers(torch.nn.Module):
-    """4-bit layers of these widths, quantised as a run does it, mended as a run mends them."""
+    """4-bit layers of these widths, quantised as a run does it, fixed as a run fixes them."""
 
     def __init__(self, *widths: int, rows: int, dtype: torch.dtype, is_double: bool) -> None:
         super().__init__()
@@ -76,12 +76,12 @@ dequantised.check(layer)
 
 
 @pytest.mark.parametrize(
-    ("width", "environment"), [(160, {}), (64, damaged("nf4_table"))], ids=["without the mend", "a wrong table"]
+    ("width", "environment"), [(160, {}), (64, damaged("nf4_table"))], ids=["without the fix", "a wrong table"]
 )
 def test_a_layer_that_is_dequantised_wrongly_is_refused_by_its_name(width: int, environment: dict[str, str]) -> None:
     command = [sys.executable, "-c", ALONE.format(width=width)]
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120)
-    assert f"0 (64 x {width}) is dequantised wrongly on cpu: off by " in done.stderr
+    assert f"0 (64 x {width}) is dequantised incorrectly on cpu: off by " in done.stderr
 
 
 def test_a_model_whose_rows_are_no_whole_blocks_is_computed_as_its_nf4_weights_say(tmp_path: Path, rows: Path) -> None:

@@ -1,4 +1,4 @@
-"""The table of named cards: complete, found by short names and by NVML's, and the same figures for all who ask."""
+"""The table of named GPUs: complete, found by short names and by NVML's, and the same figures for all who ask."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ NAMED = "t4 v100 2080ti 3090 4090 a10 l4 l40s a100-40 a100-80 h100 h200 b200".sp
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_card_has_all_that_a_plan_needs_with_its_source(name: str) -> None:
-    card = gpu_table.named(name)
-    gpu = card.as_gpu()
+def test_a_gpu_has_all_that_a_plan_needs_with_its_source(name: str) -> None:
+    known = gpu_table.named(name)
+    gpu = known.as_gpu()
     assert 10 < gpu.memory_bytes / 2**30 < 200
     assert (7, 0) <= gpu.capability <= (10, 0)
-    assert 50 < card.tflops < 2500
-    assert 250 < card.memory < 8000
-    assert 0.3 < card.sustained < 0.8
-    assert card.source.startswith("NVIDIA ")
+    assert 50 < known.tflops < 2500
+    assert 250 < known.memory < 8000
+    assert 0.3 < known.sustained < 0.8
+    assert known.source.startswith("NVIDIA ")
 
 
-def test_a_card_is_the_same_by_its_short_name_and_by_what_nvml_calls_it() -> None:
+def test_a_gpu_is_the_same_by_its_short_name_and_by_what_nvml_calls_it() -> None:
     for name in NAMED:
-        card = gpu_table.named(name)
-        assert gpu_table.known_as(card.name) is card
-        assert peak(card.name) is card
+        known = gpu_table.named(name)
+        assert gpu_table.known_as(known.name) is known
+        assert peak(known.name) is known
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def test_the_beginning_of_several_names_lists_them() -> None:
     assert refused.value.hint == "which one: a100-40, a100-80, a100-80-pcie?"
 
 
-def test_no_two_cards_have_one_name_once_it_is_bare() -> None:
+def test_no_two_gpus_have_one_name_once_it_is_bare() -> None:
     names = [
-        (gpu_table.bare(word), card.key) for card in gpu_table.table() for word in (card.key, card.name, *card.called)
+        (gpu_table.bare(word), each.key) for each in gpu_table.table() for word in (each.key, each.name, *each.called)
     ]
     assert len({bare for bare, _ in names}) == len(set(names))
 
@@ -68,12 +68,12 @@ def test_no_two_cards_have_one_name_once_it_is_bare() -> None:
         ("x", "one of a10, "),
     ],
 )
-def test_an_unknown_card_is_refused_with_what_is_near(name: str, hint: str) -> None:
-    with pytest.raises(UsageError, match="no card called") as refused:
+def test_an_unknown_gpu_is_refused_with_what_is_near(name: str, hint: str) -> None:
+    with pytest.raises(UsageError, match="unknown GPU") as refused:
         gpu_table.named(name)
     assert (refused.value.hint or "").startswith(hint)
 
 
 @pytest.mark.parametrize("name", ["NVIDIA A100 MIG 1g.5gb", "NVIDIA GeForce RTX 4090 Laptop GPU", "Radeon VII"])
-def test_a_slice_a_variant_and_an_unknown_card_have_no_figures(name: str) -> None:
+def test_a_slice_a_variant_and_an_unknown_gpu_have_no_figures(name: str) -> None:
     assert gpu_table.known_as(name) is None

@@ -57,7 +57,7 @@ def test_it_is_near_published_runs(run: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("run", [run for run in PUBLISHED["runs"] if run["seen"] == "fits"], ids=name)
-def test_what_fitted_a_card_fits_by_the_model(run: dict[str, Any]) -> None:
+def test_what_fitted_a_gpu_fits_by_the_model(run: dict[str, Any]) -> None:
     assert expected(run) < run["gib"]
 
 
@@ -102,18 +102,18 @@ def test_offload_moves_weights_adapter_and_moments_to_the_host() -> None:
     assert sharded.host_bytes(LLAMA, setting=setting(LLAMA), sharing=sharing) == sum(there[part] for part in moved)
 
 
-def cards(card: str, count: int) -> Facts:
-    return machine(card, world_size=count, local_world_size=count)
+def gpus(gpu: str, count: int) -> Facts:
+    return machine(gpu, world_size=count, local_world_size=count)
 
 
-def decided(card: str, count: int, *, model: str = "llama-3-70b", **asked: Any) -> dict[str, Any]:
-    made = planned(facts=cards(card, count), model=models()[model], data=data(), config=recorded.config(**asked))
-    assert made.memory_bytes["total"] <= cards(card, count).gpu.memory_bytes * 0.9
+def decided(gpu: str, count: int, *, model: str = "llama-3-70b", **asked: Any) -> dict[str, Any]:
+    made = planned(facts=gpus(gpu, count), model=models()[model], data=data(), config=recorded.config(**asked))
+    assert made.memory_bytes["total"] <= gpus(gpu, count).gpu.memory_bytes * 0.9
     return {each.name: each.value for each in made.decisions} | {"why": recorded.decision(made, "parallel").why}
 
 
 @pytest.mark.parametrize(
-    ("card", "count", "model", "parallel", "engine", "offload"),
+    ("gpu", "count", "model", "parallel", "engine", "offload"),
     [
         ("h100", 8, "mistral-7b", "ddp", "fast", False),
         ("rtx-4090", 2, "mistral-7b", "ddp", "fast", False),
@@ -124,33 +124,36 @@ def decided(card: str, count: int, *, model: str = "llama-3-70b", **asked: Any) 
         ("h100", 1, "llama-3-70b", "none", "fast", False),
     ],
 )
-def test_fsdp_is_decided_only_where_the_model_does_not_fit_one_card_and_offload_only_where_nothing_else_fits(
-    card: str, count: int, model: str, parallel: str, engine: str, offload: bool
+def test_fsdp_is_decided_only_where_the_model_does_not_fit_one_gpu_and_offload_only_where_nothing_else_fits(
+    gpu: str, count: int, model: str, parallel: str, engine: str, offload: bool
 ) -> None:
-    """The rule "more than 3B needs sharding" is not used: 70B in NF4 fit a card of 80 GB."""
-    found = decided(card, count, model=model)
+    """The rule "more than 3B needs sharding" is not used: 70B in NF4 fit a GPU of 80 GB."""
+    found = decided(gpu, count, model=model)
     assert (found["parallel"], found["engine"], found["cpu_offload"]) == (parallel, engine, offload)
-    assert count == 1 or "GiB for one row on one card" in found["why"]
+    assert count == 1 or "GiB for one row on one GPU" in found["why"]
 
 
 def test_what_fits_nowhere_says_what_it_needs_with_and_without_offload() -> None:
     rows = data(longest=65_536, limit=65_536)
-    with pytest.raises(OutOfMemory, match=r"of 21.6 GiB on each of 2 GPUs that share the model, and .* in host memory"):
-        planned(facts=cards("rtx-3090", 2), model=models()["llama-3-70b"], data=rows)
+    with pytest.raises(OutOfMemory, match=r"of 21.6 GiB on each of 2 GPUs that shard the model, and .* in host memory"):
+        planned(facts=gpus("rtx-3090", 2), model=models()["llama-3-70b"], data=rows)
 
 
 @pytest.mark.parametrize(
     ("asked", "problem"),
     [
-        ({"parallel": "fsdp", "engine": "fast"}, "engine fast does not share in this way"),
-        ({"parallel": "zero3", "engine": "fast"}, "engine fast does not share in this way"),
-        ({"parallel": "ddp", "engine": "fsdp"}, "engine fsdp does not share in this way"),
+        ({"parallel": "fsdp", "engine": "fast"}, "engine fast does not support it"),
+        ({"parallel": "zero3", "engine": "fast"}, "engine fast does not support it"),
+        ({"parallel": "ddp", "engine": "sharded"}, "engine sharded does not support it"),
         ({"parallel": "fsdp", "lora": {"dora": True}}, "train.parallel fsdp cannot be used: it has no DoRA"),
         ({"parallel": "zero3", "lora": {"dora": True}}, "train.parallel zero3 cannot be used: DoRA takes the norms of"),
-        ({"parallel": "zero3", "lora": {"init": "pissa"}}, "zero3 cannot be used: lora.init pissa takes whole"),
-        ({"parallel": "zero3", "lora": {"modules_to_save": ["lm_head"]}}, "modules_to_save copies whole base weights"),
+        ({"parallel": "zero3", "lora": {"init": "pissa"}}, "zero3 cannot be used: lora.init pissa takes unquantised"),
+        (
+            {"parallel": "zero3", "lora": {"modules_to_save": ["lm_head"]}},
+            "modules_to_save copies unquantised base weights",
+        ),
         ({"parallel": "fsdp", "optimizer": "adamw"}, "its optimiser is adamw_fused, not adamw"),
-        ({"parallel": "ddp", "cpu_offload": True}, "train.cpu_offload cannot be used: each card has the whole model"),
+        ({"parallel": "ddp", "cpu_offload": True}, "train.cpu_offload cannot be used: each GPU has the whole model"),
     ],
 )
 def test_modes_that_cannot_be_are_refused_and_not_replaced(asked: dict[str, Any], problem: str) -> None:
@@ -162,7 +165,7 @@ def test_modes_that_cannot_be_are_refused_and_not_replaced(asked: dict[str, Any]
 
 @pytest.mark.parametrize("asked", ["ddp", "fsdp", "zero2", "zero3"])
 def test_a_mode_that_is_asked_for_with_one_process_is_an_error(asked: str) -> None:
-    with pytest.raises(EnvironmentUnfit, match=f"train.parallel {asked} shares a model among several processes"):
+    with pytest.raises(EnvironmentUnfit, match=f"train.parallel {asked} shards the model over several ranks"):
         decided("h100", 1, train={"parallel": asked})
 
 
@@ -174,6 +177,6 @@ def test_each_way_to_shard_has_its_backend() -> None:
 
 
 def test_as_few_layers_are_computed_again_as_fit() -> None:
-    plenty, few = (decided(card, 8, train={"parallel": "fsdp"}) for card in ("h100", "rtx-3090"))
+    plenty, few = (decided(gpu, 8, train={"parallel": "fsdp"}) for gpu in ("h100", "rtx-3090"))
     assert 0 <= plenty["checkpointed_layers"] < few["checkpointed_layers"] <= 80
     assert decided("h100", 8, train={"parallel": "fsdp", "checkpointing": 33})["checkpointed_layers"] == 33

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from facts.recorded import STACK, cards, config, data, machine, models, planned
+from facts.recorded import STACK, config, data, gpus, machine, models, planned
 
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, OutOfMemory
@@ -23,11 +23,11 @@ QUESTIONS = 400
 def random_question(seed: int) -> tuple[RunConfig, Facts, ModelFacts, DataFacts]:
     """Any machine, model, data set and a few settings."""
     draw = random.Random(seed)
-    card = draw.choice([None, *cards()])
+    gpu = draw.choice([None, *gpus()])
     world = draw.choice([1, 1, 2, 8])
     limit = draw.choice([64, 512, 1024, 2048, 4096])
     longest = draw.randint(2, limit)
-    facts = machine(card, flash=draw.random() < 0.5, cpus=draw.randint(1, 64), world_size=world)
+    facts = machine(gpu, flash=draw.random() < 0.5, cpus=draw.randint(1, 64), world_size=world)
     asked = config(
         lora={"rank": draw.choice([4, 16, 64]), "dropout": draw.choice([0.0, 0.05])},
         train={"global_batch": max(world, draw.choice([1, 7, 16, 128])), "epochs": draw.choice([0.1, 1, 3])},
@@ -64,7 +64,9 @@ def test_any_question_gets_a_plan_that_fits_or_is_refused_for_memory() -> None:
 def test_more_processes_than_samples_of_a_step_are_refused_with_both_remedies() -> None:
     step = config(train={"global_batch": 8})
     assert planned(facts=planner.machine_with("h200", count=4, nodes=2), config=step).accumulation.value == 1
-    with pytest.raises(ConfigError, match=r"16 processes .* train.global_batch is 8: .* no sample for 8") as refused:
+    with pytest.raises(
+        ConfigError, match=r"16 processes .* train.global_batch is 8: 8 of them would get no sample"
+    ) as refused:
         planned(facts=planner.machine_with("h200", count=8, nodes=2), config=step)
     assert refused.value.exit_code == 78
     assert refused.value.hint == "8 GPUs at most, or --set train.global_batch=16, which changes what is trained"
@@ -92,13 +94,13 @@ def test_the_same_question_gets_the_same_plan() -> None:
         assert first == planner.make(asked, facts=facts, model=model, data=rows)
 
 
-def test_a_card_with_more_memory_never_gets_a_smaller_micro_batch_or_more_checkpointing() -> None:
+def test_a_gpu_with_more_memory_never_gets_a_smaller_micro_batch_or_more_checkpointing() -> None:
     rows = data(mean=1800, longest=2048, limit=2048)
     for model in models().values():
         found = []
-        for card in ("l4", "a100-40", "a100-80", "h200", "b200"):
+        for gpu in ("l4", "a100-40", "a100-80", "h200", "b200"):
             try:
-                plan = planned(facts=machine(card), model=model, data=rows)
+                plan = planned(facts=machine(gpu), model=model, data=rows)
             except OutOfMemory:
                 continue
             found.append((not plan.checkpointing.value, plan.micro_batch.value))

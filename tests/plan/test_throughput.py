@@ -1,4 +1,4 @@
-"""The speed model: what must hold between its figures, and the published one that it can be held against."""
+"""The speed model: what must hold between its figures, and the published one that it can be compared with."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def mistral() -> Widths:
     return widths(models()["mistral-7b"], rank=16)
 
 
-def fast(card: str, shape: Shape, **changed: Any) -> dict[str, float]:
-    rates = throughput.rates_of(gpu_table.named(card))
+def fast(gpu: str, shape: Shape, **changed: Any) -> dict[str, float]:
+    rates = throughput.rates_of(gpu_table.named(gpu))
     setting = Setting(**{**SETTING, **changed})
     return throughput.fast_seconds(mistral(), shape, setting, tokens=shape.tokens, rows=ROWS, rates=rates)
 
@@ -64,20 +64,20 @@ def test_the_cache_is_worth_less_the_larger_a_pass_is() -> None:
 
 
 @pytest.mark.parametrize("name", ["tinyllama-1.1b", "phi-3-mini", "mistral-7b", "llama-3-8b"])
-def test_a_byte_of_activations_is_worth_2_to_22_times_a_byte_of_dense_weights_on_every_card(name: str) -> None:
+def test_a_byte_of_activations_is_worth_2_to_22_times_a_byte_of_dense_weights_on_every_gpu(name: str) -> None:
     wide = widths(models()[name], rank=16)
     plain, one = Shape(tokens=4096, checkpointed=0), Shape(tokens=4096, checkpointed=1)
-    for card in gpu_table.table():
+    for gpu in gpu_table.table():
         parts, again = (
             throughput.fast_seconds(
-                wide, shape, Setting(**SETTING), tokens=4096, rows=ROWS, rates=throughput.rates_of(card)
+                wide, shape, Setting(**SETTING), tokens=4096, rows=ROWS, rates=throughput.rates_of(gpu)
             )
             for shape in (plain, one)
         )
         kept_bytes = 4096 * 2 * (wide.projected + wide.attended + 2 * wide.inner + wide.hidden)
         by_activations = (again["products"] - parts["products"]) / kept_bytes
         by_cache = parts["dequantise"] / wide.layers / (wide.weights * 2)
-        assert 2 < by_activations / by_cache < 22, card.key
+        assert 2 < by_activations / by_cache < 22, gpu.key
 
 
 def test_documents_cost_the_host_time_where_no_flash_kernel_takes_them_together() -> None:
@@ -112,13 +112,13 @@ def test_peft_on_an_a10_is_within_a_third_of_what_was_published() -> None:
     assert 4096 / sum(parts.values()) == pytest.approx(748, rel=0.33)
 
 
-def test_a_small_model_in_peft_waits_for_the_host_on_a_fast_card_and_not_on_a_slow_one() -> None:
+def test_a_small_model_in_peft_waits_for_the_host_on_a_fast_gpu_and_not_on_a_slow_one() -> None:
     tiny = widths(models()["tinyllama-1.1b"], rank=16)
     waits = {
-        card: throughput.peft_seconds(
-            tiny, padded_tokens=1024, rows=ROWS, rates=throughput.rates_of(gpu_table.named(card)), dtype="bfloat16"
+        gpu: throughput.peft_seconds(
+            tiny, padded_tokens=1024, rows=ROWS, rates=throughput.rates_of(gpu_table.named(gpu)), dtype="bfloat16"
         )["waiting for the host"]
-        for card in ("h200", "t4")
+        for gpu in ("h200", "t4")
     }
     assert waits["h200"] > 0.1
     assert waits["t4"] == 0

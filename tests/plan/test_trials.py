@@ -31,14 +31,14 @@ SECTIONS = {"model", "data", "lora", "train", "evaluation", "checkpoints", "logg
 
 def baseline(
     *,
-    card: str | None = "a10",
+    gpu: str | None = "a10",
     of: str = "mistral-7b",
     rows: DataFacts | None = None,
     flash: bool = False,
     **asked: Any,
 ) -> Context:
     """A configuration on a machine, with its plan; by default Mistral-7B on an A10."""
-    wanted, facts = changed_config(config(**asked), ()), machine(card, flash=flash)
+    wanted, facts = changed_config(config(**asked), ()), machine(gpu, flash=flash)
     plan = planner.make(wanted, facts=facts, model=models()[of], data=rows or data())
     return context_of(plan, wanted, facts=facts)
 
@@ -54,8 +54,8 @@ def trial(of: Context, name: str) -> Trial:
 def any_baseline(seed: int) -> Context | None:
     """Some baseline; None where the plan refuses it."""
     draw = random.Random(seed)
-    card = draw.choice([None, "t4", "a10", "h200"])
-    engine = draw.choice(["auto", "fast", "peft"])
+    gpu = draw.choice([None, "t4", "a10", "h200"])
+    engine = draw.choice(["auto", "fast", "trl"])
     asked: dict[str, Any] = {
         "engine": engine,
         "model": {"quantization": draw.choice(["nf4", "nf4", "none", "int8"])},
@@ -71,7 +71,7 @@ def any_baseline(seed: int) -> Context | None:
     }
     rows = data(mean=draw.choice([50, 166, 900]), held_out=draw.choice([0, 200]))
     try:
-        return baseline(card=card, of=draw.choice(["tinyllama-1.1b", "mistral-7b"]), rows=rows, **asked)
+        return baseline(gpu=gpu, of=draw.choice(["tinyllama-1.1b", "mistral-7b"]), rows=rows, **asked)
     except LoradockError:
         return None
 
@@ -174,8 +174,8 @@ def test_each_engine_is_offered_what_it_has() -> None:
     assert not any(name.startswith("optimizer") for name in fast)
 
 
-def test_a_cpu_is_offered_nothing_that_needs_a_card() -> None:
-    found = set(names(baseline(card=None, of="tinyllama-1.1b", engine="peft")))
+def test_a_cpu_is_offered_nothing_that_needs_a_gpu() -> None:
+    found = set(names(baseline(gpu=None, of="tinyllama-1.1b", engine="trl")))
     assert not {"cuda-graphs-on", "optimizer-paged-adamw-8bit", "attention-flash"} & found
     assert "attention-flash" in names(baseline(flash=True, model={"attention": "sdpa"}))
     assert "attention-flash" not in names(baseline(model={"attention": "sdpa"}))
@@ -219,7 +219,7 @@ def test_adapters_on_attention_alone_are_proposed_by_the_names_of_the_model() ->
 
 
 def test_a_change_that_memory_cannot_hold_is_still_a_trial() -> None:
-    tight = baseline(card="t4", rows=data(mean=900))
+    tight = baseline(gpu="t4", rows=data(mean=900))
     assert "quantization-none" in names(tight)
     with pytest.raises(OutOfMemory):
         changed(tight, ("model.quantization=none",))

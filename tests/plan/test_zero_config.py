@@ -130,7 +130,7 @@ def test_a_file_may_repeat_what_the_run_says(tmp_path: Path) -> None:
         ({"torch_autocast": {"enabled": True, "dtype": "float32"}}, "asks for float32", "model.compute_dtype=float32"),
         ({"zero_optimization": {"stage": 3}}, "stage is 3, and train.parallel is zero2", "--set train.parallel=zero3"),
         ({"zero_optimization": {"stage": 1}}, "stage is 1, and train.parallel is zero2", 'write "auto"'),
-        ({"zero_optimization": 2}, "zero_optimization is no object", '"stage": "auto"'),
+        ({"zero_optimization": 2}, "zero_optimization is not an object", '"stage": "auto"'),
         ({"zero_optimisation": {}}, "zero_optimisation is no key", "did you mean zero_optimization?"),
         ({"my_own": 1}, "my_own is no key", "delete it"),
     ],
@@ -164,7 +164,7 @@ def test_bad_json_is_named_by_its_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("[]", "no JSON object"), ('{"a": 1, "a": 2}', "says a thing twice"), (b"\xff\xfe", "not UTF-8")],
+    [("[]", "not a JSON object"), ('{"a": 1, "a": 2}', "has a duplicate key"), (b"\xff\xfe", "not UTF-8")],
 )
 def test_what_is_no_plain_object_is_refused(content: str | bytes, words: str, tmp_path: Path) -> None:
     file = tmp_path / "zero.json"

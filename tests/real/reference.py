@@ -1,7 +1,7 @@
 """What TRL and PEFT compute by themselves, in a process without loradock: losses as JSON.
 
     python reference.py train BASE ROWS STEPS       each step's loss of TRL's SFTTrainer, all rows a step
-    python reference.py loss BASE ROWS ADAPTER      the mean loss of the learned tokens, by PEFT with that adapter
+    python reference.py loss BASE ROWS ADAPTER      the mean loss of the supervised tokens, by PEFT with that adapter
 
 Rows are `instruction` and `output`, through the tokenizer's chat template; an answer and the token that ends its turn
 are learned.

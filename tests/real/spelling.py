@@ -25,7 +25,7 @@ def spelled(token: str, *, is_byte_level: bool) -> bytes:
 def covered(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[list[int], Spans]:
     """Token ids of a text, and the characters [first, last) that each covers.
 
-    A space that the tokenizer itself puts in front is no character of the text; a token of nothing else counts as
+    A space that the tokenizer itself puts in front is not a character of the text; a token of nothing else counts as
     covering the next one.
     """
     encoded = tokenizer(text, add_special_tokens=False)

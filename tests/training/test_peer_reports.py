@@ -56,7 +56,7 @@ def test_where_no_step_was_made_it_is_said_what_was_done_instead() -> None:
         assert error
         assert (
             error.what
-            == f"another process of this run has ended: rank 1 on b, last heard of {doing}: was killed by SIGKILL"
+            == f"another rank of this run has ended: rank 1 on b, last heard of {doing}: was killed by SIGKILL"
         )
         assert error.exit_code == 137, "as the launcher, which ends with that of the one that is to blame"
     error = judged([heard(0), heard(1, phase="setup", step=0, unheard=6)], me=0, limit_seconds=5)
@@ -89,4 +89,4 @@ def test_one_that_the_others_wait_for_is_late_and_where_all_wait_the_network_is(
     assert judged([waits, just_came], me=1, limit_seconds=5) is None, "the report of rank 0 is from before they met"
     error = judged([waits, heard(1, waiting_seconds=9)], me=0, limit_seconds=5)
     assert isinstance(error, Hung)
-    assert "all processes wait for one another since 6 s" in error.what
+    assert "all ranks have waited for each other for 6 s" in error.what

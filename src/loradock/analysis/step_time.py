@@ -10,7 +10,7 @@ from typing import Any
 STEP_PHASES = ("data", "passes", "optimizer")
 """What a metric line's seconds are made of, as `training.meter` names it; what is left over is `other`."""
 BETWEEN = ("logging", "evaluation", "saving")
-"""What happens between steps, every so many of them."""
+"""What happens between steps, at intervals."""
 PHASES = (*STEP_PHASES, "other", *BETWEEN)
 
 

@@ -71,9 +71,9 @@ class Screen:
     def storage(self, folder: Path, findings: list[Finding]) -> None:
         """Say what the scratch's storage cannot be relied on for, and what is done instead."""
         unsafe = [finding for finding in findings if not finding.is_safe]
-        self.note(f"scratch: {folder}" + ("" if unsafe else " (locks, rename, exec, ownership, fsync: all safe)"))
+        self.note(f"scratch: {folder}" + ("" if unsafe else " (locks, rename, exec, ownership, fsync: all work)"))
         for finding in unsafe:
-            self.note(f"  not safe there: {finding.name} ({finding.seen}): {finding.instead}")
+            self.note(f"  unsafe there: {finding.name} ({finding.seen}): {finding.instead}")
 
     def space(self, rooms: list[Room]) -> None:
         """The table of need and have."""
@@ -98,32 +98,34 @@ def _plain(text: str) -> str:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--tag", "-t", help="The image's name. [default: loradock:VERSION, or VERSION-VARIANT]")
+@click.option("--tag", "-t", help="Name of the image. [default: loradock:VERSION, or VERSION-VARIANT]")
 @click.option(
     "--variant",
     type=click.Choice(list(VARIANTS)),
     default="standard",
     show_default=True,
-    help="deepspeed: with ZeRO-2 and ZeRO-3, and a compiler for DeepSpeed's operations.",
+    help="deepspeed adds ZeRO-2 and ZeRO-3, and a compiler for DeepSpeed's operations.",
 )
-@click.option("--scratch", type=FOLDER, help="Wheels, compile trees, records. [default: ~/.cache/loradock/build]")
-@click.option("--context", type=FOLDER, help="The checkout to build from. [default: the one that this runs from]")
-@click.option("--base-image", help="Instead of the pinned CUDA base, for a site without that registry.")
-@click.option("--devel-image", help="Instead of the pinned CUDA development image (flash-attn only).")
+@click.option(
+    "--scratch", type=FOLDER, help="Folder for wheels, build trees and records. [default: ~/.cache/loradock/build]"
+)
+@click.option("--context", type=FOLDER, help="Checkout to build from. [default: the one this command runs from]")
+@click.option("--base-image", help="Base image instead of the pinned CUDA one, for a site without that registry.")
+@click.option("--devel-image", help="Development image instead of the pinned CUDA one (flash-attn only).")
 @click.option("--flash-attn", default="off", show_default=True, metavar="off|build|wheel:PATH", help="Add flash-attn.")
 @click.option("--flash-attn-archs", default="80;90", show_default=True, help="Compute capabilities to compile for.")
-@click.option("--max-jobs", type=click.IntRange(min=1), help="Compilers side by side. [default: from memory and cores]")
+@click.option("--max-jobs", type=click.IntRange(min=1), help="Parallel compile jobs. [default: from memory and CPUs]")
 @click.option("--platform", help="As in docker build, for example linux/amd64.")
-@click.option("--pip-conf", type=FILE, help="Your pip.conf (a private index); a secret: in no layer, in no log.")
-@click.option("--ca", type=FILE, help="A bundle of certificates that the downloads trust; a secret as well.")
+@click.option("--pip-conf", type=FILE, help="Your pip.conf (a private index); kept out of layers and logs.")
+@click.option("--ca", type=FILE, help="CA certificates for downloads; kept out of layers and logs.")
 @click.option("--sbom", type=FILE, help="Write the image's bill of materials (CycloneDX) to this file.")
-@click.option("--pull", is_flag=True, help="Ask the registry for the base image even where it is there.")
-@click.option("--push", is_flag=True, help="Push the tag afterwards.")
-@click.option("--no-cache", is_flag=True, help="Build every step anew. Wheels of the scratch are still used.")
-@click.option("--dry-run", is_flag=True, help="Only check the machine: need against have.")
-@click.option("--json", "as_json", is_flag=True, help="For programs: the record on standard output.")
+@click.option("--pull", is_flag=True, help="Pull the base image even if it is present.")
+@click.option("--push", is_flag=True, help="Push the image after the build.")
+@click.option("--no-cache", is_flag=True, help="Build without the layer cache. Wheels on scratch are still used.")
+@click.option("--dry-run", is_flag=True, help="Only check disk space, memory and tools.")
+@click.option("--json", "as_json", is_flag=True, help="Print the record as JSON on stdout.")
 def build(*, scratch: Path | None, dry_run: bool, as_json: bool, **options: Any) -> None:
-    """Build the image: checks disk space first, keeps wheels on scratch storage, cleans up after itself."""
+    """Build the image: check disk space first, keep wheels on scratch storage, clean up afterwards."""
     ask = BuildAsk(scratch=scratch or default_scratch(), **options)
     with Screen() as screen:
         if dry_run:

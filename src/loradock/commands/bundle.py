@@ -34,25 +34,25 @@ DEFAULT_NAME = "loradock-bundle.tar"
 
 @click.group("bundle", context_settings={"help_option_names": ["-h", "--help"]})
 def bundle() -> None:
-    """Carry a run to a site without a network: one file, every byte of it accounted for."""
+    """Move a run to a site without a network: one file, verified by its digest."""
 
 
 @bundle.command("create")
 @click.argument("output", type=FILE)
-@click.option("--image", metavar="REF", help="An image of this machine's engine.")
+@click.option("--image", metavar="REF", help="An image of the local container engine.")
 @click.option("--model", type=FILE, metavar="DIR", help="The directory of the base model.")
 @click.option("--data", type=FILE, multiple=True, metavar="FILE", help="A file or directory of data; may be repeated.")
-@click.option("--lock", type=FILE, help="The lock to put in; that of this installation, if none is named.")
+@click.option("--lock", type=FILE, help="Lock file to include. [default: this installation's]")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest on stdout.")
 def create(
     output: Path, *, image: str | None, model: Path | None, data: tuple[Path, ...], lock: Path | None, as_json: bool
 ) -> None:
-    """Write OUTPUT (a file, or a directory for one), and print the digest that stands for it.
+    """Write the bundle to OUTPUT (a file or a directory) and print its digest.
 
     \b
     loradock bundle create run.tar --image loradock:0.1.0 --model ./base --data rows.jsonl
 
-    The same inputs give the same bytes. Hidden files stay out; links are followed.
+    The same inputs give the same bytes. Hidden files are left out; links are followed.
     """
     target = output / DEFAULT_NAME if output.is_dir() else output
     lock = lock or (lock_here(Host()) if image or model or data else None)
@@ -85,22 +85,22 @@ def saved(client: DockerClient, reference: str) -> Image:
 @click.option("--expect", metavar="DIGEST", help="Fail unless the bundle has this digest (sha256:...).")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest on stdout.")
 def verify(file: Path, *, expect: str | None, as_json: bool) -> None:
-    """Read every byte of FILE and hold it against the manifest; needs neither a network nor an engine.
+    """Verify every byte of FILE against the manifest; needs no network and no container engine.
 
-    Ends with 65 where anything differs. Only --expect, with the digest that `create` printed, tells a bundle from
-    another one that is whole too.
+    Exit code 65 if anything differs. Give --expect the digest that `create` printed, to refuse another valid
+    bundle.
     """
     tell(verify_bundle(file, expect=_digest(expect), progress=progress()), file, as_json=as_json)
 
 
 @bundle.command("load")
 @click.argument("file", type=FILE)
-@click.option("--output", type=FILE, required=True, metavar="DIR", help="A new folder for lock, model and data.")
+@click.option("--output", type=FILE, required=True, metavar="DIR", help="New folder for lock file, model and data.")
 @click.option("--expect", metavar="DIGEST", help="Fail unless the bundle has this digest (sha256:...).")
-@click.option("--no-image", "is_without_image", is_flag=True, help="Leave the image in the bundle.")
+@click.option("--no-image", "is_without_image", is_flag=True, help="Do not load the image.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest on stdout.")
 def load(file: Path, *, output: Path, expect: str | None, is_without_image: bool, as_json: bool) -> None:
-    """Verify FILE, lay out its files below a new folder, and give its image to the engine."""
+    """Verify FILE, unpack its files into a new folder, and load its image."""
     manifest = lay_out(file, output, expect=_digest(expect), progress=progress())
     if manifest.of_part(IMAGE) and not is_without_image:
         from loradock.image.engine import connect
@@ -115,7 +115,9 @@ def load(file: Path, *, output: Path, expect: str | None, is_without_image: bool
 
 def _digest(expect: str | None) -> str | None:
     if expect and not expect.startswith("sha256:"):
-        raise UsageError(f"{expect!r} is no digest", hint="sha256: and 64 digits, as loradock bundle create printed it")
+        raise UsageError(
+            f"not a digest: {expect!r}", hint="sha256: and 64 digits, as loradock bundle create printed it"
+        )
     return expect
 
 

@@ -18,12 +18,12 @@ from loradock.training.run_dir.paths import CHECKPOINTS, RECORD
 from loradock.training.run_dir.resume import read
 
 RUN = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
-JSON = click.option("--json", "as_json", is_flag=True, help="For programs: every checkpoint and what is wrong with it.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print every checkpoint and what is wrong with it as JSON.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def checkpoint() -> None:
-    """The checkpoints of a run. All of these only read DIR, and may be used while the run goes on."""
+    """The checkpoints of a run. Read-only; may be used while the run is training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ def list_(directory: Path, as_json: bool) -> None:
 @RUN
 @JSON
 def verify(directory: Path, as_json: bool) -> None:
-    """Hash every file of every checkpoint in DIR. Ends with 83 where the newest is not what was committed."""
+    """Hash every file of every checkpoint in DIR. Exit code 83 if the newest one is damaged."""
     listing = _looked_at(directory, is_hashed=True)
     _show(listing, as_json=as_json)
     if not listing.found:
@@ -88,13 +88,13 @@ def verify(directory: Path, as_json: bool) -> None:
         )
     if listing.found[0].problem is not None:
         step = listing.newest_good
-        told = "none is good" if step is None else f"checkpoint-{step} is the newest good one"
+        told = "no checkpoint is good" if step is None else f"checkpoint-{step} is the newest good one"
         continues = f"loradock train --resume --output {directory} sets it aside and continues from step {step}"
         raise NoCheckpoint(
             f"the newest checkpoint in {directory} is damaged; {told}",
             hint=continues
             if step is not None
-            else f"loradock train --fresh --output {directory} starts anew beside it",
+            else f"loradock train --fresh --output {directory} starts a new run beside it",
             problems=[Problem(what=each.problem, file=str(each.path)) for each in listing.found if each.problem],
         )
 

@@ -22,11 +22,11 @@ ATTEMPTS = 3
 @click.option(
     "-o", "--output", required=True, metavar="ADAPTER", type=click.Path(path_type=Path), help="A new directory."
 )
-@click.option("--step", type=click.IntRange(min=0), help="Of this step. Default: the newest that is good.")
+@click.option("--step", type=click.IntRange(min=0), help="Step of the checkpoint. [default: the newest good one]")
 def export(directory: Path, output: Path, step: int | None) -> None:
     """Write the adapter of a checkpoint in DIR, verified, with its tokenizer and chat template, to ADAPTER."""
     if os.path.lexists(output):
-        raise UsageError(f"{output} is there already", hint="name a new directory with --output")
+        raise UsageError(f"{output} already exists", hint="name a new directory with --output")
     record = read(directory)
     config = recorded_config(record, directory)
     refuse_unfinished(config, directory)
@@ -35,7 +35,7 @@ def export(directory: Path, output: Path, step: int | None) -> None:
         try:
             export_checkpoint(chosen, output, config=config, base=record.get("base") or {})
             break
-        except DamagedCheckpoint as error:  # the run that goes on has removed it meanwhile
+        except DamagedCheckpoint as error:  # the run that continues has removed it meanwhile
             if attempt == ATTEMPTS - 1 or chosen.path.exists():
                 raise _refused(directory, chosen.step, error) from error
     click.echo(f"{output}: the adapter of step {chosen.step}, verified", err=True)

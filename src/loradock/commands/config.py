@@ -19,7 +19,7 @@ def config() -> None:
 
 @config.command()
 @run_options
-@click.option("--json", "as_json", is_flag=True, help="For programs: the configuration, its origins and the warnings.")
+@click.option("--json", "as_json", is_flag=True, help="Print the configuration, its origins and the warnings as JSON.")
 def show(ask: Ask, as_json: bool) -> None:
     """Print the resolved configuration and where each value came from."""
     loaded = ask.load(needs_inputs=False)
@@ -38,7 +38,7 @@ def show(ask: Ask, as_json: bool) -> None:
 @config.command()
 @run_options
 def validate(ask: Ask) -> None:
-    """Check a configuration; every problem of it is told at once, with its line."""
+    """Check a configuration; report all its problems, with their lines."""
     _warn(ask.load())
     click.echo(f"ok: {ask.config or 'the configuration'}")
 
@@ -51,7 +51,7 @@ def presets() -> None:
 
 
 @config.command()
-@click.option("--markdown", "as_markdown", is_flag=True, help="For people: the text of docs/config.md.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the text of docs/config.md instead.")
 def schema(as_markdown: bool) -> None:
     """Print the JSON Schema (draft 2020-12), for editors."""
     if as_markdown:

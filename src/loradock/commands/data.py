@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +17,7 @@ from loradock import signals
 from loradock.commands.page import page
 from loradock.commands.run_options import Ask, run_options
 from loradock.commands.train import QUIET
-from loradock.errors import NotWritable
+from loradock.errors import NotWritable, UsageError
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def data() -> None:
-    """Look at a data set before anything is trained on it."""
+    """Inspect a data set before training."""
 
 
 def as_lengths(_: click.Context, __: click.Parameter, text: str | None) -> list[int] | None:
@@ -44,38 +44,48 @@ def as_lengths(_: click.Context, __: click.Parameter, text: str | None) -> list[
 
 
 @data.command()
-@run_options(output="output, as train takes it; nothing is written there.")
+@run_options(output="output of the run; this command writes nothing there.")
 @click.option(
     "--lengths",
     metavar="N,...",
     callback=as_lengths,
-    help="Lengths to reckon truncation for; default 256,512,1024,2048 and the model's positions.",
+    help="Values of data.max_length to compare. [default: 256,512,1024,2048 and the model's positions]",
 )
-@click.option("--png", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Draw the lengths.")
+@click.option(
+    "--png", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a plot of the lengths."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on stdout.")
 def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: bool) -> None:
-    """Tell lengths in tokens, what each data.max_length would cost, odd rows, and which length to take.
+    """Report lengths in tokens, what each data.max_length would cost, odd rows, and the length to use.
 
     \b
     loradock data stats run.yaml
+    loradock data stats --data rows.jsonl
     loradock data stats --model DIR --data rows.jsonl --lengths 512,1024 --png lengths.png
 
     Rows are read, checked and tokenised as `train` does it, into the same cache; bad ones end it with 65, all named.
-    Of the model only config.json and the tokenizer are needed, no weights.
+    Of the model only config.json and the tokenizer are needed, no weights. Without --model it counts characters and
+    words instead of tokens.
     """
     from rich.console import Console
 
-    from loradock.data.statistics import measure
-
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    loaded = ask.load()
+    loaded = ask.load(needs_inputs=False)
+    if loaded.config.model.name or not loaded.config.data.sources:
+        loaded = ask.load()
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
     status = Console(stderr=True).status("rows")
+    if not loaded.config.model.name:
+        refuse_without_model({"--lengths": lengths, "--png": png})
+        texts_only(loaded.config, status, as_json=as_json)
+        return
+    from loradock.data.statistics import measure
+
     with redirect_stdout(sys.stderr), status:  # libraries print there; stdout is for our result alone
-        corpus, model, max_length = prepared(loaded.config, progress=told(status, "prepared"))
-        found = measure(corpus, model=model, max_length=max_length, lengths=lengths, progress=told(status, "looked at"))
+        corpus, model, max_length = prepared(loaded.config, progress=counted(status, "prepared"))
+        found = measure(corpus, model=model, max_length=max_length, lengths=lengths, progress=counted(status, "read"))
         if png:
             draw(corpus, found, png)
     if as_json:
@@ -85,6 +95,28 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
 
     with page() as screen:
         for part in parts(found):
+            screen.print(part)
+
+
+def refuse_without_model(given: Mapping[str, object]) -> None:
+    """UsageError for an option that needs token lengths."""
+    for option, value in given.items():
+        if value is not None:
+            raise UsageError(f"{option} needs the tokenizer of a model", hint=f"add --model DIR, or leave out {option}")
+
+
+def texts_only(config: RunConfig, status: Status, *, as_json: bool) -> None:
+    """Print what the data set's text shows, without a tokenizer."""
+    from loradock.analysis.report.text_stats import text_parts
+    from loradock.data.text_statistics import measure_texts
+
+    with redirect_stdout(sys.stderr), status:
+        found = measure_texts(config.data.sources, progress=counted(status, "read"))
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
+        return
+    with page() as screen:
+        for part in text_parts(found):
             screen.print(part)
 
 
@@ -111,7 +143,7 @@ def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Cor
     return corpus, model, max_length
 
 
-def told(status: Status, verb: str) -> Callable[[int], None]:
+def counted(status: Status, verb: str) -> Callable[[int], None]:
     """A progress that counts rows on a terminal's last line, and ends where a signal came."""
 
     def show(rows: int) -> None:
@@ -127,7 +159,7 @@ def draw(corpus: Corpus, found: Statistics, file: Path) -> None:
     from loradock.analysis.report.data_stats import marks
     from loradock.data.recommendation import shown
 
-    title = f"{found.train_rows:,} rows, {found.tokens.tokens:,} tokens, {shown(found.label_share)} of them learned"
+    title = f"{found.train_rows:,} rows, {found.tokens.tokens:,} tokens, {shown(found.label_share)} of them supervised"
     try:
         histogram.draw(corpus.train.fitted.lengths, marks=marks(found), title=title, file=file)
     except OSError as error:

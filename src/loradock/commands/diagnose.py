@@ -1,4 +1,4 @@
-"""`loradock diagnose`: find what brakes a configuration. Options in, trials in children, a table and a remedy."""
+"""`loradock diagnose`: find what slows a configuration. Options in, trials in children, a table and a remedy."""
 
 from __future__ import annotations
 
@@ -39,15 +39,19 @@ class Duration(click.ParamType):
             return value
         match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value).strip())
         if not match or not float(match[1]):
-            self.fail(f"{value!r} is no time: write 90s, 10m or 1h", param, ctx)
+            self.fail(f"not a duration: {value!r} (use 90s, 10m or 1h)", param, ctx)
         return float(match[1]) * UNITS[match[2] or "s"]
 
 
 @click.command()
-@run_options(output="A folder where results are kept, for the same command to go on from.")
-@click.option("--steps", type=click.IntRange(min=2), default=20, show_default=True, help="Steps of a run that count.")
+@run_options(output="Keep results in this folder; the same command continues from them.")
+@click.option("--steps", type=click.IntRange(min=2), default=20, show_default=True, help="Measured steps of each run.")
 @click.option(
-    "--warmup-steps", type=click.IntRange(min=0), default=3, show_default=True, help="Steps before them that do not."
+    "--warmup-steps",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="Warm-up steps before them, not measured.",
 )
 @click.option("--budget", type=Duration(), default="10m", show_default=True, help="Time to spend: 90s, 10m, 1h.")
 @click.option(
@@ -55,11 +59,13 @@ class Duration(click.ParamType):
     type=click.IntRange(min=3),
     default=3,
     show_default=True,
-    help="Rounds at least, but of what is slower.",
+    help="Minimum rounds per trial; fewer for slower ones.",
 )
 @click.option("--trials", metavar="A,B", help="Only these trials.")
-@click.option("--list", "is_listing", is_flag=True, help="Show the trials for this configuration, measure nothing.")
-@click.option("--price-per-hour", type=click.FloatRange(min=0), metavar="X", help="Of the machine, for cost saved.")
+@click.option("--list", "is_listing", is_flag=True, help="List the trials for this configuration, run none.")
+@click.option(
+    "--price-per-hour", type=click.FloatRange(min=0), metavar="X", help="Price of the machine, for the cost saved."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as JSON on stdout.")
 def diagnose(
     ask: Ask,
@@ -73,16 +79,16 @@ def diagnose(
     price_per_hour: float | None,
     as_json: bool,
 ) -> None:
-    """Find out what brakes CONFIG: change one thing after another, measure each, name the bottleneck.
+    """Find the bottleneck of CONFIG: measure one change at a time.
 
     \b
     loradock diagnose run.yaml
     loradock diagnose --model DIR --data rows.jsonl --budget 30m --output diagnosis
     loradock diagnose --preset seed-003 --model DIR --data rows.jsonl
 
-    Each trial is a short real run in a process of its own, in rounds beside the run as it is, until the difference is
-    outside the noise or the budget is spent. Nothing that is trained is kept. With --output, results are kept in that
-    directory, and the same command goes on from them. One process on one card.
+    Each trial is a short real run in its own process, measured in rounds with the unchanged run (the baseline) until
+    the difference is beyond the noise or the budget is spent. No trained weights are kept. With --output, results are
+    kept in that directory and the same command continues from them. One process on one GPU.
     """
     from loradock.analysis.diagnose import children
     from loradock.commands.train import QUIET, set_environment
@@ -136,7 +142,7 @@ def searched(
         identity=diagnose.identity(loaded, facts=facts, **measured),
     )
     note(f"{len(results.known)} results of an earlier call are taken over" if results.known else "")
-    children.preload(has_card=facts.has_gpu and loaded.config.device != "cpu")
+    children.preload(has_gpu=facts.has_gpu and loaded.config.device != "cpu")
     with diagnose.folder_beside(loaded.config.output) as place:
         bench = diagnose.Bench(load=loader(ask), facts=facts, folder=place, **measured)
         plan = bench.look(limit_seconds=diagnose.seconds_left(limits["budget"], began))
@@ -159,7 +165,7 @@ def searched(
         except KeyboardInterrupt:
             return search, signals.requested() or "a signal"
     if search.baseline.failure:
-        raise diagnose.failure(search.baseline.failure, "the run as it is cannot be measured")
+        raise diagnose.failure(search.baseline.failure, "the baseline cannot be measured")
     return search, None
 
 
@@ -181,7 +187,7 @@ def told(search: Search, ask: Ask, *, folder: Path | None, price_per_hour: float
     from loradock.commands.page import page
 
     if not search.baseline.rounds:
-        note("nothing could be measured yet: --budget with more time")
+        note("nothing was measured yet: use a larger --budget")
         return
     content = document(search, price_per_hour=price_per_hour, published=seeds.published(ask.preset))
     patch = content["patch"]
@@ -221,8 +227,8 @@ def stopped(search: Search, by: str, folder: Path | None) -> None:
     from loradock.errors import Interrupted, Stopped
 
     if folder and search.baseline.rounds:
-        raise Stopped(f"stopped by {by}; what was measured is kept in {folder}", hint="the same command goes on")
-    hint = "with --output DIRECTORY, results are kept and the same command goes on"
+        raise Stopped(f"stopped by {by}; what was measured is kept in {folder}", hint="the same command continues")
+    hint = "with --output DIRECTORY, results are kept and the same command continues"
     raise Interrupted(f"stopped by {by}", hint=hint)
 
 

@@ -18,14 +18,14 @@ COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
 @click.command("env-check")
-@click.option("--config", type=click.Path(path_type=Path), help="Also look at what this run needs: model, data, disk.")
-@click.option("--level", type=click.Choice(LEVELS), help="quick: no torch; compute (default): proofs; bench: speeds.")
-@click.option("--only", metavar="NAME,...", default="", help="Groups or single checks; --list names them.")
+@click.option("--config", type=click.Path(path_type=Path), help="Also check what this run needs: model, data, disk.")
+@click.option(
+    "--level", type=click.Choice(LEVELS), help="quick: no torch; compute (default): test computations; bench: speeds."
+)
+@click.option("--only", metavar="NAME,...", default="", help="Only these groups or checks; --list names them.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on stdout.")
 @click.option("--report", "as_report", is_flag=True, help="Print a bug report without secrets, in Markdown to paste.")
-@click.option(
-    "--list", "as_list", is_flag=True, help="Print the checks as the text of docs/checks.md, and look at none."
-)
+@click.option("--list", "as_list", is_flag=True, help="Print the checks as the text of docs/checks.md, run none.")
 @click.option("--schema", "as_schema", is_flag=True, help="Print the JSON Schema of --json.")
 @click.option(
     "others",
@@ -33,7 +33,7 @@ COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="FILE...",
-    help="Compare this node, at the bench level, with what --json printed on others.",
+    help="Compare this node, at the bench level, with --json output of other nodes.",
 )
 @click.argument("more", nargs=-1, type=click.Path(path_type=Path), metavar="")
 def env_check(
@@ -48,7 +48,7 @@ def env_check(
     others: tuple[Path, ...],
     more: tuple[Path, ...],
 ) -> None:
-    """Prove that this machine, this driver and these packages can train.
+    """Check that this machine, its driver and the installed packages can train.
 
     \b
     loradock env-check
@@ -56,7 +56,7 @@ def env_check(
     loradock env-check --only gpu,compute
     loradock env-check --compare node-a.json node-b.json
 
-    Ends with 0 where there is no error (warnings are none), else with the exit code of the first error.
+    Exit code: 0 without errors (warnings do not count), else that of the first error.
     """
     from loradock.env_check import reference
 
@@ -70,7 +70,7 @@ def env_check(
 
     if more and not others:
         raise UsageError(
-            f"{more[0]} is no option", hint=f"loradock env-check --config {more[0]}, or --compare {more[0]}"
+            f"unexpected argument: {more[0]}", hint=f"loradock env-check --config {more[0]}, or --compare {more[0]}"
         )
     nodes = read([*others, *more], format=FORMAT)
     host = Host()

@@ -18,12 +18,12 @@ from loradock.image.sbom import bill_of_image, bill_of_materials
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write to this file, whole or not at all, instead of printing.",
+    help="Write to this file (atomically) instead of printing.",
 )
 def sbom(image: str | None, output: Path | None) -> None:
     """List every Python and system package of IMAGE, or of this environment, as CycloneDX 1.6 JSON.
 
-    The same content gives the same bytes. Where a part cannot be listed there is no list: the command fails.
+    The same content gives the same bytes. The command fails if a part cannot be listed.
     """
     if image is None:
         text = bill_of_materials(Path(sys.prefix))

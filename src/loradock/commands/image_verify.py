@@ -41,20 +41,22 @@ class Verdict:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("reference", metavar="IMAGE")
 @click.option("--expect", metavar="DIGEST", help="Fail unless the content has this digest (sha256:...).")
-@click.option("--against", metavar="IMAGE", help="Fail unless this image holds the same; the differences are named.")
-@click.option("--manifest", type=FILE, help="Fail unless the content is that of this manifest.")
-@click.option("--write-manifest", type=FILE, help="Write the list of paths; its sha256 is the digest.")
+@click.option("--against", metavar="IMAGE", help="Fail unless this image has the same content; print the differences.")
+@click.option("--manifest", type=FILE, help="Fail unless the content matches this manifest.")
+@click.option("--write-manifest", type=FILE, help="Write the list of paths, whose sha256 is the digest.")
 @click.option("--sign", "key", type=FILE, metavar="KEY", help="Sign with this ssh key.")
-@click.option("-o", "--output", type=FILE, metavar="FILE.sig", help="Where --sign writes; the statement goes to FILE.")
-@click.option("--signature", type=FILE, metavar="FILE.sig", help="Fail unless this signature is of this image.")
+@click.option(
+    "-o", "--output", type=FILE, metavar="FILE.sig", help="Signature file of --sign; the statement is written to FILE."
+)
+@click.option("--signature", type=FILE, metavar="FILE.sig", help="Fail unless this signature is valid for this image.")
 @click.option("--signers", type=FILE, help="The allowed signers of --signature (man ssh-keygen).")
-@click.option("--identity", help="The signer that --signature has to be of, as the list of signers names it.")
-@click.option("--json", "as_json", is_flag=True, help="For programs: digest, figures, problems.")
+@click.option("--identity", help="Expected signer of --signature, as named in --signers.")
+@click.option("--json", "as_json", is_flag=True, help="Print digest, figures and problems as JSON.")
 def verify(reference: str, as_json: bool, **wanted: Any) -> None:
-    """Print the digest of what IMAGE holds: the same for two builds from the same inputs.
+    """Print the content digest of IMAGE: the same for two builds from the same inputs.
 
-    Every path's type, mode, owner, size and sha256 count, and the configuration; times do not. Ends with 71 where
-    something asked for does not match.
+    The digest covers every path's type, mode, owner, size and sha256, and the configuration; not times. Exit code
+    71 if something does not match.
     """
     _refuse_contradictions(**wanted)
     with closing(connect()) as client:
@@ -79,7 +81,7 @@ def verify(reference: str, as_json: bool, **wanted: Any) -> None:
 def _refuse_contradictions(*, signature: Path | None, signers: Path | None, identity: str | None, **other: Any) -> None:
     if signature and not (signers and identity):
         raise UsageError(
-            "--signature says nothing without who may sign", hint="add --signers allowed_signers --identity NAME"
+            "--signature needs --signers and --identity", hint="add --signers allowed_signers --identity NAME"
         )
     if (signers or identity) and not signature:
         raise UsageError("--signers and --identity belong to --signature", hint="add --signature FILE.sig")
@@ -136,7 +138,7 @@ def _report(verdict: Verdict, *, image: Image, reference: str, as_json: bool) ->
     click.echo(f"{reference}: {len(content.entries) - 1} paths, {size}", err=True)
     if verdict.problems:
         raise EnvironmentUnfit(
-            f"{reference} is not what it should be: {len(verdict.problems)} differ",
+            f"{reference} does not match: {len(verdict.problems)} differences",
             hint=f"rebuild it from the revision it names, or look: docker run --rm -it {reference} bash",
             problems=[Problem(what=problem) for problem in verdict.problems],
         )

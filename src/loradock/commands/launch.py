@@ -32,7 +32,7 @@ UNREAD = "loradock.launch.unread"
 
 
 class Option(click.Option):
-    """One whose unreadable value is noted, so that it is told with every other mistake."""
+    """One whose unreadable value is noted, so that it is reported with every other mistake."""
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
         """The value, None where it cannot be read."""
@@ -49,25 +49,27 @@ class Option(click.Option):
     default=AUTO,
     envvar="PET_NPROC_PER_NODE",
     metavar="N|auto",
-    help="Processes here; auto: one for each visible GPU, one where there is none.",
+    help="Processes on this node; auto: one per visible GPU, one without a GPU.",
 )
-@click.option("--nnodes", cls=Option, type=click.IntRange(min=1), default=1, envvar="PET_NNODES", help="Machines.")
+@click.option(
+    "--nnodes", cls=Option, type=click.IntRange(min=1), default=1, envvar="PET_NNODES", help="Number of nodes."
+)
 @click.option(
     "--node-rank",
     cls=Option,
     type=int,
     envvar=["JOB_COMPLETION_INDEX", "PET_NODE_RANK"],
-    help="Which of them this is, from 0; default: $JOB_COMPLETION_INDEX.",
+    help="Rank of this node, from 0. [default: $JOB_COMPLETION_INDEX]",
 )
-@click.option("--rdzv", metavar="HOST:PORT", help="Where they meet: the host of node 0, and a free port of it.")
+@click.option("--rdzv", metavar="HOST:PORT", help="Rendezvous address: node 0's host and a free port on it.")
 @click.option(
     "--grace",
     cls=Option,
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="After a signal, before processes that still run are killed; default: as long as they need.",
+    help="Time after a signal until running processes are killed. [default: no limit]",
 )
-@click.option("--logs", type=click.Path(path_type=Path), help="Keep what all but the first process write here.")
+@click.option("--logs", type=click.Path(path_type=Path), help="Folder for the output of all processes but the first.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def launch(
@@ -81,14 +83,14 @@ def launch(
     logs: Path | None,
     command: tuple[str, ...],
 ) -> None:
-    """Run COMMAND (train or net-check, and its options) as several processes, one for each GPU.
+    """Run COMMAND (train or net-check, with its options) as several processes, one per GPU.
 
     \b
     loradock launch train run.yaml
     loradock launch --nproc 2 train run.yaml --set device=cpu
     loradock launch --nnodes 2 --node-rank 0 --rdzv node-0:29500 train run.yaml
 
-    The exit code is that of the process that failed first; 128 and the signal's number where one was killed.
+    The exit code is that of the process that failed first; 128 plus the signal number if it was killed.
     """
     meeting, nodes = rdzv or kubeflows(), nnodes or 1
     problems = [*context.meta.get(UNREAD, ()), *mistakes(processes=nproc, nodes=nodes, node=node_rank, meeting=meeting)]
@@ -122,7 +124,7 @@ def misspelt(context: click.Context, command: tuple[str, ...]) -> list[Problem]:
     group = context.find_root().command
     page = group.get_command(context, name) if isinstance(group, click.Group) and name in LAUNCHED else None
     if page is None:
-        what = f"{name} is no option of launch" if name.startswith("-") else f"{name} cannot be launched"
+        what = f"unknown option of launch: {name}" if name.startswith("-") else f"{name} cannot be launched"
         return [Problem(what=what, hint=f"loradock launch [OPTIONS] {' or '.join(LAUNCHED)} [ITS OPTIONS]")]
     return [
         Problem(what=f"{name}: {mistake.format_message()}", hint=f"loradock {name} --help")
@@ -172,12 +174,12 @@ def refuse(problems: list[Problem], *, unfit: LoradockError | None) -> None:
     if len(problems) == 1:
         raise UsageError(problems[0].what, hint=problems[0].hint)
     if problems:
-        what = f"{len(problems)} mistakes in what launch was given; nothing was started"
+        what = f"{len(problems)} wrong options; nothing was started"
         raise UsageError(what, hint="loradock launch --help", problems=problems)
 
 
 def counted(nproc: str) -> int:
-    """How many processes; auto counts the cards without importing torch."""
+    """How many processes; auto counts the GPUs without importing torch."""
     if nproc != AUTO:
         return int(nproc)
     from loradock.machine import Host, probe

@@ -1,4 +1,4 @@
-"""`loradock lock`: what is installed, held against the lock."""
+"""`loradock lock`: what is installed, compared with the lock."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from loradock.image.lockfile.verify import verify as verify_environment
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def lock() -> None:
-    """Hold what is installed against the lock."""
+    """Compare the installed packages with the lock file."""
 
 
 @lock.command()
 @click.option(
     "--venv",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="The environment to check, which is not run. Default: the one loradock runs in.",
+    help="Environment to check; nothing in it is run. [default: loradock's own]",
 )
 @click.option(
     "--lock",
     "lock_file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="The lock to hold it against. Default: the image's, or this checkout's.",
+    help="Lock file to compare with. [default: the image's, or this checkout's]",
 )
 @click.option(
     "--manifest-digest",
     metavar="SHA256",
-    help="What the manifest's digest has to be: the image's label, kept or read outside the image.",
+    help="Expected digest of the manifest: the image's label, read outside the image.",
 )
-@click.option("--json", "as_json", is_flag=True, help="For programs: every finding and what was checked.")
+@click.option("--json", "as_json", is_flag=True, help="Print every finding and what was checked as JSON.")
 def verify(venv: Path | None, lock_file: Path | None, manifest_digest: str | None, as_json: bool) -> None:
-    """Check every installed package and file: versions, hashes, what is missing and what is there besides.
+    """Check every installed package and file: versions, hashes, missing and extra files.
 
-    Ends with 71 when anything is not as the lock, a package's RECORD or the image's manifest says.
+    Exit code 71 if anything differs from the lock file, a package's RECORD or the image's manifest.
     """
     with _progress() as progress:
         verified = verify_environment(

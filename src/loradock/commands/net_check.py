@@ -22,25 +22,27 @@ WIDTH = 12
 
 
 @click.command("net-check")
-@click.option("--nproc", type=click.IntRange(2, 64), help="Start so many ranks on this machine, without a launcher.")
-@click.option("--only", metavar="NAME,...", default="", help="interface, clock, link, all-reduce, node.")
+@click.option("--nproc", type=click.IntRange(2, 64), help="Number of ranks to start on this node, without a launcher.")
+@click.option(
+    "--only", metavar="NAME,...", default="", help="Only these stages: interface, clock, link, all-reduce, node."
+)
 @click.option(
     "--timeout",
     "timeout_seconds",
     type=click.FloatRange(1, 3600),
     default=60.0,
     show_default=True,
-    help="Seconds that each stage waits for a rank.",
+    help="Seconds each stage waits for a rank.",
 )
 @click.option(
     "--limit-percent",
     type=click.FloatRange(0.1, 90),
     default=5.0,
     show_default=True,
-    help="Name a rank that is slower than the others by this much, beyond the noise.",
+    help="Report a rank this much slower than the others, beyond the noise.",
 )
-@click.option("--rounds", type=click.IntRange(3, 99), default=5, show_default=True, help="Rounds of the bench.")
-@click.option("--strict", "is_strict", is_flag=True, help="End with 71 for warnings too.")
+@click.option("--rounds", type=click.IntRange(3, 99), default=5, show_default=True, help="Benchmark rounds.")
+@click.option("--strict", "is_strict", is_flag=True, help="Exit with 71 on warnings too.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on stdout (rank 0).")
 def net_check(
     *,
@@ -52,14 +54,14 @@ def net_check(
     is_strict: bool,
     as_json: bool,
 ) -> None:
-    """Prove that the ranks of a run reach one another, agree, and are alike.
+    """Check that the ranks of a run reach each other, agree, and are equally fast.
 
     \b
     torchrun --nnodes 2 --nproc-per-node 8 ... -m loradock net-check
     loradock net-check --nproc 2
     loradock net-check --only link,all-reduce
 
-    Started as `loradock train` is. Every rank ends with 0, or with 71 where there is an error; rank 0 prints.
+    Start it as you start `loradock train`. Every rank exits with 0, or 71 on an error; rank 0 prints.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if nproc:
@@ -150,7 +152,7 @@ def verdict(report: Report, exit_code: int) -> str:
     counts = ", ".join(_counted(len(report.named(kind)), kind) for kind in ("error", "warning"))
     seconds = sum(each.seconds for each in report.looked)
     left = f"; left out: {', '.join(report.left_out)}" if report.left_out else ""
-    ending = "a run over these ranks would not work as it is" if exit_code else "these ranks can train together"
+    ending = "a run on these ranks would fail" if exit_code else "these ranks can train together"
     return f"{report.world_size} ranks, {counts}, {seconds:.1f} s: {ending}{left}"
 
 

@@ -28,25 +28,34 @@ LEARNED_SHARE = 0.5
 TIMES_MEAN = 4
 
 
-class WithCards(click.Command):
-    """A command whose help ends with the names of the cards."""
+class WithGpus(click.Command):
+    """A command whose help ends with the names of the GPUs."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Read them when they are asked for, only."""
-        names = ", ".join(sorted(card.key for card in gpu_table.table()))
-        with formatter.section("Cards"):
+        names = ", ".join(sorted(gpu.key for gpu in gpu_table.table()))
+        with formatter.section("GPU"):
             formatter.write_text(names)
 
 
-@click.command(cls=WithCards)
-@run_options(output="output, as train takes it; nothing is written there.")
-@click.option("--gpu", metavar="NAME", help="Plan for this card (a10, h200, ...; see below), which need not be here.")
-@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="Plan for so many cards, a process for each.")
-@click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="... of each of so many machines.")
-@click.option("--price-per-hour", type=click.FloatRange(min=0), metavar="X", help="Price of one card, for the cost.")
-@click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Plan without the data: so many rows ...")
-@click.option("--mean-tokens", type=click.IntRange(min=1), metavar="M", help="... of so many tokens on average ...")
-@click.option("--longest-tokens", type=click.IntRange(min=1), metavar="L", help="... and the longest (default 4 x M).")
+@click.command(cls=WithGpus)
+@run_options(output="output of the run; this command writes nothing there.")
+@click.option(
+    "--gpu", metavar="NAME", help="Plan for this GPU model (a10, h200, ...; see below); it need not be installed."
+)
+@click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs per node; one process per GPU.")
+@click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="Number of nodes.")
+@click.option(
+    "--price-per-hour", type=click.FloatRange(min=0), metavar="X", help="Price of one GPU per hour, for the cost."
+)
+@click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Plan without the data: number of rows.")
+@click.option("--mean-tokens", type=click.IntRange(min=1), metavar="M", help="With --rows: mean tokens per row.")
+@click.option(
+    "--longest-tokens",
+    type=click.IntRange(min=1),
+    metavar="L",
+    help="With --rows: tokens of the longest row. [default: 4 x M]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on stdout.")
 def plan(
     ask: Ask,
@@ -60,7 +69,7 @@ def plan(
     longest_tokens: int | None,
     as_json: bool,
 ) -> None:
-    """Audit a run before it costs anything: every decision with its reason, and what would make it faster.
+    """Plan a run before it costs anything: every decision with its reason, and what would make it faster.
 
     \b
     loradock plan run.yaml --gpu a10 --price-per-hour 0.75
@@ -121,7 +130,7 @@ def _made_up(rows: int | None, mean: int | None, longest: int | None) -> tuple[i
     if rows is None and mean is None and longest is None:
         return None
     if rows is None or mean is None:
-        raise UsageError("--rows and --mean-tokens describe the data together", hint="--rows 10000 --mean-tokens 166")
+        raise UsageError("--rows and --mean-tokens must be given together", hint="--rows 10000 --mean-tokens 166")
     if longest is not None and longest < mean:
         raise UsageError(f"--longest-tokens {longest} is less than the mean of {mean}", hint=f"--longest-tokens {mean}")
     return rows, mean, longest or TIMES_MEAN * mean
@@ -138,7 +147,7 @@ def _loaded(ask: Ask, *, needs_rows: bool) -> Loaded:
 
 
 def _machine(gpu: str | None, *, count: int | None, nodes: int) -> Facts:
-    """One of the machines, with the named card or as this one; with so many processes, where a number is given."""
+    """One of the machines, with the named GPU or as this one; with this many processes, where a number is given."""
     from loradock.machine import Host, probe
     from loradock.plan import planner
 
@@ -197,7 +206,7 @@ def _show(found: Audit, loaded: Loaded, *, price_per_hour: float | None) -> None
         lines = (report.memory_line(found), report.finish_line(found.finish), report.rates_line(found))
         for line in filter(None, (*lines, report.traffic_line(found))):
             screen.print(line)
-        title = "left on the table" if found.findings else "nothing is left on the table that is expected to pay"
+        title = "left on the table" if found.findings else "no change is expected to pay"
         screen.print(Text(title, style="bold"))
         for part in report.finding_parts(found.findings):
             screen.print(part, crop=False)

@@ -15,35 +15,35 @@ from loradock.commands.run_options import Ask, look_for_inputs, run_options
 
 LEAST_STEPS = 8
 SILENT_KINETO = {"KINETO_LOG_LEVEL": "99"}
-"""Without a card torch's profiler tells an error that is none: it counts cards."""
+"""Without a GPU torch's profiler tells an error that is none: it counts GPUs."""
 
 
 @click.command()
-@run_options(output="A new folder for trace and tables; one in profiles/ otherwise.")
+@run_options(output="New folder for trace and tables. [default: one in profiles/]")
 @click.option(
     "--steps",
     type=click.IntRange(min=LEAST_STEPS),
     default=12,
     show_default=True,
-    help="Optimiser steps to look at; some in the middle are recorded by torch's profiler, the others are not.",
+    help="Optimiser steps to time; some in the middle run under torch's profiler.",
 )
 @click.option(
     "--warmup-steps",
     type=click.IntRange(min=1),
     default=3,
     show_default=True,
-    help="Steps before them that do not count.",
+    help="Warm-up steps before them, not counted.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what was found as one JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document.")
 def profile(ask: Ask, *, steps: int, warmup_steps: int, as_json: bool) -> None:
-    """Train a few steps of CONFIG and say what the time goes into, and what bounds it.
+    """Train a few steps of CONFIG; report where the time goes and what bounds it.
 
     \b
     loradock profile run.yaml
     loradock profile --model DIR --data rows.jsonl --steps 20 --output my-profile
 
     The trace (chrome://tracing, ui.perfetto.dev) and a flame summary (speedscope.app) are kept in --output, a new
-    folder of profiles/ otherwise. Nothing that was trained is kept. One process on one card.
+    folder of profiles/ otherwise. Nothing that was trained is kept. One process on one GPU.
     """
     from loradock import atomic_io
     from loradock.analysis.profile.profile import profile as measured

@@ -61,23 +61,30 @@ class Place:
         try:
             take_scratch(self.scratch or Path(), entry.name)
         except OSError as error:
-            return f"could not be removed: {error.strerror}"
+            return f"could not be deleted: {error.strerror}"
         return ""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--apply", "is_applied", is_flag=True, help="Remove; without it nothing is touched, only told.")
-@click.option("--older-than", metavar="AGE", help="Leave what was used since: 90m, 24h (the default), 7d, 2w, 0.")
-@click.option("--keep-size", metavar="SIZE", default="0", help="Take the oldest until what is left fits: 20GB.")
+@click.option("--apply", "is_applied", is_flag=True, help="Delete. Without --apply this is a dry run.")
 @click.option(
-    "--all", "takes_all", is_flag=True, help="Any age unless --older-than says one, and the newest image too."
+    "--older-than", metavar="AGE", help="Keep what was used within this time: 90m, 24h (the default), 7d, 2w, 0."
+)
+@click.option("--keep-size", metavar="SIZE", default="0", help="Delete the oldest until the rest fits: 20GB.")
+@click.option(
+    "--all", "takes_all", is_flag=True, help="Any age unless --older-than is given, and the newest image too."
 )
 @click.option(
-    "--scratch", type=click.Path(path_type=Path), metavar="DIR", help="The scratch of the builds; the default one too."
+    "--scratch",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Scratch folder of the builds, besides the default one.",
 )
-@click.option("--name", "names", multiple=True, metavar="GLOB", help="A further image name of yours, e.g. trainer.")
-@click.option("--engine/--no-engine", default=True, help="Leave out images, containers and build cache.")
-@click.option("--json", "as_json", is_flag=True, help="For programs: every entry with its reason, and the sums.")
+@click.option("--name", "names", multiple=True, metavar="GLOB", help="Another name of your images, e.g. trainer.")
+@click.option(
+    "--engine/--no-engine", default=True, help="Include images, containers and build cache (default), or not."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print every entry with its reason, and the totals, as JSON.")
 def prune(
     is_applied: bool,
     older_than: str | None,
@@ -88,9 +95,9 @@ def prune(
     engine: bool,
     as_json: bool,
 ) -> None:
-    """Free the space that loradock takes: only what carries its label or lies in its scratch.
+    """Free space that loradock uses: only what carries its label or lies in its scratch folder.
 
-    A dry run unless --apply is given. Volumes, records of builds and running containers always stay.
+    A dry run unless --apply is given. Volumes, build records and running containers are never removed.
     """
     root = _scratch(scratch)
     age_seconds = parse_age(older_than) if older_than else 0.0 if takes_all else DEFAULT_AGE_SECONDS
@@ -117,10 +124,10 @@ def prune(
         click.echo(json.dumps(_as_json(decisions, rules, is_applied=is_applied, free=after, gained=gained), indent=2))
     else:
         _print(decisions, rules, is_applied=is_applied, gained=gained)
-    if failed := [decision for decision in decisions if decision.why.startswith("could not be removed")]:
+    if failed := [decision for decision in decisions if decision.why.startswith("could not be deleted")]:
         raise StorageError(
-            f"{len(failed)} could not be removed, the first: {failed[0].entry.name}: {failed[0].why}",
-            hint="run it as the user that owns them",
+            f"{len(failed)} could not be deleted, the first: {failed[0].entry.name}: {failed[0].why}",
+            hint="run it as the user who owns them",
         )
 
 
@@ -143,7 +150,7 @@ def _applied(place: Place, decision: Decision) -> Decision:
 
 
 def _print(decisions: Sequence[Decision], rules: Rules, *, is_applied: bool, gained: dict[str, int]) -> None:
-    for is_taken, title in ((True, "removed" if is_applied else "would go"), (False, "left")):
+    for is_taken, title in ((True, "removed" if is_applied else "would be deleted"), (False, "left")):
         alike: dict[tuple[str, str], list[Decision]] = {}
         for decision in (decision for decision in decisions if decision.is_taken == is_taken):
             alike.setdefault((_room(decision.entry), "" if is_taken else decision.why), []).append(decision)
@@ -152,17 +159,17 @@ def _print(decisions: Sequence[Decision], rules: Rules, *, is_applied: bool, gai
         for group in alike.values():
             _print_alike(group, rules)
     total = sum(decision.freed_bytes for decision in decisions)
-    click.echo(f"{'freed' if is_applied else 'would free'}: {size_text(total)}, what is shared counted once")
+    click.echo(f"{'freed' if is_applied else 'would free'}: {size_text(total)}; shared data counted once")
     if is_applied:
         for where, size_bytes in gained.items():
             sign = "-" if size_bytes < 0 else "+"
-            click.echo(f"free space of {where}: {sign}{size_text(abs(size_bytes))} (others may write there meanwhile)")
+            click.echo(f"free space on {where}: {sign}{size_text(abs(size_bytes))} (others may be writing there)")
     elif any(decision.is_taken for decision in decisions):
-        click.echo("nothing was touched; add --apply to the command", err=True)
+        click.echo("dry run: nothing was deleted; add --apply to delete", err=True)
 
 
 def _room(entry: Entry) -> str:
-    """What is told together: the cache, a room of the scratch; everything else one by one."""
+    """What is reported together: the cache, a room of the scratch; everything else one by one."""
     if entry.kind == "scratch":
         return entry.name.partition("/")[0]
     return entry.kind if entry.kind == "cache" else entry.id

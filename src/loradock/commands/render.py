@@ -20,15 +20,17 @@ QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 @click.command(cls=SiteCommand)
 @click.argument("kind", required=False, type=click.Choice(KIND_NAMES))
 @run_options
-@click.option("--demo", is_flag=True, help="Render the embedded demo, which needs no card.")
-@click.option("--explain", "is_explained", is_flag=True, help="A comment above each field that says why it is there.")
+@click.option("--demo", is_flag=True, help="Render the embedded demo, which needs no GPU.")
+@click.option(
+    "--explain", "is_explained", is_flag=True, help="Add a comment above each field that says why it is there."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print objects, sizes with reasons and warnings as JSON.")
 @click.option("-o", "file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE.")
 @click.option(
     "--check", "checked", type=click.Path(path_type=Path), multiple=True, metavar="FILE",
     help="Check a manifest instead, ours or any other.",
 )  # fmt: skip
-@click.option("--skip", "skipped", multiple=True, metavar="RULE", help="With --check: leave out a rule.")
+@click.option("--skip", "skipped", multiple=True, metavar="RULE", help="With --check: skip a rule.")
 @click.option("--strict", "is_strict", is_flag=True, help="With --check: warnings are errors.")
 def render(
     ask: Ask,
@@ -51,7 +53,7 @@ def render(
     loradock render jobset run.yaml --gpu h200 --gpus 8 --nodes 2 --queue team-a --explain
     loradock render --check manifest.yaml
 
-    The configuration becomes a ConfigMap. Relative paths in it begin at the data volume; no cluster is asked.
+    The configuration becomes a ConfigMap. Its relative paths start at the data volume; no cluster is contacted.
     """
     from loradock.commands.render_workload import described
     from loradock.kubernetes import kinds
@@ -64,7 +66,7 @@ def render(
     if skipped or is_strict:
         raise UsageError(f"{'--skip' if skipped else '--strict'} is for --check", hint="--check FILE")
     if kind is None:
-        raise UsageError("render what?", hint=f"loradock render {'|'.join(KIND_NAMES)} ..., or --check FILE")
+        raise UsageError("which kind?", hint=f"loradock render {'|'.join(KIND_NAMES)} ..., or --check FILE")
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     workload, warnings = described(ask, site=site, is_demo=demo)

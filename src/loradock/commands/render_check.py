@@ -46,7 +46,7 @@ def refusals(text: str) -> list[str]:
     except EnvironmentUnfit as error:
         return [f"{error.what}, so what is rendered was not checked ({error.hint})"]
     if wrong := [Problem(what=each.what, hint=each.hint) for each in found if each.level == "error"]:
-        raise UsageError("what these options give would be refused by --check", problems=wrong)
+        raise UsageError("the manifest from these options would be refused by --check", problems=wrong)
     return []
 
 

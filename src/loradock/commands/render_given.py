@@ -1,4 +1,4 @@
-"""The texts of `loradock render`'s options, read: everything that cannot be is told at once."""
+"""The texts of `loradock render`'s options, read: everything that cannot be is reported at once."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ T = TypeVar("T")
 Pairs = tuple[tuple[str, str], ...]
 Counts = tuple[tuple[str, int], ...]
 PLACES = ("data", "output", "cache")
-CARD = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-(?P<part>(\d+c\.)?\d+g\.(?P<gigabytes>\d+)gb(\.[a-z.]+)?))")
-"""Resources that NVIDIA's device plugin gives a whole card, a card in turns or a part of one (MIG) as."""
+GPU = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-(?P<part>(\d+c\.)?\d+g\.(?P<gigabytes>\d+)gb(\.[a-z.]+)?))")
+"""Resources that NVIDIA's device plugin gives a whole GPU, a GPU in turns or a part of one (MIG) as."""
 PART_SHARE = 0.88
 """GiB a gigabyte in a part's name: assumed. An eighth of an H200 (141 GB) is 1g.18gb, 16.4 GiB before reserves."""
-UNKNOWN_CARD = Gpu(name="not named", memory_bytes=0, capability=(8, 0))
+UNKNOWN_GPU = Gpu(name="not named", memory_bytes=0, capability=(8, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What was asked for. `gpus` is None where nobody said; `card_resource` is what they are asked for as."""
+    """What was asked for. `gpus` is None where nobody said; `gpu_resource` is what they are asked for as."""
 
     gpus: int | None
-    card: Gpu | None
-    card_resource: str
+    gpu: Gpu | None
+    gpu_resource: str
     devices: Counts
     sizes: dict[str, int | None]
     fetched_bytes: int | None
@@ -78,7 +78,7 @@ def read(site: Site) -> tuple[Given, list[Problem]]:
     reading = Reading()
     pairs = partial(reading.pairs, example="KEY=VALUE")
     counts = reading.each(count, (f"{name}={number}" for name, number in pairs("--device", site.device)))
-    gpus, resource, wrong = card_count(counts, gpus=site.gpus)
+    gpus, resource, wrong = gpu_count(counts, gpus=site.gpus)
     reading.problems += wrong
     whole = reading.one(lambda name: gpu_table.named(name).as_gpu(), site.gpu)
     directories = host_paths(reading, site.host_path)
@@ -86,9 +86,9 @@ def read(site: Site) -> tuple[Given, list[Problem]]:
     reading.problems += [*_contradictions(site, directories), *_given_twice(environment, secrets)]
     given = Given(
         gpus=gpus,
-        card=part_of(whole, resource) if whole else None,
-        card_resource=resource,
-        devices=tuple(each for each in counts if not CARD.fullmatch(each[0])),
+        gpu=part_of(whole, resource) if whole else None,
+        gpu_resource=resource,
+        devices=tuple(each for each in counts if not GPU.fullmatch(each[0])),
         sizes={
             "memory_bytes": reading.one(partial(quantity, "--memory"), site.memory),
             "shm_bytes": reading.one(partial(quantity, "--shm"), site.shm),
@@ -124,7 +124,7 @@ def pair(flag: str, text: str, *, example: str) -> tuple[str, str]:
 
 
 def quantity(flag: str, text: str) -> int:
-    """Bytes. UsageError for what is no quantity of them, and for less than 1Mi, as without a unit."""
+    """Bytes. UsageError for what is not a quantity of them, and for less than 1Mi, as without a unit."""
     try:
         size = quantities.read(text)
     except UsageError as error:
@@ -147,7 +147,7 @@ def host_paths(reading: Reading, texts: tuple[str, ...]) -> dict[str, str]:
     """{place: directory of the node}."""
     found = dict(reading.pairs("--host-path", texts, example="data=/srv/data"))
     for name in sorted(found.keys() - set(PLACES)):
-        what = f"--host-path knows no {name!r}"
+        what = f"--host-path: unknown volume {name!r}"
         reading.problems.append(Problem(what=what, hint=f"one of {', '.join(PLACES)}"))
     return found
 
@@ -160,14 +160,16 @@ def _contradictions(site: Site, directories: dict[str, str]) -> Iterator[Problem
             hint = f"one of --{name}-claim, --host-path {name}=" + (" and --fetch-image" if name == "data" else "")
             yield Problem(what=f"/{name} comes from several places", hint=hint)
     if site.allow_egress and not site.network_policy:
-        yield Problem(what="--allow-egress opens nothing: all is open", hint="--network-policy closes the rest")
+        yield Problem(
+            what="--allow-egress has no effect: all traffic is allowed", hint="add --network-policy to block the rest"
+        )
     if site.gpu and site.gpus == 0:
-        what = f"--gpu {site.gpu} and --gpus 0 contradict each other"
-        yield Problem(what=what, hint="--gpus 1 or more, or leave out --gpu for a run without a card")
+        what = f"--gpu {site.gpu} and --gpus 0 cannot be used together"
+        yield Problem(what=what, hint="--gpus 1 or more, or leave out --gpu for a run on CPUs")
     if site.fetch_arg and not site.fetch_image:
         yield Problem(what="--fetch-arg is for the image that fetches", hint="--fetch-image REF")
     if site.topology and site.nodes == 1:
-        yield Problem(what="--topology brings several machines near one another, and there is one", hint="--nodes N")
+        yield Problem(what="--topology places several nodes close together, and there is one", hint="--nodes N")
 
 
 def _given_twice(environment: Pairs, secrets: tuple[SecretVariable, ...]) -> Iterator[Problem]:
@@ -179,32 +181,32 @@ def _given_twice(environment: Pairs, secrets: tuple[SecretVariable, ...]) -> Ite
         yield Problem(what=f"{name} is given by --env and by --secret-env", hint="leave out one of them")
 
 
-def card_count(counts: Counts, *, gpus: int | None) -> tuple[int | None, str, list[Problem]]:
-    """How many cards of which resource, where `--device` names them or `--gpus` says; what contradicts itself."""
-    named = [each for each in counts if CARD.fullmatch(each[0])]
+def gpu_count(counts: Counts, *, gpus: int | None) -> tuple[int | None, str, list[Problem]]:
+    """How many GPUs of which resource, where `--device` names them or `--gpus` says; what contradicts itself."""
+    named = [each for each in counts if GPU.fullmatch(each[0])]
     if not named:
         return gpus, CARDS, []
     resource, number = named[0]
-    return number, resource, list(_unfit_cards(named, gpus=gpus))
+    return number, resource, list(_unfit_gpus(named, gpus=gpus))
 
 
-def _unfit_cards(named: list[tuple[str, int]], *, gpus: int | None) -> Iterator[Problem]:
+def _unfit_gpus(named: list[tuple[str, int]], *, gpus: int | None) -> Iterator[Problem]:
     resource, number = named[0]
     shown = f"--device {resource}={number}"
     for other, _ in named[1:]:
-        yield Problem(what=f"{shown} and --device {other}: a run has cards of one kind", hint="one of them")
+        yield Problem(what=f"{shown} and --device {other}: a run has GPUs of one model", hint="one of them")
     if gpus not in (None, number):
-        what = f"{shown} and --gpus {gpus} contradict each other"
+        what = f"{shown} and --gpus {gpus} cannot be used together"
         yield Problem(what=what, hint=f"{shown} alone, or --device {resource}={gpus}")
     if number > 1 and "/mig-" in resource:
-        what = f"{shown}: a process sees one part of a card, and NCCL joins none on one machine"
-        yield Problem(what=what, hint=f"--device {resource}=1, or whole cards: --gpus {number}")
+        what = f"{shown}: a process sees one MIG instance, and NCCL cannot connect instances of one node"
+        yield Problem(what=what, hint=f"--device {resource}=1, or whole GPUs: --gpus {number}")
 
 
-def part_of(card: Gpu, resource: str) -> Gpu:
-    """The card, or the part of it that the resource is."""
-    found = CARD.fullmatch(resource)
+def part_of(gpu: Gpu, resource: str) -> Gpu:
+    """The GPU, or the part of it that the resource is."""
+    found = GPU.fullmatch(resource)
     if not found or not found["part"]:
-        return card
-    memory_bytes = min(card.memory_bytes, int(PART_SHARE * int(found["gigabytes"]) * quantities.GIB))
-    return replace(card, name=f"{card.name} MIG {found['part']}", memory_bytes=memory_bytes)
+        return gpu
+    memory_bytes = min(gpu.memory_bytes, int(PART_SHARE * int(found["gigabytes"]) * quantities.GIB))
+    return replace(gpu, name=f"{gpu.name} MIG {found['part']}", memory_bytes=memory_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from loradock.commands.render_given import UNKNOWN_CARD, Given
+from loradock.commands.render_given import UNKNOWN_GPU, Given
 from loradock.commands.render_options import Site
 from loradock.config.schema import RunConfig
 from loradock.errors import InputMissing
@@ -22,7 +22,7 @@ CPU_MEMORY_BYTES = 64 << 30
 def sized(config: RunConfig, site: Site, given: Given, *, is_demo: bool) -> tuple[Sizes, list[str]]:
     """The sizes, and what they could not be made from.
 
-    OutOfMemory where the plan does not fit the card, ConfigError where a step has too few samples for the processes.
+    OutOfMemory where the plan does not fit the GPU, ConfigError where a step has too few samples for the processes.
     """
     from loradock.model import hub_cache
 
@@ -34,10 +34,10 @@ def sized(config: RunConfig, site: Site, given: Given, *, is_demo: bool) -> tupl
     model, length = look(config)
     plan = None
     if model is None:
-        what = f"{config.model.name} is not here: sizes are assumed, and it is not known whether the run fits"
+        what = f"{config.model.name} is not available here: sizes are assumed, and whether the run fits is unknown"
         notes.append(f"{what}; render where its config.json can be read")
-    elif gpus and given.card is None:
-        notes.append("no card is named: neither is it known whether the run fits, nor how long a step takes (--gpu)")
+    elif gpus and given.gpu is None:
+        notes.append("no GPU is named (--gpu): whether the run fits and how long a step takes is unknown")
     else:
         plan = planner.make(config, facts=facts, model=model, data=longest_rows(length))
     sizes = sizing.sizes(
@@ -64,7 +64,7 @@ def machine(site: Site, given: Given, *, config: RunConfig, gpus: int) -> Facts:
         cpus=site.cpus or cpus_of(config, gpus=gpus),
         memory_bytes=CPU_MEMORY_BYTES,
         in_container=True,
-        gpus=(given.card or UNKNOWN_CARD,) * gpus,
+        gpus=(given.gpu or UNKNOWN_GPU,) * gpus,
         world_size=site.nodes * here,
         local_world_size=here,
     )

@@ -41,7 +41,7 @@ def _of_objects(workload: Workload) -> Iterator[str]:
         hint = "docker inspect --format '{{index .RepoDigests 0}}' " + workload.image
         yield f"{workload.image} is a tag, and a tag can move: --image REF@sha256:... (after a push, {hint})"
     if workload.sizes.output_bytes.value:
-        yield "the output goes with the pod: --output-claim PVC keeps it"
+        yield "the output is lost when the pod is deleted: --output-claim PVC keeps it"
     if any(each.host_path for each in workload.volumes):
         yield "Pod Security `baseline` and `restricted` refuse hostPath volumes"
 
@@ -82,8 +82,8 @@ def _of_path(path: str, *, places: set[str]) -> Iterator[str]:
     """A path that is none of the pod's."""
     if not path.startswith("/"):
         if "data" not in places:
-            yield f"{path} has no volume to lie on: --data-claim PVC"
+            yield f"{path} is on no volume: --data-claim PVC"
     elif not any(path.startswith(f"/{place}/") for place in places):
         here = ", but one of this machine" if Path(path).exists() else ""
         remedy = f"put it on the data volume (--data-claim PVC), and name it from there, as {Path(path).name}"
-        yield f"{path} is no path of the pod{here}: {remedy}"
+        yield f"{path} is not a path in the pod{here}: {remedy}"

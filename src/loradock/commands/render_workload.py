@@ -46,7 +46,7 @@ def described(ask: Ask, *, site: Site, is_demo: bool) -> tuple[Workload, list[st
         text = config_text(config, name=workload.name, is_whole=site.whole_config)
         workload = replace(workload, config_text=text)
     if wrong := [*wrong, *problems(workload)]:
-        raise UsageError("this cannot be rendered", problems=wrong)
+        raise UsageError("cannot render", problems=wrong)
     warnings = [*loaded.warnings, *notes, *warnings_of(workload, config, is_demo=is_demo)]
     return (as_net_check(workload) if site.net_check else workload), warnings
 
@@ -78,7 +78,7 @@ def assembled(site: Site, given: Given, *, name: str, sizes: Sizes, command: tup
         pull_secret=site.pull_secret,
         labels=given.labels,
         annotations=given.annotations,
-        card_resource=given.card_resource,
+        card_resource=given.gpu_resource,
         devices=given.devices,
         placement=given.placement,
         failures=site.failures,
@@ -95,7 +95,7 @@ def assembled(site: Site, given: Given, *, name: str, sizes: Sizes, command: tup
 def as_net_check(workload: Workload) -> Workload:
     """The same pods, which look at the network between them and end. UsageError for one that is alone."""
     if workload.nodes * workload.processes == 1:
-        raise UsageError("--net-check of one process: there is no network", hint="--gpus N, or --nodes N")
+        raise UsageError("--net-check needs several ranks", hint="--gpus N, or --nodes N")
     return replace(
         workload,
         name=names.safe_name(f"net-check-{workload.name}"),
@@ -112,7 +112,7 @@ def demo_run(ask: Ask, *, is_whole: bool) -> Loaded:
     from loradock.demo import exam
 
     if is_whole:
-        raise UsageError("--demo has no configuration to render whole", hint="leave out --whole-config, or --demo")
+        raise UsageError("--demo has no configuration for --whole-config", hint="leave out --whole-config, or --demo")
     if ask.config is not None or ask.preset is not None:
         raise UsageError("--demo brings its own configuration", hint="leave out CONFIG and --preset, or --demo")
     loaded = replace(ask, config=exam.CONFIG).load()
@@ -123,7 +123,7 @@ def demo_command(ask: Ask) -> tuple[str, ...]:
     """What `train` is given: the settings as they were."""
     flags = {flag: value for flag, value in ask.shortcuts.items() if flag != "--output"}
     if unfit := sorted(flags.keys() & {"--model", "--data"}):
-        raise UsageError(f"{unfit[0]} and --demo contradict each other", hint=f"leave out {unfit[0]}, or --demo")
+        raise UsageError(f"{unfit[0]} and --demo cannot be used together", hint=f"leave out {unfit[0]}, or --demo")
     settings = [part for each in ask.overrides for part in ("--set", each)]
     return ("train", "--demo", "--output", asked.OUTPUT, *(f"{f}={v}" for f, v in flags.items()), *settings)
 

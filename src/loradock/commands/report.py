@@ -18,19 +18,21 @@ LISTED_RUNS = 8
 
 @click.command()
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write here, not to RUN/report.html.")
-@click.option("--watch", is_flag=True, help="Serve it to this machine alone, up to date, until Ctrl-C; write no file.")
-@click.option("--port", type=click.IntRange(1, 65535), help="The port for --watch; a free one unless given.")
-@click.option("--open", "is_opened", is_flag=True, help="Show it in the browser of this machine.")
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), help="Output file. [default: RUN/report.html]"
+)
+@click.option("--watch", is_flag=True, help="Serve the report on localhost, updated, until Ctrl-C; write no file.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port for --watch. [default: a free one]")
+@click.option("--open", "is_opened", is_flag=True, help="Open it in the browser.")
 def report(runs: tuple[Path, ...], *, output: Path | None, watch: bool, port: int | None, is_opened: bool) -> None:
-    """Make one HTML file of the run directories RUN: curves, plan, time, memory, machine; several are compared.
+    """Write one HTML file about the run directories RUN: curves, plan, time, memory, machine; several are compared.
 
     \b
     loradock report runs/first
     loradock report runs/first runs/second --output both.html
     loradock report runs/first --watch
 
-    The file opens from disk and asks no network for anything. A run may still go on, or have failed.
+    The file opens from disk and loads nothing from a network. A run may be unfinished or failed.
     """
     if watch and output:
         raise UsageError("--watch writes no file", hint="leave out --output, or --watch")
@@ -75,7 +77,7 @@ def run_directory(named: Path) -> Path:
     rest = f" and {len(found) - LISTED_RUNS} more" if len(found) > LISTED_RUNS else ""
     listed = ", ".join(map(str, found[:LISTED_RUNS])) + rest
     hint = f"loradock report {shlex.quote(str(found[0]))} (the newest)"
-    raise InputMissing(f"{named} is a folder of runs: {listed}", hint=hint)
+    raise InputMissing(f"{named} is a folder of several runs: {listed}", hint=hint)
 
 
 def serve(runs: tuple[Path, ...], *, port: int, is_opened: bool) -> None:
@@ -83,7 +85,7 @@ def serve(runs: tuple[Path, ...], *, port: int, is_opened: bool) -> None:
     from loradock.analysis.report.html.server import Server
 
     with Server(runs, port=port) as server:
-        server.page()  # what is wrong with a run is told now
+        server.page()  # what is wrong with a run is reported now
         click.echo(server.url)
         click.echo("Ctrl-C ends it", err=True)
         if is_opened:

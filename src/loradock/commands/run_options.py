@@ -62,7 +62,7 @@ def look_for_inputs(config: RunConfig) -> None:
             errors.append(error)
     if len(errors) > 1:
         problems = [Problem(what=error.what, hint=error.hint) for error in errors]
-        raise type(errors[0])(f"{len(errors)} inputs cannot be read", hint="mend each of them", problems=problems)
+        raise type(errors[0])(f"{len(errors)} input files cannot be read", hint="fix each of them", problems=problems)
     if errors:
         raise errors[0]
 

@@ -37,16 +37,16 @@ DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 @click.command()
 @run_options
 @click.option("--demo", is_flag=True, help="Train the embedded demo: a tiny model, a small task, a minute or two.")
-@click.option("--resume", is_flag=True, help="Insist on continuing: an error where --output holds no run.")
-@click.option("--fresh", is_flag=True, help="Start anew in a new run directory; nothing is deleted.")
+@click.option("--resume", is_flag=True, help="Continue the run in --output; an error if there is none.")
+@click.option("--fresh", is_flag=True, help="Start a new run in a new directory; nothing is deleted.")
 @click.option(
     "--allow-change",
     "allowed",
     metavar="FIELD",
     multiple=True,
-    help="Continue although this field of the run changed (train.learning_rate, versions, ...); it is recorded.",
+    help="Continue although this field changed (train.learning_rate, versions, ...); recorded in the run.",
 )
-@click.option("--skip-env-check", is_flag=True, help="Do not prove first that this machine can train; it is recorded.")
+@click.option("--skip-env-check", is_flag=True, help="Skip the environment checks; recorded in the run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the run record as JSON on stdout at the end.")
 def train(
     ask: Ask, *, demo: bool, resume: bool, fresh: bool, allowed: tuple[str, ...], skip_env_check: bool, as_json: bool
@@ -58,8 +58,8 @@ def train(
     loradock train --model DIR --data rows.jsonl
     loradock train run.yaml --set lora.rank=32
 
-    The same command again continues a run that was cut off, and shows one that is finished. Ended by a signal, a run
-    commits its last step first: exit code 75, or 76 where nothing new was done.
+    The same command again continues an interrupted run, and shows the summary of a finished one. On a signal a run
+    saves its last step before it ends: exit code 75, or 76 if there was no new step.
     """
     from loradock.commands.train_screen import Screen
     from loradock.model.patches import avx512
@@ -115,7 +115,7 @@ def set_environment(quiet: Mapping[str, str]) -> None:
 def wanted(ask: Ask, *, demo: bool, resume: bool, fresh: bool) -> tuple[Loaded, Callable[..., Any] | None]:
     """What is to be run, and the demo's exam. Raises where it cannot be read, or is wrong."""
     if resume and fresh:
-        raise UsageError("--resume and --fresh contradict each other", hint="leave one of them out")
+        raise UsageError("--resume and --fresh cannot be used together", hint="leave one of them out")
     return demo_run(ask, resume=resume) if demo else (asked(ask, resume=resume), None)
 
 
@@ -131,7 +131,7 @@ def asked(ask: Ask, *, resume: bool) -> Loaded:
         return replace(loaded, config=loaded.config.model_copy(update={"output": directory}))
     loaded = ask.load()
     if not loaded.config.output:
-        raise UsageError("--resume does not know which run", hint="loradock train --resume --output DIRECTORY")
+        raise UsageError("--resume needs the run directory", hint="loradock train --resume --output DIRECTORY")
     return loaded
 
 

@@ -154,7 +154,7 @@ class Screen:
     def was_finished(self, standing: Standing) -> None:
         """The run was finished before: its summary, and how to have another."""
         directory = standing.directory or Path()
-        self.note(f"the run in {directory} is finished; --fresh starts another one beside it")
+        self.note(f"the run in {directory} is finished; --fresh starts a new one beside it")
         self.summary(standing.record, metrics(directory, "train"), metrics(directory, "eval"), directory=directory)
 
     def summary(self, record: dict[str, Any], trained: Lines, evaluated: Lines, *, directory: Path) -> None:

@@ -99,8 +99,10 @@ EXPLAINED = {
     "dataloader_pin_memory": "the plan decides it and prints why; see train.workers",
     "dataloader_prefetch_factor": "the plan decides it and prints why; see train.workers",
     "ddp_find_unused_parameters": "it is always off: every adapter weight takes part in every step",
-    "device_map": "every process holds the model on its own GPU; see device",
-    "deepspeed": "a 4-bit model is trained with one whole copy a GPU; start it under torchrun",
+    "device_map": "each rank puts the model on its own GPU, or its shard of it: see train.parallel, and device",
+    "deepspeed": "write train.parallel: zero2 or zero3; train.deepspeed takes the path of a JSON file of your own",
+    "fsdp": "write train.parallel: fsdp; auto takes it where the model does not fit one GPU",
+    "fsdp_config": "write train.parallel: fsdp; auto takes it where the model does not fit one GPU",
     "hf_token": "a secret has no place in a configuration: set HF_TOKEN in the environment",
     "token": "a secret has no place in a configuration: set HF_TOKEN in the environment",
 }

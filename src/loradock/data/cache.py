@@ -65,7 +65,7 @@ def _storage_error(error: OSError, *, place: Path) -> LoradockError:
         return DiskFull(f"no space left for prepared data in {place}", hint=f"free some, or {elsewhere} more space")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
         return NotWritable(f"cannot write prepared data to {place}: {error.strerror}", hint=f"{elsewhere} write access")
-    return StorageError(f"writing prepared data to {place} failed: {error}", hint=f"{elsewhere} a sound file system")
+    return StorageError(f"writing prepared data to {place} failed: {error}", hint=f"{elsewhere} a working file system")
 
 
 class EntryWriter:
@@ -172,7 +172,7 @@ def read_manifest(entry: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise CorruptEntry(f"{entry}: no readable manifest: {error}") from error
     if claimed != _manifest_digest(manifest):
-        raise CorruptEntry(f"{entry}: its manifest was changed")
+        raise CorruptEntry(f"{entry}: its manifest was modified")
     counts = {"tokens": manifest["tokens"], "supervised": manifest["tokens"], "offsets": manifest["rows"] + 1}
     sizes = {name: counts.get(name, manifest["rows"]) * DTYPES[kind].itemsize for name, kind in FILES.items()}
     for name, kind in FILES.items():
@@ -182,7 +182,7 @@ def read_manifest(entry: Path) -> dict[str, Any]:
         if sum(sizes.values()) <= HASHED_WHEN_OPENED_BYTES:
             with path.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != manifest["files"][path.name]:
-                    raise CorruptEntry(f"{path} was changed")
+                    raise CorruptEntry(f"{path} was modified")
     return manifest
 
 

@@ -162,7 +162,7 @@ def all_there(sources: Iterable[SourceConfig]) -> None:
             errors.append(error)
     if len(errors) > 1:
         problems = [Problem(what=error.what, hint=error.hint) for error in errors]
-        raise type(errors[0])(f"{len(errors)} sources cannot be read", hint="mend each of them", problems=problems)
+        raise type(errors[0])(f"{len(errors)} sources cannot be read", hint="fix each of them", problems=problems)
     if errors:
         raise errors[0]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from loradock.data.formats.base import Completion, Message, Sample
 from loradock.data.prepared import Array, Prepared
-from loradock.data.suspicion import PLACES_KEPT, Suspicion
+from loradock.data.suspicion import PLACES_KEPT, Places, Suspicion
 
 NO_PROMPT = 0
 """In the place of a prompt's hash where a row has none: plain text."""
@@ -60,7 +60,7 @@ def encoded(turn: Message) -> bytes:
     return f"{turn.role}:{len(turn.content)}:{turn.content}".encode()
 
 
-def within(found: Fingerprints, prepared: Prepared) -> list[Suspicion]:
+def within(found: Fingerprints, prepared: Places) -> list[Suspicion]:
     """Copies of earlier rows, and rows that answer an earlier prompt in another way."""
     whole, prompts = found.whole, found.prompts
     copies = earlier(whole)
@@ -111,7 +111,7 @@ def earlier(hashes: Array) -> Array:
     return first[inverse]
 
 
-def suspicion(name: str, what: str, rows: Array, firsts: Array, prepared: Prepared, of_firsts: Prepared) -> Suspicion:
+def suspicion(name: str, what: str, rows: Array, firsts: Array, prepared: Places, of_firsts: Places) -> Suspicion:
     """The finding, each place with the one that it repeats."""
     pairs = zip(rows[:PLACES_KEPT].tolist(), firsts[:PLACES_KEPT].tolist(), strict=True)
     places = tuple(f"{prepared.place(row)} = {of_firsts.place(first)}" for row, first in pairs)

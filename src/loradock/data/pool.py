@@ -24,7 +24,7 @@ Row = tuple[int | None, Sample]
 Refused = list[tuple[int | None, str]]
 Result = tuple[Chunk, Refused]
 IN_FLIGHT_PER_WORKER = 3
-NOTHING_LEARNED = "no token of this row would be learned: the answer is empty under the chat template"
+NOTHING_LEARNED = "this row has no supervised token: the answer is empty under the chat template"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ def _over_processes(executor: ProcessPoolExecutor, chunks: Iterable[list[Row]], 
             yield pending.popleft().result()
     except BrokenProcessPool as error:
         raise EnvironmentUnfit(
-            "a process that prepares rows was killed, most likely because memory ran out", hint="--set data.workers=1"
+            "a process that prepares rows was killed, probably out of memory", hint="--set data.workers=1"
         ) from error
 
 

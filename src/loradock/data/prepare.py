@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +14,18 @@ from loradock.data.cache import CorruptEntry, EntryWriter, discard, read_manifes
 from loradock.data.formats.base import Completion, Sample
 from loradock.data.pool import Row, Task, prepare_chunks
 from loradock.data.prepared import Prepared, PreparedSource
+from loradock.data.problems import Problems
 from loradock.data.read import digest
 from loradock.data.sources import samples
 from loradock.data.templates import resolve
 from loradock.data.tokenise import TokenizerSpec
-from loradock.errors import DataError, Problem
+from loradock.errors import Problem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 # Raise it whenever the same rows would give other tokens or masks than before.
 PREPARATION_VERSION = 2
-PROBLEMS_KEPT = 1000
 CHUNK_ROWS = 256
 CHUNK_CHARACTERS = 1 << 20
 BYTES_PER_WORKER = 16 << 20
@@ -105,32 +104,10 @@ def _cached(entry: Path) -> dict[str, Any] | None:
     return None
 
 
-@dataclass
-class _Problems:
-    """What is wrong over all files: every problem counted, the first ones kept."""
-
-    count: int = 0
-    kept: list[Problem] = field(default_factory=list)
-
-    def add(self, problem: Problem) -> None:
-        self.count += 1
-        if len(self.kept) < PROBLEMS_KEPT:
-            self.kept.append(problem)
-
-    def check(self, *, files: list[str]) -> None:
-        if not self.count:
-            return
-        noun = "problem" if self.count == 1 else "problems"
-        in_order = sorted(self.kept, key=lambda p: (files.index(p.file) if p.file in files else 0, p.line or 0))
-        raise DataError(
-            f"{self.count} {noun} in the data", hint="mend or remove these rows, then run again", problems=in_order
-        )
-
-
 def _build(
     data: DataConfig, *, task: Task, cache_dir: Path, key: str, workers: int, progress: Progress | None
 ) -> dict[str, Any]:
-    problems = _Problems()
+    problems = Problems()
     spans: list[tuple[int, int]] = []
     with EntryWriter(cache_dir, key=key) as entry, contextlib.ExitStack() as stack:
         pool = prepare_chunks(task, workers=workers, stack=stack)
@@ -150,7 +127,7 @@ def _build(
     return {"rows": entry.rows, "tokens": entry.tokens, "learned_tokens": entry.learned_tokens, "spans": spans}
 
 
-def _chunks(source: SourceConfig, *, index: int, problems: _Problems) -> Iterator[list[Row]]:
+def _chunks(source: SourceConfig, *, index: int, problems: Problems) -> Iterator[list[Row]]:
     """Rows in chunks of bounded size; what cannot be read goes to `problems`."""
     chunk: list[Row] = []
     characters = 0

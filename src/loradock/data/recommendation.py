@@ -1,7 +1,7 @@
-"""Which data.max_length to take, and what it gives up: a rule that is told, and the trade-off in figures.
+"""Which data.max_length to take, and what it gives up: a rule that is reported, and the trade-off in figures.
 
 A longest length that few rows reach costs next to no arithmetic where rows are packed. What it costs is memory (a
-micro-batch of so many rows is planned for it) and, without packing, padding: one long row makes its whole micro-batch
+micro-batch of this many rows is planned for it) and, without packing, padding: one long row makes its whole micro-batch
 long. So what can be kept is kept, unless that costs much of either.
 """
 
@@ -16,7 +16,7 @@ WHOLE_SHARE = 0.99
 LEARNED_SHARE = 0.995
 ANSWERS_LOST_SHARE = 0.005
 MORE_WORK, MORE_LENGTH = 0.05, 2.0
-"""So much more arithmetic, and so many times the shortest good length, is it worth to cut nothing."""
+"""So much more arithmetic, and this many times the shortest good length, is it worth to cut nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,20 +42,22 @@ def recommend(truncation: Truncation, *, positions: int | None) -> Recommendatio
     needed = shortest(truncation, limit=limit)
     whole = limit if truncation.longest <= limit else None
     good = (
-        f"{shown(WHOLE_SHARE)} of the rows whole and {shown(LEARNED_SHARE)} of the learned tokens, "
+        f"{shown(WHOLE_SHARE)} of the rows whole and {shown(LEARNED_SHARE)} of the supervised tokens, "
         f"with at most {shown(ANSWERS_LOST_SHARE)} of the answers lost"
     )
     length = limit
     if needed is None:
         rule = f"the model has too few positions to keep {good}"
     elif limit == needed:
-        rule = f"the shortest multiple of {GRAIN_TOKENS} that keeps {good}, keeps all that the model has positions for"
+        rule = (
+            f"the shortest multiple of {GRAIN_TOKENS} that keeps {good}, keeps everything within the model's positions"
+        )
     elif limit <= MORE_LENGTH * needed and (more := more_work(truncation, limit, needed)) <= MORE_WORK:
-        kept_all = "nothing is cut" if whole else "nothing is cut that the model has positions for"
+        kept_all = "nothing is truncated" if whole else "nothing is truncated within the model's positions"
         rule = f"{kept_all}, for {shown(more)} more arithmetic than at {needed}, the shortest good length"
     else:
         length = needed
-        rule = f"the shortest multiple of {GRAIN_TOKENS} that keeps {good}; to keep all would cost much more"
+        rule = f"the shortest multiple of {GRAIN_TOKENS} that keeps {good}; keeping everything would cost much more"
     return Recommendation(max_length=length, setting=f"data.max_length={length}", rule=rule, needed=needed, whole=whole)
 
 
@@ -124,7 +126,7 @@ def kept(at: AtLength, truncation: Truncation) -> str:
     learned = percent(truncation.learned_tokens - at.cut.learned_tokens_lost, truncation.learned_tokens)
     lost = at.cut.answers_lost
     answers = f" ({lost:,} {'answer' if lost == 1 else 'answers'} lost whole)" if lost else ""
-    return f"{rows} of the rows whole, {learned} of the learned tokens{answers}"
+    return f"{rows} of the rows whole, {learned} of the supervised tokens{answers}"
 
 
 def percent(part: int, whole: int) -> str:

@@ -93,7 +93,7 @@ def fit(
     is_kept = ~is_long if long_rows == "drop" else learned > 0
     if rows.size and not is_kept.any():
         raise DataError(
-            f"every row is longer than {max_length} tokens and none would be learned from",
+            f"every row is longer than {max_length} tokens and none would have a supervised token",
             hint=f"--set data.max_length={int(full.max())}",
         )
     rows, lengths, kept_learned = rows[is_kept], lengths[is_kept], learned[is_kept]

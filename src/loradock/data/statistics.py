@@ -202,7 +202,7 @@ def read_texts(
 
 def changed(path: str) -> DataError:
     """A source gave other rows than a moment ago."""
-    return DataError(f"{path} changed while it was looked at", hint="run again when nothing writes to it")
+    return DataError(f"{path} changed while it was read", hint="run again when nothing writes to it")
 
 
 def of_tokens(part: Part, *, config: RunConfig, max_length: int) -> list[Suspicion]:

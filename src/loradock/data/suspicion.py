@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -43,6 +44,14 @@ class Suspicion:
     places: tuple[str, ...]
 
 
+class Places(Protocol):
+    """What knows where each row came from; `Prepared` is one."""
+
+    def place(self, index: int) -> str:
+        """`file:line` of a row."""
+        ...
+
+
 @dataclass
 class Texts:
     """What the text of rows shows, row by row: counts, and the first rows of each kind. `characters` of all text."""
@@ -75,7 +84,7 @@ class Texts:
         if len(first) < PLACES_KEPT:
             first.append(self.rows)
 
-    def suspicions(self, prepared: Prepared) -> list[Suspicion]:
+    def suspicions(self, prepared: Places) -> list[Suspicion]:
         """What was found; `prepared` are the same rows, for their places."""
         share = self.unreadable_characters / max(1, self.characters)
         whats = {
@@ -108,7 +117,7 @@ def by_tokens(prepared: Prepared, *, at_limit: Fitted | None, max_length: int, u
     kept = at_limit.rows if at_limit else np.zeros(0, dtype=np.int64)
     whats = {
         "short-answer": (
-            f"at most {SHORT_ANSWER_TOKENS} learned tokens, the end of the turn included",
+            f"at most {SHORT_ANSWER_TOKENS} supervised tokens, the end of the turn included",
             np.flatnonzero(prepared.learned <= SHORT_ANSWER_TOKENS),
         ),
         "outlier-long": (f"far longer than the others: over {high:,.0f} tokens", np.flatnonzero(lengths > high)),
@@ -131,6 +140,6 @@ def fences(lengths: Array) -> tuple[float, float]:
     return float(2 ** (low - reach)), float(2 ** (high + reach))
 
 
-def places(prepared: Prepared, rows: Iterable[int]) -> tuple[str, ...]:
+def places(prepared: Places, rows: Iterable[int]) -> tuple[str, ...]:
     """`file:line` of each row."""
     return tuple(prepared.place(row) for row in rows)

@@ -60,7 +60,7 @@ def verdict(scores: dict[str, Any]) -> list[str]:
     mended = [(old, new) for old, new in pairs if old["answer"] != old["expected"] == new["answer"]]
     old, new = (mended or pairs)[0]
     return [
-        f"one of {len(mended)} questions that it learned: {' / '.join(new['question'].split(chr(10) * 2))}",
+        f"one of {len(mended)} questions that it now answers right: {' / '.join(new['question'].split(chr(10) * 2))}",
         f"  expected: {new['expected']}",
         f"  before:   {old['answer']}",
         f"  after:    {new['answer']}",

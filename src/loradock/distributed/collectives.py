@@ -34,9 +34,9 @@ def joined(facts: Facts, *, config: RunConfig) -> Iterator[Peers | None]:
     meeting = rendezvous.meet(facts, limit_seconds=config.limits.setup_seconds)
     peers = Peers(meeting, rank=facts.rank, limit_seconds=config.limits.peer_seconds)
     peers.start()
-    is_on_card = facts.has_gpu and config.device != "cpu"
+    is_on_gpu = facts.has_gpu and config.device != "cpu"
     try:
-        enter_group(facts, meeting.group, is_on_card=is_on_card)
+        enter_group(facts, meeting.group, is_on_gpu=is_on_gpu)
         yield peers
         peers.leave(None)
     except BaseException as error:
@@ -50,18 +50,18 @@ def joined(facts: Facts, *, config: RunConfig) -> Iterator[Peers | None]:
         leave_group()
 
 
-def enter_group(facts: Facts, store: Any, *, is_on_card: bool) -> None:
-    """Make the process group: gloo, and NCCL where there are cards."""
+def enter_group(facts: Facts, store: Any, *, is_on_gpu: bool) -> None:
+    """Make the process group: gloo, and NCCL where there are GPUs."""
     import torch
     import torch.distributed
 
-    if is_on_card:
+    if is_on_gpu:
         torch.cuda.set_device(facts.local_rank)
         # By default torch aborts the process where another one is gone, before anybody could say which one.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     with own_stdout():
         torch.distributed.init_process_group(
-            "cpu:gloo,cuda:nccl" if is_on_card else "gloo",
+            "cpu:gloo,cuda:nccl" if is_on_gpu else "gloo",
             store=store,
             rank=facts.rank,
             world_size=facts.world_size,
@@ -227,4 +227,4 @@ def together(what: str) -> Iterator[None]:
     finally:
         someone_failed = any_of(failed)
     if someone_failed:
-        raise PeerFailed(f"another process failed at {what}")
+        raise PeerFailed(f"another rank failed at {what}")

@@ -66,7 +66,7 @@ class Heard:
 
 
 def judged(heard: Sequence[Heard], *, me: int, limit_seconds: float, is_cut_off: bool = False) -> LoradockError | None:
-    """Why this process (rank `me`) cannot go on, naming the process that is to blame; None where it can.
+    """Why this process (rank `me`) cannot continue, naming the process that is to blame; None where it can.
 
     `limit_seconds` is for silence, 0 for ever. `is_cut_off`: a collective failed, so that a few seconds of silence
     tell which process is gone. A process that ended lends its exit code: the run ended for its reason.
@@ -86,9 +86,9 @@ def judged(heard: Sequence[Heard], *, me: int, limit_seconds: float, is_cut_off:
 def error_of(report: Report) -> LoradockError:
     """The error that another process ended with, as this one's: of its exit code, and of the class that has it."""
     kinds = {kind.exit_code: kind for kind in LoradockError.__subclasses__()}
-    hint = "see what that process says; the same command continues from the last checkpoint"
+    hint = "read the log of that rank; the same command continues from the last checkpoint"
     heard = "last heard of " if (report.code or 0) > BY_SIGNAL else ""  # it could not say how far it came
-    own = f"another process of this run has ended: {report}, {heard}{report.where}: {report.what}"
+    own = f"another rank of this run has ended: {report}, {heard}{report.where}: {report.what}"
     error = kinds.get(report.code or 0, EnvironmentUnfit)(report.what if report.is_told else own, hint=hint)
     error.exit_code = report.code or error.exit_code
     return error
@@ -99,14 +99,14 @@ def gone(silent: Sequence[Heard], *, is_cut_off: bool, limit_seconds: float) -> 
     worst = max(silent, key=lambda each: each.unheard_seconds)
     names = named([each.report for each in silent if each.report.host == worst.report.host])
     step = f", after step {worst.report.step}" if worst.report.step else ""
-    was = f"the last that it said: {DOING[worst.report.phase]}{step}"
+    was = f"its last report: {DOING[worst.report.phase]}{step}"
     hint = f"look at the logs of {worst.report.host}; the same command continues from the last checkpoint"
     seconds = worst.unheard_seconds
     if is_cut_off:
-        what = f"another process of this run has ended, or cannot be reached: {names}; no word for {seconds:.0f} s"
+        what = f"another rank of this run has ended, or cannot be reached: {names}; silent for {seconds:.0f} s"
         return EnvironmentUnfit(f"{what}; {was}", hint=hint)
     return Hung(
-        f"no sign of life from {names} for {seconds:.0f} s (limit {limit_seconds:g} s); {was}",
+        f"no heartbeat from {names} for {seconds:.0f} s (limit {limit_seconds:g} s); {was}",
         hint=f"{hint} (--set limits.peer_seconds={limit_seconds * 2:g} waits longer)",
     )
 
@@ -132,9 +132,9 @@ def late(heard: Sequence[Heard], *, limit_seconds: float) -> LoradockError | Non
     if together_seconds <= limit_seconds:
         return None
     return Hung(
-        f"all processes wait for one another since {together_seconds:.0f} s {waiting[0].where}: "
-        f"what they sum up does not get through (limit {limit_seconds:g} s)",
-        hint=f"look at the network between the hosts; the same command continues from the last checkpoint {more}",
+        f"all ranks have waited for each other for {together_seconds:.0f} s {waiting[0].where}: the "
+        f"all-reduce is not completing (limit {limit_seconds:g} s)",
+        hint=f"check the network between the nodes; the same command continues from the last checkpoint {more}",
     )
 
 

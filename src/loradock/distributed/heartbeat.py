@@ -169,7 +169,7 @@ class Peers:
         return before_seconds + passed_seconds if self._is_waiting else 0.0
 
     def _count(self, passed_seconds: float, *, is_store_silent: bool) -> None:
-        """Time in which nothing came; while the store is silent, that is held against its keeper alone."""
+        """Time in which nothing came; while the store is silent, that is blamed on its keeper alone."""
         for rank, report in enumerate(self._reports):
             before = self._heard[rank]
             is_new = report.count != before.report.count

@@ -1,4 +1,4 @@
-"""What each process of a run is told by its environment: which one it is, of how many, and where they meet.
+"""What each process of a run learns from its environment: which one it is, of how many, and where they meet.
 
 The names are torchrun's. All is known beforehand (no process joins later), so that nobody has to be asked.
 """
@@ -22,7 +22,7 @@ AUTO = "auto"
 LAUNCHER = "LORADOCK_LAUNCHER"
 """What started the processes, as it was typed: `loradock launch --nproc 2`."""
 LAST_WORDS = "LORADOCK_LAST_WORDS"
-"""A folder where the launcher writes how processes of this machine ended: `RANK.json`; `RANK.told` is there where it
+"""A folder where the launcher writes how processes of this machine ended: `RANK.json`; `RANK.peer` is there where it
 was another process that ended this one."""
 
 
@@ -41,7 +41,7 @@ class Place:
         return range(self.node * self.processes, (self.node + 1) * self.processes)
 
     def environment(self, rank: int) -> dict[str, str]:
-        """What the process of this rank is told."""
+        """The environment variables of the process of this rank."""
         return {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank % self.processes),
@@ -57,14 +57,16 @@ def mistakes(*, processes: str, nodes: int, node: int | None, meeting: str | Non
     """Everything in what was asked for that no place can be made of. `processes` is a number or AUTO."""
     found: list[Problem] = []
     if processes != AUTO and not (processes.isdecimal() and int(processes)):
-        found.append(Problem(what=f"--nproc {processes} is neither a number nor auto", hint="--nproc 2"))
+        found.append(Problem(what=f"--nproc {processes} is not a number or auto", hint="--nproc 2"))
     for option, value in (("--node-rank", node), ("--rdzv", meeting)):
         if nodes > 1 and value in (None, ""):
             hint = f"loradock launch --nnodes {nodes} --node-rank 0 --rdzv HOST_OF_NODE_0:29500 train ..."
             found.append(Problem(what=f"--nnodes {nodes} needs {option}", hint=hint))
     if node is not None and not 0 <= node < nodes:
         found.append(
-            Problem(what=f"--node-rank {node} is none of {nodes} node(s)", hint=f"--node-rank 0 to {nodes - 1}")
+            Problem(
+                what=f"--node-rank {node} is out of range for {nodes} node(s)", hint=f"--node-rank 0 to {nodes - 1}"
+            )
         )
     if meeting and address(meeting) is None:
         found.append(Problem(what=f"--rdzv {meeting} is not HOST:PORT", hint="--rdzv node-0:29500"))

@@ -92,7 +92,7 @@ class Launched:
         for rank in self.ranks:
             if rank.poll() and rank.code:
                 self.failed.append(rank)
-                rank.is_told = (self.words / f"{rank.number}.told").exists()
+                rank.is_told = (self.words / f"{rank.number}.peer").exists()
                 word = {"code": rank.code, "what": rank.ending()}
                 staged = self.words / f".{rank.number}"
                 staged.write_text(json.dumps(word), encoding="utf-8")
@@ -195,5 +195,5 @@ def told(launched: Launched) -> str | None:
     others = [each for each in launched.failed if each is not culprit]
     rest = [f"rank {each.number}{', for that reason' if each.is_told else f': {each.code}'}" for each in others]
     after = f"; then {', '.join(rest)}" if rest else ""
-    hint = "; was memory full? (dmesg)" if culprit.code == BY_SIGNAL + signal.SIGKILL else ""
+    hint = "; out of memory? (dmesg)" if culprit.code == BY_SIGNAL + signal.SIGKILL else ""
     return f"rank {culprit.number} on {socket.gethostname()} {culprit.ending()}{after}{hint}"

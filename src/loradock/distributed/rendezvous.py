@@ -58,8 +58,8 @@ def meet(facts: Facts, *, limit_seconds: float) -> Meeting:
     try:
         hosts = all_hosts(reports, facts, place, until=until)
     except DistError as error:
-        what = f"rank 0, which keeps {place[0]}:{place[1]}, left before all processes had come"
-        raise EnvironmentUnfit(what, hint="see what rank 0 says") from error
+        what = f"rank 0, which keeps {place[0]}:{place[1]}, ended before all ranks had joined"
+        raise EnvironmentUnfit(what, hint="read the log of rank 0") from error
     return Meeting(group=group, reports=reports, hosts=hosts)
 
 
@@ -77,7 +77,7 @@ def address() -> tuple[str, int]:
     host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
     if host and port.isdecimal() and 0 < int(port) < 65536:
         return host, int(port)
-    what = f"WORLD_SIZE says more than one process, but MASTER_ADDR={host!r} and MASTER_PORT={port!r} no place to meet"
+    what = f"WORLD_SIZE is more than 1, but MASTER_ADDR={host!r} and MASTER_PORT={port!r} are not a usable address"
     raise UsageError(what, hint="loradock launch --nproc 2 train ..., or unset WORLD_SIZE")
 
 
@@ -102,7 +102,7 @@ def opened(place: tuple[str, int], *, until: float, keeps: bool) -> Any:
     try:
         return store_at(place, keeps=keeps, timeout_seconds=STORE_SECONDS)
     except DistNetworkError as error:
-        what = f"the meeting place {place[0]}:{place[1]} cannot be {'opened' if keeps else 'used'}: {error}"
+        what = f"the rendezvous address {place[0]}:{place[1]} cannot be {'opened' if keeps else 'used'}: {error}"
         raise EnvironmentUnfit(what, hint="another port: loradock launch --rdzv HOST:PORT") from error
 
 
@@ -118,14 +118,14 @@ def obstacle(place: tuple[str, int]) -> Obstacle | None:
     try:
         socket.create_connection(place, timeout=ATTEMPT_SECONDS).close()
     except socket.gaierror as failure:
-        what = f"its name is unknown here ({failure.strerror})"
+        what = f"the host name cannot be resolved ({failure.strerror})"
         return Obstacle(what=what, hint=f"getent hosts {place[0]}")
     except ConnectionRefusedError:
-        what = "nothing listens there: rank 0 did not come, or runs elsewhere"
-        hint = "start rank 0 on that host, or give every process the address of rank 0's host (--rdzv or MASTER_ADDR)"
+        what = "connection refused: rank 0 is not running there"
+        hint = "start rank 0 on that host, or give every rank the address of rank 0's host (--rdzv or MASTER_ADDR)"
         return Obstacle(what=what, hint=hint)
     except OSError as failure:
-        what = f"{reason(failure)}: a wrong address, a cut link or a firewall"
+        what = f"{reason(failure)}: a wrong address, a broken link or a firewall"
         return Obstacle(what=what, hint=f"ip route get {place[0]}")
     return None
 
@@ -139,8 +139,8 @@ def pause(until: float, why: Any) -> None:
     """Wait a moment; raises `why()` where the time is up, and where a process of this machine ended."""
     signals.check()
     for rank, word in last_words().items():
-        what = f"rank {rank} on this machine ended before all had met: {word['what']}"
-        raise EnvironmentUnfit(what, hint="see what that process says")
+        what = f"rank {rank} on this node ended before all ranks had joined: {word['what']}"
+        raise EnvironmentUnfit(what, hint="read the log of that rank")
     if time.monotonic() > until:
         raise why()
     time.sleep(POLL_SECONDS)
@@ -149,7 +149,7 @@ def pause(until: float, why: Any) -> None:
 def missing(facts: Facts, place: tuple[str, int], ranks: list[int]) -> Hung:
     """The error that names who did not come."""
     names = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} of {facts.world_size}"
-    what = f"{names} did not come to {place[0]}:{place[1]} (limits.setup_seconds)"
+    what = f"{names} did not join at {place[0]}:{place[1]} (limits.setup_seconds)"
     return Hung(what, hint="were they started, with the same --nnodes, --nproc and --rdzv?")
 
 
@@ -157,7 +157,7 @@ def mark_as_told(rank: int) -> None:
     """Tell the launcher that it was not this process that ended the run."""
     if folder := os.environ.get(LAST_WORDS):
         with contextlib.suppress(OSError):  # the launcher names this one then
-            Path(folder, f"{rank}.told").touch()
+            Path(folder, f"{rank}.peer").touch()
 
 
 def last_words() -> dict[int, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The watchdog: a thread that ends the process with 82 when training gives no sign of life, and the heartbeat file.
+"""The watchdog: a thread that ends the process with 82 when training makes no progress, and the heartbeat file.
 
 Each phase has its own limit: setting up may take an hour (a download), a micro-batch seconds, a save as long as the
 storage needs. Time is counted by the thread itself, tick by tick, so that a process that was stopped, suspended or
@@ -47,7 +47,7 @@ class Limits:
 class Watchdog:
     """Watches from entering its context to leaving it; begins in the phase `setup`.
 
-    `problem` says why the heartbeat file could not be written, once it could not; the run goes on.
+    `problem` says why the heartbeat file could not be written, once it could not; the run continues.
     """
 
     def __init__(self, limits: Limits, *, heartbeat: Path | None, on_hang: Callable[[LoradockError], None]) -> None:
@@ -102,13 +102,13 @@ class Watchdog:
             if self._heartbeat is not None:
                 self._heartbeat.touch()
         except OSError as error:
-            self.problem = f"the heartbeat {self._heartbeat} cannot be written: {error.strerror}"
+            self.problem = f"the heartbeat file {self._heartbeat} cannot be written: {error.strerror}"
 
     def _hung(self, phase: Phase, silent_seconds: float) -> Hung:
         limit = self.limits.of(phase)
         return Hung(
-            f"no sign of life for {silent_seconds:.0f} s while {DOING[phase]} (limit {limit:g} s)",
-            hint="the stacks on stderr say where; the same command continues from the last checkpoint "
+            f"no progress for {silent_seconds:.0f} s while {DOING[phase]} (limit {limit:g} s)",
+            hint="stderr has the stack traces; the same command continues from the last checkpoint "
             f"(--set limits.{phase}_seconds={limit * 2:g} waits longer)",
         )
 

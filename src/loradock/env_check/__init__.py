@@ -26,9 +26,9 @@ CHECKS: tuple[Check, ...] = (
 
 GROUPS: dict[str, str] = {
     "system": "the machine or the container",
-    "gpu": "cards and driver",
+    "gpu": "GPUs and driver",
     "packages": "installed packages",
     "model": "the configured model and data",
-    "compute": "real computations against a reference",
+    "compute": "real computations, compared with a reference",
     "bench": "how fast the machine is",
 }

@@ -85,7 +85,7 @@ class Intent:
 
     @property
     def wants_gpu(self) -> bool:
-        """True where the configuration asks for a card by name."""
+        """True where the configuration asks for a GPU by name."""
         return self.config is not None and self.config.device == "cuda"
 
     @property
@@ -93,8 +93,8 @@ class Intent:
         """True where the configuration asks for the CPU by name."""
         return self.config is not None and self.config.device == "cpu"
 
-    def uses_card(self, facts: Facts) -> bool:
-        """True where the run would compute on a card."""
+    def uses_gpu(self, facts: Facts) -> bool:
+        """True where the run would compute on a GPU."""
         return facts.has_gpu and not self.refuses_gpu
 
 
@@ -105,7 +105,7 @@ Look = Callable[[Host, Facts, Intent], Sequence[Finding]]
 class Check:
     """One check: its name (kebab-case, its file's), its group (its folder), what it proves in a sentence for the docs.
 
-    `needs` leaves a check out where there is no card ("gpu") or no configuration ("config"). `limit_seconds` bounds
+    `needs` leaves a check out where there is no GPU ("gpu") or no configuration ("config"). `limit_seconds` bounds
     it; one above the `quick` level also pays for the imports that it is the first to need. `is_beside` gives a long one
     that needs no such imports a process of its own beside the others.
     """
@@ -128,6 +128,6 @@ class Check:
         """False where there is nothing to look at."""
         return {
             "nothing": True,
-            "gpu": plan.uses_card(facts),
+            "gpu": plan.uses_gpu(facts),
             "config": plan.config is not None,
         }[self.needs]

@@ -26,14 +26,14 @@ def broken(failure: Exception, *, where: str, remedy: str) -> Finding:
     """The finding for what a check raised; `where` is "" or a place as " on cuda:0", `remedy` makes a report.
 
     An error where a library, a file or a device failed: the run would fail at it, too. Anything else is a mistake in
-    the check or a case that nobody foresaw: it proves nothing, and hinders no run.
+    the check or a case that nobody foresaw: it proves nothing, and stops no run.
     """
     frame = traceback.extract_tb(failure.__traceback__)[-1]
     first = (str(failure).strip().splitlines() or [""])[0][:200]
     at = f"{Path(frame.filename).name}:{frame.lineno}: {type(failure).__name__}: {first}"
     if is_of_the_machine(failure):
         return error(f"the check failed{where} at {at}", remedy=remedy)
-    return warning(f"undecided{where}: the check itself broke at {at}; please report it", remedy=remedy)
+    return warning(f"undecided{where}: the check itself failed at {at}; please report it", remedy=remedy)
 
 
 def is_of_the_machine(failure: Exception) -> bool:

@@ -116,7 +116,7 @@ class Child:
         how = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
         size = os.fstat(self._output).st_size
         said = os.pread(self._output, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace")
-        last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
+        last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "no output")
         return error(f"the check died with {how}: {last[:200]}", remedy=_report(check))
 
 
@@ -151,7 +151,7 @@ def _serve(pipe: Connection, machine: Machine) -> None:
 def _look(check: Check, machine: Machine) -> tuple[Finding, ...]:
     try:
         return tuple(check.look(*machine))
-    except Exception as failure:  # noqa: BLE001  a check that fails says so as a finding, and the others go on
+    except Exception as failure:  # noqa: BLE001  a check that fails says so as a finding, and the others continue
         traceback.print_exc()
         return (broken(failure, where="", remedy=_report(check)),)
 

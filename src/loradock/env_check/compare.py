@@ -20,7 +20,7 @@ TOLERANCE = 0.05
 RATES = ("_tflops", "_gb_per_second", "_mb_per_second")
 MADE_BY = "loradock env-check --level bench --json > NODE.json"
 SHOWN_CHARACTERS = 60
-CARD = re.compile(r" gpu(\d+)_")
+GPU = re.compile(r" gpu(\d+)_")
 # What makes nodes the same again, by what differs; to be typed on each of them.
 REMEDIES = {
     "driver": "sudo apt-get install nvidia-driver-570-server && sudo reboot",
@@ -62,7 +62,7 @@ def read(files: Sequence[Path], *, format: str) -> list[dict[str, Any]]:
             error = InputMissing
             problems.append(Problem(file=str(file), what=str(failure.strerror)))
         except ValueError as failure:
-            problems.append(Problem(file=str(file), what=f"no JSON: {failure}"))
+            problems.append(Problem(file=str(file), what=f"not JSON: {failure}"))
         else:
             if wrong := _foreign(content, format):
                 problems.append(Problem(file=str(file), what=wrong))
@@ -80,14 +80,14 @@ def _foreign(content: Any, format: str) -> str | None:
     if content["format"] != format:
         return f"its format is {content['format']!r}, this loradock compares {format!r}"
     missing = [
-        key for key, kind in (("node", dict), ("cards", list), ("measured", dict)) if type(content.get(key)) is not kind
+        key for key, kind in (("node", dict), ("gpus", list), ("measured", dict)) if type(content.get(key)) is not kind
     ]
     if missing or not isinstance(content["node"].get("name"), str):
-        return f"it lacks {', '.join(missing or ['the name of its node'])}"
-    if not all(isinstance(card, dict) for card in content["cards"]):
-        return "its cards are no values by name"
+        return f"missing: {', '.join(missing or ['the name of its node'])}"
+    if not all(isinstance(gpu, dict) for gpu in content["gpus"]):
+        return '"gpus" is not a list of objects'
     if not all(isinstance(figures, dict) for figures in content["measured"].values()):
-        return "its measured figures are no numbers by name"
+        return '"measured" does not map names to numbers'
     return None
 
 
@@ -96,7 +96,7 @@ def compare(nodes: Sequence[Mapping[str, Any]]) -> list[Difference]:
     named = _named(nodes)
     found = [*_differences(named), *_outliers(named)]
     if not found:
-        what = f"{len(named)} nodes run the same, and no figure is off by more than {TOLERANCE:.0%}"
+        what = f"{len(named)} nodes have the same software, and no figure differs by more than {TOLERANCE:.0%}"
         found = [Difference(subject="all", severity="ok", what=what)]
     return found
 
@@ -127,14 +127,14 @@ def _named(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
 
 
 def _differences(nodes: Mapping[str, Mapping[str, Any]]) -> list[Difference]:
-    of_cards = {
+    of_gpus = {
         "clocks": ("sm_application_mhz", "memory_application_mhz", "sm_max_mhz"),
         "power limits": ("power_enforced_watts",),
     }
     values = {subject: {name: node["node"].get(subject) for name, node in nodes.items()} for subject in SAME}
     values |= {
-        subject: {name: [[card.get(key) for key in keys] for card in node["cards"]] for name, node in nodes.items()}
-        for subject, keys in of_cards.items()
+        subject: {name: [[gpu.get(key) for key in keys] for gpu in node["gpus"]] for name, node in nodes.items()}
+        for subject, keys in of_gpus.items()
     }
     return [
         _differs(subject, by_node) for subject, by_node in values.items() if len(set(map(_exact, by_node.values()))) > 1
@@ -191,15 +191,15 @@ def _outliers(nodes: Mapping[str, Mapping[str, Any]]) -> list[Difference]:
 
 
 def _outlier(subject: str, name: str, off: float, nodes: Mapping[str, Mapping[str, Any]]) -> Difference:
-    """A fast node is worth a word, a slow one a warning with what its cards tell."""
+    """A fast node is worth a word, a slow one a warning with what its GPUs tell."""
     if off > 0:
         return Difference(
             subject=subject, severity="ok", what=f"{name} is {off:.0%} above the median of {len(nodes)} nodes"
         )
-    figure = CARD.search(subject)
-    card = int(figure[1]) if figure else None
-    causes = [] if subject.startswith("disk") else list(dict.fromkeys(_causes(name, nodes, card)))
-    unknown = "other load on its disk" if subject.startswith("disk") else "its cards show no cause; other load on it"
+    figure = GPU.search(subject)
+    gpu = int(figure[1]) if figure else None
+    causes = [] if subject.startswith("disk") else list(dict.fromkeys(_causes(name, nodes, gpu)))
+    unknown = "other load on its disk" if subject.startswith("disk") else "other load on the node"
     checks = "disk" if subject.startswith("disk") else "gpu,bench"
     return Difference(
         subject=subject,
@@ -209,10 +209,10 @@ def _outlier(subject: str, name: str, off: float, nodes: Mapping[str, Mapping[st
     )
 
 
-def _causes(name: str, nodes: Mapping[str, Mapping[str, Any]], card: int | None) -> list[str]:
-    """What this node's card of this number (None: what any of them) tells and those of the others do not."""
+def _causes(name: str, nodes: Mapping[str, Mapping[str, Any]], gpu: int | None) -> list[str]:
+    """What this node's GPU of this number (None: what any of them) tells and those of the others do not."""
     told = {
-        node: [cause for state in content["cards"] if card in (None, state.get("index")) for cause in suspects(state)]
+        node: [cause for state in content["gpus"] if gpu in (None, state.get("index")) for cause in suspects(state)]
         for node, content in nodes.items()
     }
     shared = [set(causes) for node, causes in told.items() if node != name]

@@ -25,18 +25,18 @@ from loradock.env_check.runner import run
 from loradock.errors import EnvironmentUnfit, LoradockError, Problem, UsageError
 from loradock.facts import Facts
 from loradock.machine import Host, probe
-from loradock.machine.answers import CardState
+from loradock.machine.answers import GpuState
 
-FORMAT = "loradock.env-check/1"
-NEEDS = {"nothing": "", "gpu": "a card", "config": "--config"}
-CARDS_SECONDS = 30.0
+FORMAT = "loradock.env-check/2"
+NEEDS = {"nothing": "", "gpu": "a GPU", "config": "--config"}
+GPUS_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """What a machine was found to be. `cards` are its cards as they were when the last check had ended.
+    """What a machine was found to be. `gpus` are its GPUs as they were when the last check had ended.
 
-    `left_out` are the checks that were asked for and need what is not there: a card or a configuration.
+    `left_out` are the checks that were asked for and need what is not there: a GPU or a configuration.
     """
 
     level: Level
@@ -44,7 +44,7 @@ class Examination:
     facts: Facts
     seconds: float
     node: Node = field(default_factory=lambda: Node(name="?"))
-    cards: tuple[CardState, ...] = ()
+    gpus: tuple[GpuState, ...] = ()
     left_out: tuple[Check, ...] = ()
 
     @property
@@ -70,8 +70,8 @@ class Examination:
         if not errors:
             return
         refusal: LoradockError = EnvironmentUnfit(
-            "this machine cannot train as it is",
-            hint="loradock env-check looks again; --skip-env-check goes on all the same",
+            "this machine cannot train",
+            hint="loradock env-check checks again; --skip-env-check trains anyway",
             problems=[Problem(what=f"{check.name}: {finding.what}", hint=finding.remedy) for check, finding in errors],
         )
         refusal.exit_code = self.exit_code
@@ -127,7 +127,7 @@ class Examination:
             "measured": self.measured,
             "seconds": {each.check.name: round(each.seconds, 3) for each in self.looked},
             "node": asdict(self.node),
-            "cards": [asdict(card) for card in self.cards],
+            "gpus": [asdict(gpu) for gpu in self.gpus],
             "facts": asdict(self.facts),
         }
 
@@ -139,12 +139,12 @@ def chosen(only: Sequence[str], level: Level | None) -> tuple[tuple[Check, ...],
     """
     names = [*GROUPS, *(check.name for check in CHECKS)]
     problems = [
-        Problem(what=f"there is no group or check {name!r}", hint=_nearest(name, names))
+        Problem(what=f"unknown group or check: {name}", hint=_nearest(name, names))
         for name in only
         if name not in names
     ]
     if problems:
-        raise UsageError("--only names what is not there", hint=f"groups: {', '.join(GROUPS)}", problems=problems)
+        raise UsageError("--only: unknown groups or checks", hint=f"groups: {', '.join(GROUPS)}", problems=problems)
     wanted = [check for check in CHECKS if not only or check.group in only or check.name in only]
     if level is None:
         deepest = max([LEVELS.index(check.level) for check in wanted if only], default=0)
@@ -159,7 +159,7 @@ def _nearest(name: str, names: list[str]) -> str:
 
 def gathered(host: Host) -> Facts:
     """The facts of this machine; EnvironmentUnfit where its driver hangs."""
-    return answered(lambda: probe.gather(host), limit_seconds=CARDS_SECONDS, what="the GPU driver (NVML)")
+    return answered(lambda: probe.gather(host), limit_seconds=GPUS_SECONDS, what="the GPU driver (NVML)")
 
 
 def examine(
@@ -182,7 +182,7 @@ def examine(
     left_out = tuple(check for check in checks if check not in applying)
     if not applying:
         needed = " and ".join(sorted({NEEDS[check.needs] for check in left_out})) or "a higher --level"
-        raise UsageError(f"there is nothing to look at: {', '.join(only)} needs {needed}", hint="loradock env-check")
+        raise UsageError(f"there is nothing to check: {', '.join(only)} needs {needed}", hint="loradock env-check")
     began = time.monotonic()
     looked = run(applying, host=host, facts=facts, plan=plan, progress=progress)
     found = Examination(
@@ -190,5 +190,5 @@ def examine(
     )
     if computes:
         return found
-    cards = answered(lambda: host.card_states(afresh=True), limit_seconds=CARDS_SECONDS, what="the GPU driver (NVML)")
-    return replace(found, node=node(host, facts, plan), cards=cards)
+    gpus = answered(lambda: host.gpu_states(afresh=True), limit_seconds=GPUS_SECONDS, what="the GPU driver (NVML)")
+    return replace(found, node=node(host, facts, plan), gpus=gpus)

@@ -1,4 +1,4 @@
-"""What in the state of a card explains that it is slow, in few words; the same words for one node and for many."""
+"""What in the state of a GPU explains that it is slow, in few words; the same words for one node and for many."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from loradock.machine.answers import CardState
+from loradock.machine.answers import GpuState
 
 SLOWDOWNS = ("HW Power Brake Slowdown", "HW Thermal Slowdown", "SW Thermal Slowdown", "HW Slowdown", "SW Power Cap")
 NOTICEABLE_FRACTION, NOTICEABLE_BYTES = 0.05, 2 << 30
 
 
 def is_noticeable(used_bytes: int, memory_bytes: int) -> bool:
-    """True for what others hold of a card's memory above the size of a desktop, or of a context of CUDA."""
+    """True for what others hold of a GPU's memory above the size of a desktop, or of a context of CUDA."""
     return used_bytes > max(NOTICEABLE_BYTES, NOTICEABLE_FRACTION * memory_bytes)
 
 
-def suspects(card: CardState | Mapping[str, Any]) -> Iterator[str]:
-    """Each thing that slows this card down; `card` may be the form in which a state is written to JSON."""
-    state = asdict(card) if isinstance(card, CardState) else card
+def suspects(gpu: GpuState | Mapping[str, Any]) -> Iterator[str]:
+    """Each thing that slows this GPU down; `gpu` may be the form in which a state is written to JSON."""
+    state = asdict(gpu) if isinstance(gpu, GpuState) else gpu
     for reason in SLOWDOWNS:
         if reason in (state.get("slowdowns") or ()):
             yield f"throttled: {reason}"
@@ -34,4 +34,4 @@ def suspects(card: CardState | Mapping[str, Any]) -> Iterator[str]:
         yield f"clocks set to {clock} of {state['sm_default_mhz']} MHz"
     used, memory = state.get("used_bytes"), state.get("memory_bytes")
     if used and memory and is_noticeable(used, memory):
-        yield "another process is on the card"
+        yield "another process is on the GPU"

@@ -17,7 +17,7 @@ from loradock.plan.plan import Plan
 
 
 class Shown(Protocol):
-    """Who is told what is found."""
+    """Who receives what is found."""
 
     def looked(self, looked: Looked) -> None:
         """A check ended."""

@@ -1,4 +1,4 @@
-"""What is known beforehand, from tables: the CUDA of the locked torch, cards' peaks, Xid numbers."""
+"""What is known beforehand, from tables: the CUDA of the locked torch, GPUs' peaks, Xid numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib import resources
 from typing import Any
 
 from loradock.plan import gpu_table
-from loradock.plan.gpu_table import Card
+from loradock.plan.gpu_table import NamedGpu
 
 
 def table(name: str) -> dict[str, Any]:
@@ -31,7 +31,7 @@ class Runtime:
     driver: str
 
     def serves(self, capability: tuple[int, int]) -> bool:
-        """True where there is code for this card: compiled for its major version, and no newer minor one."""
+        """True where there is code for this GPU: compiled for its major version, and no newer minor one."""
         return any(major == capability[0] and minor <= capability[1] for major, minor in self.architectures)
 
 
@@ -48,10 +48,10 @@ def runtime() -> Runtime:
 
 
 def xids() -> dict[int, str]:
-    """What the Xid numbers mean that tell of a card, not of a program."""
+    """What the Xid numbers mean that tell of a GPU, not of a program."""
     return {int(number): meaning for number, meaning in table("xids")["xids"].items()}
 
 
-def peak(name: str) -> Card | None:
-    """The published figures of the card of this name, as NVML writes it; None where it is not in the table."""
+def peak(name: str) -> NamedGpu | None:
+    """The published figures of the GPU of this name, as NVML writes it; None where it is not in the table."""
     return gpu_table.known_as(name)

@@ -1,4 +1,4 @@
-"""One node as others are compared with it: its name, what it runs, and the cards it runs on."""
+"""One node as others are compared with it: its name, what it runs, and the GPUs it runs on."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ HEAD = """\
     loradock env-check                          # quick and compute
     loradock env-check --config run.yaml        # also what this run needs
     loradock env-check --only gpu,compute       # groups, or single checks by name
-    loradock env-check --level bench --json     # speeds too, for programs
+    loradock env-check --level bench --json     # speeds too, as JSON
     loradock env-check --compare a.json b.json  # against what other nodes printed
 
 `train` makes the quick and compute levels and refuses on an error: what needs no computing first, then the model's
@@ -74,10 +74,10 @@ def schema() -> dict[str, Any]:
         },
         "seconds": {"type": "object", "additionalProperties": figure, "description": "Wall clock of each check."},
         "node": {"type": "object", "description": "What should be the same on every node.", "required": ["name"]},
-        "cards": {
+        "gpus": {
             "type": "array",
             "items": {"type": "object", "required": ["index"]},
-            "description": "Every card as NVML described it at the end; null where it does not say.",
+            "description": "Every GPU as NVML described it at the end; null where it does not say.",
         },
         "facts": {"type": "object", "description": "The machine as a run sees it."},
     }

@@ -1,4 +1,4 @@
-"""Commands that mend: packages as the lock has them, another setting, other cards."""
+"""Commands that fix: packages as the lock has them, another setting, other GPUs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def locked_versions(host: Host) -> dict[str, str]:
 
 
 def reinstall(prefix: Path, versions: Mapping[str, str], *, lock: Path | None = None) -> str:
-    """Install these packages anew ("" for any version); where they are many and there is a lock, all of it."""
+    """Install these packages again ("" for any version); where they are many and there is a lock, all of it."""
     if prefix == IMAGE_PREFIX:
         return ANOTHER_IMAGE
     install, _ = installers(prefix)
@@ -42,7 +42,7 @@ def uninstall(prefix: Path, name: str) -> str:
     return ANOTHER_IMAGE if prefix == IMAGE_PREFIX else f"{installers(prefix)[1]} {name}"
 
 
-def anew(host: Host, *names: str) -> str:
+def as_locked(host: Host, *names: str) -> str:
     """Install packages again: as the lock has them, what it does not have in the version that is installed."""
     versions = {each.name: each.version for each in host.distributions()} | locked_versions(host)
     return reinstall(host.prefix(), {name: versions.get(name, "") for name in names})
@@ -61,7 +61,7 @@ def from_hint(hint: str | None) -> str | None:
     return train_with(*settings) if settings else None
 
 
-def showing(cards: Sequence[int], environ: Mapping[str, str]) -> str:
-    """Leave a run these cards alone; they are counted as this process sees them."""
+def showing(gpus: Sequence[int], environ: Mapping[str, str]) -> str:
+    """Leave a run these GPUs alone; they are counted as this process sees them."""
     entries = [each.strip() for each in environ.get(VISIBLE, "").split(",") if each.strip()]
-    return f"export {VISIBLE}=" + ",".join(entries[each] if each < len(entries) else str(each) for each in cards)
+    return f"export {VISIBLE}=" + ",".join(entries[each] if each < len(entries) else str(each) for each in gpus)

@@ -2,7 +2,7 @@
 
 They run in child processes, one after another: quick ones in a fork of this process, the others in a fresh one that
 keeps the libraries it imports for the checks after. A child that dies or hangs costs the check it was at, and the rest
-go on in another child.
+continue in another child.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def run(
 ) -> list[Looked]:
     """Run the checks that apply: quick ones, then those that compute, then measurements, which want a quiet machine.
 
-    `progress` is told each as it ends.
+    `progress` gets each as it ends.
     """
     machine = (host, facts, plan)
     hide = redactor(host, with_names=False)

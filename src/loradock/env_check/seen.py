@@ -1,4 +1,4 @@
-"""The cards that checks judge, out of all that the host shows, and how findings name several of them."""
+"""The GPUs that checks judge, out of all that the host shows, and how findings name several of them."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from dataclasses import replace
 from loradock.env_check.base import Finding, ok
 from loradock.facts import Facts
 from loradock.machine import Host
-from loradock.machine.answers import CardState
+from loradock.machine.answers import GpuState
 
 
-def used_cards(host: Host, *, afresh: bool = False) -> tuple[CardState, ...]:
-    """The cards that this process may use and that answer."""
-    return tuple(card for card in host.card_states(afresh=afresh) if card.is_visible and not card.failure)
+def used_gpus(host: Host, *, afresh: bool = False) -> tuple[GpuState, ...]:
+    """The GPUs that this process may use and that answer."""
+    return tuple(gpu for gpu in host.gpu_states(afresh=afresh) if gpu.is_visible and not gpu.failure)
 
 
-def own_cards(host: Host, facts: Facts) -> dict[int, CardState]:
-    """The cards of this process by their number for torch: its own alone where others of the same run use the rest.
+def own_cards(host: Host, facts: Facts) -> dict[int, GpuState]:
+    """The GPUs of this process by their number for torch: its own alone where others of the same run use the rest.
 
     They are as they were at the first look of this process, before it took any of their memory.
     """
-    cards = dict(enumerate(host.chosen_states()))
-    if facts.processes_here == 1 or not cards:
-        return cards
-    own = facts.local_rank % len(cards)
-    return {own: cards[own]}
+    gpus = dict(enumerate(host.chosen_states()))
+    if facts.processes_here == 1 or not gpus:
+        return gpus
+    own = facts.local_rank % len(gpus)
+    return {own: gpus[own]}
 
 
-def meanwhile(host: Host, card: CardState) -> CardState:
-    """The card as it is by now; the memory in use stays that of the first look, as what came since is our own."""
-    now = next((each for each in used_cards(host, afresh=True) if each.index == card.index), card)
-    return replace(now, used_bytes=card.used_bytes)
+def meanwhile(host: Host, gpu: GpuState) -> GpuState:
+    """The GPU as it is by now; the memory in use stays that of the first look, as what came since is our own."""
+    now = next((each for each in used_gpus(host, afresh=True) if each.index == gpu.index), gpu)
+    return replace(now, used_bytes=gpu.used_bytes)
 
 
 def each(
-    cards: Sequence[CardState], judge: Callable[[CardState], Finding | None], *, fine: str, **measured: float
+    gpus: Sequence[GpuState], judge: Callable[[GpuState], Finding | None], *, fine: str, **measured: float
 ) -> list[Finding]:
-    """The findings of the cards that have one; where none has, one that all is well."""
-    found = [finding for finding in map(judge, cards) if finding]
+    """The findings of the GPUs that have one; where none has, one that all is well."""
+    found = [finding for finding in map(judge, gpus) if finding]
     return found or [ok(fine, **measured)]
 
 
@@ -54,5 +54,5 @@ def on_host(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
 
 
 def plural(count: int, noun: str) -> str:
-    """1 card, 2 cards."""
+    """1 GPU, 2 GPUs."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

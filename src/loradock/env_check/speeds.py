@@ -1,4 +1,4 @@
-"""Speeds: timed in turns, judged by a card's published figure, and explained by the state of the card meanwhile."""
+"""Speeds: timed in turns, judged by a GPU's published figure, and explained by the state of the GPU meanwhile."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 
 from loradock.env_check.base import Finding, ok, warning
 from loradock.env_check.gpu_state import suspects
-from loradock.machine.answers import CardState
-from loradock.plan.gpu_table import Card
+from loradock.machine.answers import GpuState
+from loradock.plan.gpu_table import NamedGpu
 
 ROUNDS = 5
 UNITS = {"tflops": "TFLOP/s", "gb_per_second": "GB/s"}
@@ -38,27 +38,27 @@ def judge(
     rates: Mapping[str, float],
     *,
     subject: str,
-    peak: Card | None,
+    peak: NamedGpu | None,
     published: float | None,
-    card: CardState | None = None,
+    gpu: GpuState | None = None,
 ) -> Finding:
     """The best of the rates against what is published; ok with a word on it where nothing is.
 
     `rates` are named with their unit (bf16_tflops), `published` is in the same. The text holds no rate, which differs
-    from run to run: those are measured, with the number of the card before their names (gpu0_bf16_tflops).
+    from run to run: those are measured, with the number of the GPU before their names (gpu0_bf16_tflops).
     """
-    prefix = f"gpu{card.index}_" if card else ""
+    prefix = f"gpu{gpu.index}_" if gpu else ""
     measured = {f"{prefix}{key}": round(rate, 3) for key, rate in rates.items()}
     if peak is None or published is None:
-        return ok(f"{subject}: measured; there is no published figure to hold it against", **measured)
+        return ok(f"{subject}: measured; there is no published figure to compare with", **measured)
     fraction, floor = max(rates.values()) / published, peak.floors[name]
     unit = next(text for ending, text in UNITS.items() if next(iter(rates)).endswith(ending))
     measured[f"{prefix}fraction"] = round(fraction, 3)
     if fraction >= floor:
         return ok(f"{subject}: at least {floor:.0%} of the published {published:g} {unit}", **measured)
-    why = ", ".join(suspects(card) if card else ()) or "no cause shows in the state of the card"
+    why = ", ".join(suspects(gpu) if gpu else ()) or "the GPU's state shows no cause"
     return warning(
         f"{subject}: less than {floor:.0%} of the published {published:g} {unit} ({why})",
-        remedy=f"nvidia-smi -q -i {card.index if card else 0} -d PERFORMANCE,CLOCK,POWER,PIDS",
+        remedy=f"nvidia-smi -q -i {gpu.index if gpu else 0} -d PERFORMANCE,CLOCK,POWER,PIDS",
         **measured,
     )

@@ -1,4 +1,4 @@
-"""What the host answers with: cards and driver, folders, packages and libraries as they are found. Types only."""
+"""What the host answers with: GPUs and driver, folders, packages and libraries as they are found. Types only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True)
 class MigInstance:
-    """A slice of a card that is partitioned: CUDA sees it as a card of its own."""
+    """A slice of a GPU that is partitioned: CUDA sees it as a GPU of its own."""
 
     uuid: str
     name: str
@@ -15,21 +15,21 @@ class MigInstance:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CardProcess:
-    """A process that holds memory of a card; `used_bytes` is None where the driver does not say."""
+class GpuProcess:
+    """A process that holds memory of a GPU; `used_bytes` is None where the driver does not say."""
 
     pid: int
     used_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class CardState:
-    """One card as NVML describes it at this moment. None: this card, driver or user is not told.
+class GpuState:
+    """One GPU as NVML describes it at this moment. None: this GPU, driver or user is not told.
 
     `index` is NVML's, in the order of the PCI bus. `is_visible` is False where CUDA_VISIBLE_DEVICES leaves it out,
-    `is_permitted` where a cgroup gives the card to others. `failure` is what NVML said where the card does not answer.
-    `memory_bytes` is None also where card and machine share their memory. Of the clocks, `application` is what is
-    asked of the card now, `default` what is asked of it after a reset. ECC counts are errors since the driver was
+    `is_permitted` where a cgroup gives the GPU to others. `failure` is what NVML said where the GPU does not answer.
+    `memory_bytes` is None also where GPU and machine share their memory. Of the clocks, `application` is what is
+    asked of the GPU now, `default` what is asked of it after a reset. ECC counts are errors since the driver was
     loaded (volatile) or ever (aggregate). `slowdowns` names what holds the clocks down now, as in `nvidia-smi -q`.
     """
 
@@ -43,7 +43,7 @@ class CardState:
     capability: tuple[int, int] | None = None
     memory_bytes: int | None = None
     used_bytes: int | None = None
-    processes: tuple[CardProcess, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
     is_mig: bool | None = None
     is_mig_pending: bool | None = None
     mig_instances: tuple[MigInstance, ...] = ()
@@ -76,7 +76,7 @@ class CardState:
 
     @property
     def label(self) -> str:
-        """How a finding names the card: GPU 0 (NVIDIA A10)."""
+        """How a finding names the GPU: GPU 0 (NVIDIA A10)."""
         return f"GPU {self.index} ({self.name})" if self.name else f"GPU {self.index}"
 
 
@@ -106,7 +106,7 @@ class DriverState:
 
     @property
     def is_installed(self) -> bool:
-        """True where the kernel module is loaded, its device files are here, or there is a card and NVML for it."""
+        """True where the kernel module is loaded, its device files are here, or there is a GPU and NVML for it."""
         return bool(self.module or self.nodes or (self.devices and self.has_library))
 
 

@@ -1,6 +1,6 @@
-"""One card asked again and again, by the few questions of NVML that say how it is doing right now.
+"""One GPU asked again and again, by the few questions of NVML that say how it is doing right now.
 
-`card_state` asks everything once, which can take a second; these few take a fraction of a millisecond each, and NVML's
+`gpu_state` asks everything once, which can take a second; these few take a fraction of a millisecond each, and NVML's
 calls leave other threads of this process alone (ctypes lets go of the interpreter's lock).
 """
 
@@ -12,8 +12,8 @@ from typing import Any, Self
 from loradock.machine.gpu_state import Asker, slowdowns_of
 
 
-class CardSampler:
-    """Keeps NVML open for one card of NVML's numbering. A question that a card or driver refuses has no answer."""
+class GpuSampler:
+    """Keeps NVML open for one GPU of NVML's numbering. A question that a GPU or driver refuses has no answer."""
 
     def __init__(self, nvml: Any, index: int) -> None:
         self.nvml = nvml
@@ -21,7 +21,7 @@ class CardSampler:
 
     @classmethod
     def open(cls, nvml: Any, index: int) -> Self | None:
-        """None where NVML or the card does not answer. `close` it."""
+        """None where NVML or the GPU does not answer. `close` it."""
         try:
             nvml.nvmlInit()
         except nvml.NVMLError:

@@ -1,11 +1,11 @@
-"""One card's state by NVML: each question may be unsupported, and then its answer is None."""
+"""One GPU's state by NVML: each question may be unsupported, and then its answer is None."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from loradock.machine.answers import CardProcess, CardState, MigInstance
+from loradock.machine.answers import GpuProcess, GpuState, MigInstance
 
 # The bits of nvmlDeviceGetCurrentClocksEventReasons, in the words of `nvidia-smi -q`.
 REASONS = {
@@ -22,7 +22,7 @@ REASONS = {
 
 
 class Asker:
-    """Asks NVML about one card, and keeps quiet where it does not know."""
+    """Asks NVML about one GPU, and keeps quiet where it does not know."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
         self.nvml = nvml
@@ -49,16 +49,16 @@ class Asker:
         return None if answer is None else answer / 1000
 
 
-def state(nvml: Any, index: int) -> CardState:
-    """The card of this index; with `failure` alone where it does not answer. Never raises an NVMLError."""
+def state(nvml: Any, index: int) -> GpuState:
+    """The GPU of this index; with `failure` alone where it does not answer. Never raises an NVMLError."""
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         memory = _memory(nvml, handle)
     except nvml.NVMLError as failure:
         is_permitted = failure.value != nvml.NVML_ERROR_NO_PERMISSION
-        return CardState(index=index, is_permitted=is_permitted, failure=str(failure))
+        return GpuState(index=index, is_permitted=is_permitted, failure=str(failure))
     ask = Asker(nvml, handle)
-    return CardState(
+    return GpuState(
         index=index,
         name=ask("Name"),
         uuid=ask("UUID"),
@@ -79,7 +79,7 @@ def state(nvml: Any, index: int) -> CardState:
 
 
 def _memory(nvml: Any, handle: Any) -> Any:
-    """The card's memory; None where it has none of its own to tell of. Raises what says that the card is dead."""
+    """The GPU's memory; None where it has none of its own to tell of. Raises what says that the GPU is dead."""
     try:
         return nvml.nvmlDeviceGetMemoryInfo(handle)
     except nvml.NVMLError as failure:
@@ -110,15 +110,15 @@ def _used(ask: Asker, used_bytes: int) -> int:
     return int(exact.used) if exact is not None else used_bytes
 
 
-def _processes(ask: Asker) -> tuple[CardProcess, ...]:
-    """By the versioned questions: the plain ones raise what is no NVMLError on a driver older than the package."""
+def _processes(ask: Asker) -> tuple[GpuProcess, ...]:
+    """By the versioned questions: the plain ones raise what is not an NVMLError on a driver older than the package."""
     found = [
         process
         for kind in ("Compute", "Graphics")
         for process in ask(f"{kind}RunningProcesses_v3") or ask(f"{kind}RunningProcesses_v2") or ()
     ]
     return tuple(
-        CardProcess(pid=pid, used_bytes=used)
+        GpuProcess(pid=pid, used_bytes=used)
         for pid, used in sorted({each.pid: each.usedGpuMemory for each in found}.items())
     )
 

@@ -1,4 +1,4 @@
-"""The cards and their driver: what NVML, the driver's own library and the kernel's log say about them."""
+"""The GPUs and their driver: what NVML, the driver's own library and the kernel's log say about them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loradock.facts import Gpu
-from loradock.machine.answers import CardState, DriverState
-from loradock.machine.gpu_sample import CardSampler
-from loradock.machine.gpu_state import state
+from loradock.machine import gpu_state
+from loradock.machine.answers import DriverState, GpuState
+from loradock.machine.gpu_sample import GpuSampler
 from loradock.machine.machine import Machine
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -24,47 +24,47 @@ MODULE = re.compile(r"Kernel Module(?: for \w+)?\s+(\d+(?:\.\d+)+)")
 KERNEL_LOG_LINES = 100_000
 
 
-class Cards(Machine):
-    """NVIDIA cards of this machine, as this process may use them."""
+class Gpus(Machine):
+    """NVIDIA GPUs of this machine, as this process may use them."""
 
     def gpus(self) -> tuple[tuple[Gpu, ...], str | None]:
-        """The cards that this process may use, and the driver's version; () where none.
+        """The GPUs that this process may use, and the driver's version; () where none.
 
         They are in the order that CUDA_VISIBLE_DEVICES gives them, its numbers counted along the PCI bus. CUDA counts
         so too where CUDA_DEVICE_ORDER is PCI_BUS_ID, which a run sets unless the user has set it; else it puts what
-        it holds for the fastest card first. A partitioned card (MIG) counts as its first instance, and then as the
-        only card: CUDA sees no more of them. A card that does not answer is left out; `card_states` says so.
+        it holds for the fastest GPU first. A partitioned GPU (MIG) counts as its first instance, and then as the
+        only GPU: CUDA sees no more of them. A GPU that does not answer is left out; `gpu_states` says so.
         """
         _, driver = self.nvml()
         return tuple(unit.gpu for unit in self._chosen() if unit.gpu), driver.version
 
-    def chosen_states(self) -> tuple[CardState, ...]:
-        """The state of the card behind each of `gpus`, in the same order; asked once a process."""
-        return tuple(unit.card for unit in self._chosen())
+    def chosen_states(self) -> tuple[GpuState, ...]:
+        """The state of the GPU behind each of `gpus`, in the same order; asked once a process."""
+        return tuple(unit.state for unit in self._chosen())
 
-    def card_sampler(self, number: int) -> CardSampler | None:
-        """Something that asks the card behind `gpus()[number]` again and again; None where NVML does not answer."""
+    def card_sampler(self, number: int) -> GpuSampler | None:
+        """Something that asks the GPU behind `gpus()[number]` again and again; None where NVML does not answer."""
         states = self.chosen_states()
         if number >= len(states):
             return None
         import pynvml
 
-        return CardSampler.open(pynvml, states[number].index)
+        return GpuSampler.open(pynvml, states[number].index)
 
     def _chosen(self) -> list[Unit]:
         states, _ = self.nvml()
-        units = [unit for unit in _units(states, shared_bytes=self.memory_bytes()) if not unit.card.failure]
+        units = [unit for unit in _units(states, shared_bytes=self.memory_bytes()) if not unit.state.failure]
         positions = visible([(unit.number, unit.uuid) for unit in units], self.environ.get(VISIBLE))
         whole = [units[position] for position in positions if units[position].gpu]
         return [unit for unit in whole if unit.gpu and " MIG " in unit.gpu.name][:1] or whole
 
-    def card_states(self, *, afresh: bool = False) -> tuple[CardState, ...]:
-        """Every card that NVML shows, in the order of the PCI bus; asked once a process unless `afresh`."""
+    def gpu_states(self, *, afresh: bool = False) -> tuple[GpuState, ...]:
+        """Every GPU that NVML shows, in the order of the PCI bus; asked once a process unless `afresh`."""
         states, _ = self.nvml(afresh=afresh)
         return seen_through(states, self.environ)
 
-    def nvml(self, *, afresh: bool = False) -> tuple[tuple[CardState, ...], DriverState]:
-        """All that NVML says: every card, whatever this process may use of them, and what it says of the driver.
+    def nvml(self, *, afresh: bool = False) -> tuple[tuple[GpuState, ...], DriverState]:
+        """All that NVML says: every GPU, whatever this process may use of them, and what it says of the driver.
 
         What is asked `afresh` is not kept: the first look stays that of a process which has taken no memory yet.
         """
@@ -85,7 +85,7 @@ class Cards(Machine):
             while len(lines) < KERNEL_LOG_LINES:
                 try:
                     lines.append(os.read(log, 8192).decode(errors="replace").partition(";")[2].splitlines()[0])
-                except BrokenPipeError:  # the kernel overwrote what came next: go on with what is left
+                except BrokenPipeError:  # the kernel overwrote what came next: continue with what is left
                     continue
                 except BlockingIOError:
                     break
@@ -97,10 +97,10 @@ class Cards(Machine):
 
 
 def visible(names: Sequence[tuple[str, str]], wanted: str | None) -> list[int]:
-    """Positions of the cards that CUDA_VISIBLE_DEVICES leaves, in its order.
+    """Positions of the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order.
 
-    `names` holds each card's number and UUID. As in CUDA, an entry is a number or the beginning of a UUID, the first
-    entry that names no card ends the list, and one that names a card again leaves none at all.
+    `names` holds each GPU's number and UUID. As in CUDA, an entry is a number or the beginning of a UUID, the first
+    entry that names no GPU ends the list, and one that names a GPU again leaves none at all.
     """
     if wanted is None:
         return list(range(len(names)))
@@ -113,52 +113,52 @@ def visible(names: Sequence[tuple[str, str]], wanted: str | None) -> list[int]:
     return found if len(set(found)) == len(found) else []
 
 
-def seen_through(states: Sequence[CardState], environ: Mapping[str, str]) -> tuple[CardState, ...]:
+def seen_through(states: Sequence[GpuState], environ: Mapping[str, str]) -> tuple[GpuState, ...]:
     """The states, with `is_visible` as this environment has it."""
     units = _units(states, shared_bytes=0)
     left = visible([(unit.number, unit.uuid) for unit in units], environ.get(VISIBLE))
-    indexes = {units[position].card.index for position in left}
+    indexes = {units[position].state.index for position in left}
     return tuple(replace(each, is_visible=each.index in indexes) for each in states)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """What CUDA could see: a whole card, or an instance of a divided one; `gpu` is None where CUDA would not see it.
+    """What CUDA could see: a whole GPU, or an instance of a divided one; `gpu` is None where CUDA would not see it.
 
-    `number` counts the cards that this process is permitted, as CUDA does; `card.index` counts them all.
+    `number` counts the GPUs that this process is permitted, as CUDA does; `state.index` counts them all.
     """
 
     number: str
-    card: CardState
+    state: GpuState
     uuid: str
     gpu: Gpu | None
 
 
-def _units(states: Sequence[CardState], *, shared_bytes: int) -> list[Unit]:
-    """The cards permitted here, divided ones by their instances; one without memory of its own shares the machine's."""
+def _units(states: Sequence[GpuState], *, shared_bytes: int) -> list[Unit]:
+    """The GPUs permitted here, divided ones by their instances; one without memory of its own shares the machine's."""
     units: list[Unit] = []
-    for place, card in enumerate(card for card in states if card.is_permitted):
+    for place, state in enumerate(state for state in states if state.is_permitted):
         number = str(place)
-        if card.mig_instances and card.capability:
-            for each in card.mig_instances:
-                gpu = Gpu(name=each.name, memory_bytes=each.memory_bytes, capability=card.capability)
-                units.append(Unit(number=number, card=card, uuid=each.uuid, gpu=gpu))
+        if state.mig_instances and state.capability:
+            for each in state.mig_instances:
+                gpu = Gpu(name=each.name, memory_bytes=each.memory_bytes, capability=state.capability)
+                units.append(Unit(number=number, state=state, uuid=each.uuid, gpu=gpu))
         else:
-            units.append(Unit(number=number, card=card, uuid=card.uuid or "?", gpu=_whole(card, shared_bytes)))
+            units.append(Unit(number=number, state=state, uuid=state.uuid or "?", gpu=_whole(state, shared_bytes)))
     return units
 
 
-def _whole(card: CardState, shared_bytes: int) -> Gpu | None:
-    if card.is_mig or card.name is None or card.capability is None:
+def _whole(state: GpuState, shared_bytes: int) -> Gpu | None:
+    if state.is_mig or state.name is None or state.capability is None:
         return None
-    memory = shared_bytes if card.memory_bytes is None else card.memory_bytes
-    taken = 0 if card.memory_bytes is None else card.used_bytes or 0
-    return Gpu(name=card.name, memory_bytes=memory, capability=card.capability, taken_bytes=taken)
+    memory = shared_bytes if state.memory_bytes is None else state.memory_bytes
+    taken = 0 if state.memory_bytes is None else state.used_bytes or 0
+    return Gpu(name=state.name, memory_bytes=memory, capability=state.capability, taken_bytes=taken)
 
 
 @functools.lru_cache(maxsize=1)
-def _asked() -> tuple[tuple[CardState, ...], DriverState]:
-    """All cards, and what NVML says of itself. Kept for the life of the process: an answer can take a second."""
+def _asked() -> tuple[tuple[GpuState, ...], DriverState]:
+    """All GPUs, and what NVML says of itself. Kept for the life of the process: an answer can take a second."""
     try:
         import pynvml
     except ImportError:
@@ -168,7 +168,7 @@ def _asked() -> tuple[tuple[CardState, ...], DriverState]:
     except pynvml.NVMLError as failure:
         return (), DriverState(nvml_failure=str(failure), nvml_library=_told(pynvml.nvmlSystemGetNVMLVersion))
     try:
-        states = tuple(state(pynvml, index) for index in range(_told(pynvml.nvmlDeviceGetCount) or 0))
+        states = tuple(gpu_state.state(pynvml, index) for index in range(_told(pynvml.nvmlDeviceGetCount) or 0))
         return states, DriverState(
             version=_told(pynvml.nvmlSystemGetDriverVersion), nvml_library=_told(pynvml.nvmlSystemGetNVMLVersion)
         )

@@ -1,4 +1,4 @@
-"""Gathers `Facts` through a host: the limits of this process's cgroup, the cards it may use, the packages it has."""
+"""Gathers `Facts` through a host: the limits of this process's cgroup, the GPUs it may use, the packages it has."""
 
 from __future__ import annotations
 

@@ -65,7 +65,9 @@ def refused_by_peft(told: str, *, kinds: Sequence[str], name: str) -> ModelError
     if len(others) == len(kinds):
         return None
     first = told.strip().splitlines()[0]
-    return ModelError(f"peft puts no adapter on {name}: {first}", hint=f"--set lora.targets=[{','.join(others)}]")
+    return ModelError(
+        f"PEFT does not support an adapter on {name}: {first}", hint=f"--set lora.targets=[{','.join(others)}]"
+    )
 
 
 def trainable(model: Any) -> list[Any]:
@@ -77,7 +79,7 @@ def tensors(model: Any) -> dict[str, Any]:
     """Every parameter and buffer by its name, as `state_dict()` gives them but for the hooks of the modules.
 
     FSDP's hooks put aside what a process has gathered. One that calls them alone, because it alone writes, gathers
-    again in its next forward pass while the others go on without it.
+    again in its next forward pass while the others continue without it.
     """
     named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     return {name: tensor.detach() for name, tensor in named}
@@ -101,8 +103,8 @@ def restore(model: Any, weights: bytes) -> None:
     shapes, wanted = ({name: each.shape for name, each in named.items()} for named in (saved, own))
     if other := sorted(name for name in shapes.keys() | wanted.keys() if shapes.get(name) != wanted.get(name)):
         raise NoCheckpoint(
-            f"the checkpoint's adapter is another one: {len(other)} tensors differ in name or shape, first {other[0]}",
-            hint="--fresh or another --output starts anew beside it",
+            f"the checkpoint's adapter differs: {len(other)} tensors differ in name or shape, first {other[0]}",
+            hint="use --fresh or another --output to start a new run",
         )
     for name, tensor in own.items():
         tensor.copy_(saved[name])

@@ -33,7 +33,8 @@ def check(model: Any) -> int:
         if not off <= TOLERANCE:
             rows, columns = weight.quant_state.shape
             raise ModelError(
-                f"{name} ({rows} x {columns}) is dequantised wrongly on {weight.device}: off by {off:.2g} of its scale",
+                f"{name} ({rows} x {columns}) is dequantised incorrectly on {weight.device}: off by "
+                f"{off:.2g} of its scale",
                 hint="--set model.quantization=none, and please report the model",
             )
     return len(layers)

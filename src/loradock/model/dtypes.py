@@ -1,4 +1,4 @@
-"""The dtypes that really came out, read off the live model and optimiser, to be held against the plan."""
+"""The dtypes that really came out, read off the live model and optimiser, to be compared with the plan."""
 
 from __future__ import annotations
 

@@ -101,5 +101,5 @@ def verify(file: Path, expected: dict[str, Any] | None) -> None:
     )
     if not equal:
         raise StorageError(
-            f"{file} read back differs from the adapter in memory", hint="check the disk, then export again"
+            f"{file} read back from disk differs from the adapter in memory", hint="check the disk, then export again"
         )

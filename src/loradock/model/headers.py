@@ -12,7 +12,7 @@ HEADS = ("lm_head.weight", "embed_out.weight", "output.weight")
 
 
 def shapes(files: Iterable[Path]) -> dict[str, tuple[int, ...]]:
-    """{tensor: shape} over all files; one that is no safetensors file counts as empty. Raises OSError."""
+    """{tensor: shape} over all files; one that is not a safetensors file counts as empty. Raises OSError."""
     found: dict[str, tuple[int, ...]] = {}
     for file in files:
         if file.suffix == ".safetensors":

@@ -41,9 +41,9 @@ class Coverage:
 def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) -> tuple[Any, Coverage]:
     """Load the base as planned. Returns the frozen transformers model and what quantisation covers.
 
-    Every process puts the whole model on its own card (a device map over cards would break DDP); under FSDP and ZeRO-3
+    Every process puts the whole model on its own GPU (a device map over GPUs would break DDP); under FSDP and ZeRO-3
     its part, and the weights are stand-ins until the engine has them (`model.spread`). Raises ModelError where
-    files do not fit the config or quantisation covers less than asked, OutOfMemory where the card is full.
+    files do not fit the config or quantisation covers less than asked, OutOfMemory where the GPU is full.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -77,7 +77,7 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
             )
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
-            f"the base model does not fit on {device}", hint="free the card, or take a smaller model or a larger card"
+            f"the base model does not fit on {device}", hint="free GPU memory, or use a smaller model or a larger GPU"
         ) from error
     except (RuntimeError, ValueError, OSError) as error:
         first = str(error).strip().splitlines()[0]
@@ -96,7 +96,7 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
 
 
 def quantization(asked: ModelConfig, dtype: torch.dtype) -> Any:
-    """The bitsandbytes configuration, or None for whole weights."""
+    """The bitsandbytes configuration, or None for unquantised weights."""
     from transformers import BitsAndBytesConfig
 
     if asked.quantization == "none":
@@ -150,7 +150,7 @@ def check_asked(found: Coverage, asked: ModelConfig) -> None:
     if asked.quantization == "none" or found.missed_weights <= UNREACHED_SHARE * inner:
         return
     raise ModelError(
-        f"{asked.quantization} was asked for, but {len(found.missed)} weight(s) were left whole: "
+        f"{asked.quantization} was requested, but {len(found.missed)} weight(s) were not quantised: "
         f"{', '.join(found.missed[:3])}{', ...' if len(found.missed) > 3 else ''}",
-        hint="--set model.quantization=none, if the card has the memory",
+        hint="--set model.quantization=none, if the GPU has the memory",
     )

@@ -60,7 +60,7 @@ def peculiarity(config: Any) -> str | None:
         if share := getattr(config, name, None):
             return f"the model has {name} {share}"
     if getattr(config, "use_bidirectional_attention", False):
-        return "the model's attention looks ahead"
+        return "the model's attention is not causal"
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [each for each in rope.values() if isinstance(each, dict)] or [rope]
     types = {str(each.get("rope_type")) for each in kinds}
@@ -143,8 +143,8 @@ def check_coverage(facts: ModelFacts, *, quantization: str) -> None:
     share = facts.linear_parameters / inner
     raise ModelError(
         f"{quantization} would cover only {share:.0%} of {facts.architecture}'s inner weights: "
-        f"{facts.unreachable_parameters:,} lie outside linear layers (fused experts)",
-        hint="--set model.quantization=none, if the card has the memory",
+        f"{facts.unreachable_parameters:,} are outside linear layers (fused experts)",
+        hint="--set model.quantization=none, if the GPU has the memory",
     )
 
 

@@ -198,7 +198,7 @@ def known_model_types() -> frozenset[str]:
 
 
 def check_architecture(config: Any, *, directory: Path) -> None:
-    """Refuse what is no causal LM, and weights that are already quantised."""
+    """Refuse what is not a causal LM, and weights that are already quantised."""
     from transformers import AutoModelForCausalLM
 
     known = type(config) in AutoModelForCausalLM._model_mapping

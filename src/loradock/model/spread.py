@@ -1,6 +1,6 @@
 """A base whose weights are spread over the processes of a run: each reads a matrix, quantises it, and keeps its part.
 
-No process ever holds the model, neither on its card nor in memory of its own: files are mapped, so that all processes
+No process ever holds the model, neither on its GPU nor in memory of its own: files are mapped, so that all processes
 of a machine read the same pages, and one matrix at a time is made. Until the engine has put the parts in their
 places, a weight is a stand-in of the right shape, dtype and device that takes no memory; using one raises.
 """
@@ -73,7 +73,7 @@ def skeleton(base: BaseModel, *, dtype: torch.dtype, attention: str) -> Any:
         model = AutoModelForCausalLM.from_config(
             base.config, dtype=dtype, attn_implementation=attention, trust_remote_code=base.trust_remote_code
         )
-    model.tie_weights()  # each weight was made anew when it was emptied
+    model.tie_weights()  # each weight was made again when it was emptied
     return model
 
 
@@ -157,8 +157,8 @@ def decoder_layers(model: Any) -> list[Any]:
 def refuse(*_: Any) -> None:
     """The forward hook while weights are stand-ins."""
     raise EnvironmentUnfit(
-        "the weights are spread over the processes, and only training puts them together",
-        hint="--set train.parallel=ddp, where the whole model fits a card",
+        "the weights are sharded over the ranks, and only training gathers them",
+        hint="--set train.parallel=ddp, where the whole model fits a GPU",
     )
 
 
@@ -176,7 +176,7 @@ class WeightFiles:
         for file in self.base.weight_files:
             if file.suffix != ".safetensors":
                 raise ModelError(
-                    f"{file.name} is no safetensors file, of which single tensors can be read",
+                    f"{file.name} is not a safetensors file; sharded loading reads single tensors",
                     hint="save the model as safetensors (save_pretrained), or --set train.parallel=ddp",
                 )
             handle = self.opened.enter_context(safe_open(file, framework="pt", device="cpu"))
@@ -193,8 +193,8 @@ class WeightFiles:
         found = next((each for each in (name, name.removeprefix(f"{prefix}.")) if each in self.holder), None)
         if found is None:
             raise ModelError(
-                f"{self.base.directory} has no tensor {name}: its files name weights in another way than the model",
-                hint="--set train.parallel=ddp, where the whole model fits a card",
+                f"{self.base.directory} has no tensor {name}: its files name weights differently from the model",
+                hint="--set train.parallel=ddp, where the whole model fits a GPU",
             )
         value = self.holder[found].get_tensor(found)
         if value.shape != shape:

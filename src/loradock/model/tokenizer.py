@@ -32,7 +32,7 @@ def open_tokenizer(base: BaseModel) -> PreTrainedTokenizerFast:
         )
     if tokenizer.eos_token_id is None:
         raise ModelError(
-            f"the tokenizer in {base.directory} has no end-of-sequence token, so nothing could teach the model to stop",
+            f"the tokenizer in {base.directory} has no end-of-sequence token, so the model could not learn to stop",
             hint='set "eos_token" in tokenizer_config.json',
         )
     if tokenizer.pad_token_id is None:

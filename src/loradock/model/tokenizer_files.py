@@ -93,7 +93,7 @@ def _parsed(file: Path, _changed: int, _size_bytes: int) -> tuple[dict[str, int]
         known = {**dict(pairs), **{each["content"]: each["id"] for each in content.get("added_tokens") or []}}
         return known, max(known.values(), default=-1)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise ValueError(f"{file} is no tokenizer") from error
+        raise ValueError(f"{file} is not a tokenizer file") from error
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -104,5 +104,5 @@ def _json(file: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{file} is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{file} is no JSON object")
+        raise ValueError(f"{file} is not a JSON object")
     return content

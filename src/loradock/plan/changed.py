@@ -1,4 +1,4 @@
-"""A plan with settings changed: the configuration and its plan anew, without touching the machine."""
+"""A plan with settings changed: the configuration and its plan again, without touching the machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AtLength = Callable[[int], DataFacts]
 
 
 def changed(context: Context, settings: Iterable[str], *, at_length: AtLength | None = None) -> Context:
-    """The context with `settings` (KEY=VALUE) laid over it, planned anew.
+    """The context with `settings` (KEY=VALUE) laid over it, planned again.
 
     `at_length` counts the data set at another length; without it `estimated` does. Raises ConfigError for what the
     schema or a rule refuses, and what `planner.make` raises.

@@ -31,7 +31,7 @@ CPU_CACHE_SHARE = 0.25
 """Of the memory of a CPU, for dense weights: other programs live there, too."""
 GPU_ROWS = 8
 GPU_TOKENS = 16_384
-"""Where any card is busy: dequantising costs 1.3 % of a pass of a 7B model on an H200, launches less, packs are 99 %
+"""Where any GPU is busy: dequantising costs 1.3 % of a pass of a 7B model on an H200, launches less, packs are 99 %
 full. Beyond it memory buys nothing."""
 CPU_TOKENS = 4_096
 PACKED_SHARE = 0.95
@@ -43,8 +43,8 @@ FULL_STEP = 1.6
 FIRST_FLASH = (8, 0)
 SHARDED = ("fsdp", "zero2", "zero3")
 """Ways to share a model in which something of it is cut among the processes."""
-UNKNOWN_CARD = "a100-40"
-"""A card that is not in the table is taken to relate products, traffic and launches as this one does."""
+UNKNOWN_GPU = "a100-40"
+"""A GPU that is not in the table is taken to relate products, traffic and launches as this one does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Context:
 
     @property
     def on_gpu(self) -> bool:
-        """True where the run uses a card."""
+        """True where the run uses a GPU."""
         return self.plan.device.value == "cuda"
 
     @property
@@ -154,7 +154,7 @@ class Context:
     def smallest_bytes(self, *, mode: str, cpu_offload: bool) -> dict[str, int]:
         """Bytes by component of the least that a process needs when they share the model by `mode`.
 
-        One row, all layers computed again, where nothing else was asked for. What is decided later is taken as it
+        One row, all layers recomputed, where nothing else was asked for. What is decided later is taken as it
         would be.
         """
         train = self.config.train
@@ -233,7 +233,7 @@ class Context:
         )
 
     def asked_layers(self, checkpointing: bool | int) -> int:
-        """How many layers `train.checkpointing` asks for; ConfigError where there are not so many."""
+        """How many layers `train.checkpointing` asks for; ConfigError where there are not this many."""
         layers = self.model.layers
         if isinstance(checkpointing, bool):
             return layers * checkpointing
@@ -285,12 +285,12 @@ class Context:
         """What the device is assumed to sustain."""
         if not self.on_gpu:
             return throughput.CPU
-        return throughput.rates_of(gpu_table.known_as(self.facts.gpu.name) or gpu_table.named(UNKNOWN_CARD))
+        return throughput.rates_of(gpu_table.known_as(self.facts.gpu.name) or gpu_table.named(UNKNOWN_GPU))
 
 
 def asked(name: str, value: Value) -> Decision[Value]:
     """A decision that the user took."""
-    return Decision(name=name, value=value, why="asked for")
+    return Decision(name=name, value=value, why="set in the configuration")
 
 
 def of_memory(need: int, have: int) -> str:

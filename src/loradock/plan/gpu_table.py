@@ -1,6 +1,6 @@
-"""Named cards: what is published of each, in `gpus.json`, so that plans are made and speeds judged without one.
+"""Named GPUs: what is published of each, in `gpus.json`, so that plans are made and speeds judged without one.
 
-To add a card: a row in `gpus.json` with the source of its figures; `about` there says what each means.
+To add a GPU: a row in `gpus.json` with the source of its figures; `about` there says what each means.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 from loradock.errors import UsageError
 from loradock.facts import Gpu
 
-# In a name: a slice of a card, or another one than its sister without the word.
+# In a name: a slice of a GPU, or another one than its sister without the word.
 VARIANT = re.compile(r"mig|grid|laptop|mobile|max|ti|super|d|nvl|\d+[abcq]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Card:
-    """A card's published figures.
+class NamedGpu:
+    """A GPU's published figures.
 
     `name` is what NVML calls it. `tflops`: dense tensor TFLOP/s of 16-bit inputs with 32-bit sums; `memory`, `pcie`:
     GB/s, one direction; `memory_mib`: as nvidia-smi shows it. `sustained`: the fraction of `tflops` that a long run of
-    large products is assumed to reach. `floors`: what a healthy card passes of each figure, by the name of the check.
+    large products is assumed to reach. `floors`: what a healthy GPU passes of each figure, by the name of the check.
     """
 
     key: str
@@ -43,37 +43,37 @@ class Card:
     words: tuple[str, ...]
 
     def as_gpu(self) -> Gpu:
-        """The card as facts of a machine have it."""
+        """The GPU as facts of a machine have it."""
         return Gpu(name=self.name, memory_bytes=self.memory_mib << 20, capability=self.capability)
 
 
 @functools.cache
-def table() -> tuple[Card, ...]:
-    """All cards. Where one name fits several, the first is meant."""
+def table() -> tuple[NamedGpu, ...]:
+    """All GPUs. Where one name fits several, the first is meant."""
     content = json.loads(resources.files("loradock.plan").joinpath("gpus.json").read_text(encoding="utf-8"))
-    return tuple(_card(row, content) for row in content["cards"])
+    return tuple(_gpu(row, content) for row in content["gpus"])
 
 
-def named(name: str) -> Card:
-    """The card of this short name: a10, h200, 2080ti, a100-40; or the maker's: RTX 4090, NVIDIA_A10.
+def named(name: str) -> NamedGpu:
+    """The GPU of this short name: a10, h200, 2080ti, a100-40; or the maker's: RTX 4090, NVIDIA_A10.
 
     UsageError, with what is near, for any other.
     """
-    cards = {bare(word): card for card in reversed(table()) for word in (card.key, card.name, *card.called)}
+    gpus = {bare(word): gpu for gpu in reversed(table()) for word in (gpu.key, gpu.name, *gpu.called)}
     wanted = bare(name)
-    if wanted in cards:
-        return cards[wanted]
-    raise UsageError(f"there is no card called {name!r} in the table", hint=_near(wanted))
+    if wanted in gpus:
+        return gpus[wanted]
+    raise UsageError(f"unknown GPU: {name!r}", hint=_near(wanted))
 
 
 def bare(name: str) -> str:
-    """A card's name without its maker, its family and what stands between the words."""
+    """A GPU's name without its maker, its family and what stands between the words."""
     return re.sub(r"[^a-z0-9]", "", re.sub(r"nvidia|tesla|geforce|rtx", "", name.lower()))
 
 
 def _near(wanted: str) -> str:
     """Those that begin so, the one that is spelt alike, or all."""
-    keys = sorted(card.key for card in table())
+    keys = sorted(gpu.key for gpu in table())
     begin = [key for key in keys if wanted and bare(key).startswith(wanted)]
     if len(begin) > 1:
         return f"which one: {', '.join(begin)}?"
@@ -86,22 +86,22 @@ def _near(wanted: str) -> str:
     )
 
 
-def known_as(name: str) -> Card | None:
-    """The card of this name, as NVML writes it; None where it is not in the table.
+def known_as(name: str) -> NamedGpu | None:
+    """The GPU of this name, as NVML writes it; None where it is not in the table.
 
-    A part of a card (MIG, vGPU) and a variant (Laptop, Ti, D) have other figures than the card whose name they carry.
+    A part of a GPU (MIG, vGPU) and a variant (Laptop, Ti, D) have other figures than the GPU whose name they carry.
     """
     words = set(re.split(r"[\s-]+", name.lower()))
-    for card in table():
-        wanted = {word.lower() for word in card.words}
+    for gpu in table():
+        wanted = {word.lower() for word in gpu.words}
         if wanted <= words and not any(VARIANT.fullmatch(word) for word in words - wanted):
-            return card
+            return gpu
     return None
 
 
-def _card(row: dict[str, Any], content: dict[str, Any]) -> Card:
+def _gpu(row: dict[str, Any], content: dict[str, Any]) -> NamedGpu:
     major, minor = row["capability"]
-    return Card(
+    return NamedGpu(
         key=row["key"],
         name=row["name"],
         memory_mib=row["memory_mib"],

@@ -24,7 +24,7 @@ def of_fast(config: RunConfig, model: ModelFacts) -> str | None:
     """Why the fast engine cannot be used, or None."""
     return _first(
         {
-            f"no family of it serves {model.architecture}": model.architecture not in FAST_ARCHITECTURES,
+            f"it has no family for {model.architecture}": model.architecture not in FAST_ARCHITECTURES,
             "the model runs code of its own": config.model.trust_remote_code is not None,
             model.peculiarity or "": model.peculiarity is not None,
             "its matrices are NF4 or whole, not int8": config.model.quantization == "int8",
@@ -47,8 +47,8 @@ def of_parts(config: RunConfig) -> str | None:
     """Why a base cannot be read part by part and adapted as any engine but the sharded one does it, or None."""
     lora = config.lora
     obstacles = {
-        "DoRA takes the norms of whole base weights": lora.dora,
-        "modules_to_save copies whole base weights": bool(lora.modules_to_save),
+        "DoRA takes the norms of unquantised base weights": lora.dora,
+        "modules_to_save copies unquantised base weights": bool(lora.modules_to_save),
     }
     return _first(_needs_whole_weights(config) | obstacles)
 
@@ -61,7 +61,7 @@ def _needs_whole_weights(config: RunConfig) -> dict[str, bool]:
     """What no base gives whose weights are read part by part."""
     return {
         "int8 layers keep statistics that are not cut": config.model.quantization == "int8",
-        f"lora.init {config.lora.init} takes whole base weights apart": config.lora.init in ("pissa", "olora"),
+        f"lora.init {config.lora.init} takes unquantised base weights apart": config.lora.init in ("pissa", "olora"),
     }
 
 

@@ -1,8 +1,8 @@
 """The shape of the fast engine's micro-batches: token budget, checkpointed and cached layers, the fastest that fits.
 
 Every budget up to the largest useful one is tried. For each, as few layers are checkpointed as fit, and then as many
-keep dense weights as still fit: a byte saves 2 to 22 times more where it spares a layer's second forward than where it
-spares dequantisation (by card and model), whatever the budget. Of all that fit the fastest is taken by the model in
+keep dense weights as still fit: a byte saves 2 to 22 times more where it saves a layer's second forward than where it
+saves dequantisation (by GPU and model), whatever the budget. Of all that fit the fastest is taken by the model in
 `speed`, the smaller one where two are equal.
 
 The last layer is checkpointed only where nothing else fits: its backward comes at once, so it keeps little in vain.
@@ -64,9 +64,9 @@ def choose(
 
 
 def step_seconds(memory: FastMemory, shape: Shape, *, step_tokens: float, data: Rows, rates: Rates) -> float:
-    """Seconds that one process is expected to take for a mean optimiser step of so many tokens in passes of this shape.
+    """Seconds that one process is expected to take for a mean optimiser step of `step_tokens` in passes of this shape.
 
-    The passes are those of a full step, which is why a budget has to have some room to spare one.
+    The passes are those of a full step, which is why a larger budget has to save a whole one.
     """
     passes = max(1, math.ceil(step_tokens * data.fullest / shape.tokens))
     parts = fast_seconds(memory.widths, shape, memory.setting, tokens=step_tokens / passes, rows=data, rates=rates)

@@ -24,8 +24,8 @@ HELD = {
     "micro_batch": ("train", "micro_batch"),
     "tf32": ("train", "tf32"),
 }
-"""Decisions that a continued run keeps, and where the configuration asks for each: another card, or less memory free,
-must not change what is computed. How much is computed again, or kept dense, changes nothing, and is decided anew."""
+"""Decisions that a continued run keeps, and where the configuration asks for each: another GPU, or less memory free,
+must not change what is computed. How much is recomputed, or kept dense, changes nothing, and is decided again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Decision(Generic[Value_co]):
 
 @dataclass(frozen=True, kw_only=True)
 class DataLoader:
-    """How batches are loaded: worker processes of each rank, and what torch's DataLoader is told."""
+    """How batches are loaded: worker processes of each rank, and the arguments of torch's DataLoader."""
 
     workers: int
     pin_memory: bool

@@ -19,8 +19,8 @@ def require_samples(config: RunConfig, *, processes: int) -> None:
     samples = config.train.global_batch
     if processes > samples:
         raise ConfigError(
-            f"{processes} processes (GPUs times machines), and train.global_batch is {samples}: a step has no sample "
-            f"for {processes - samples} of them",
+            f"{processes} processes (GPUs times machines), and train.global_batch is {samples}: "
+            f"{processes - samples} of them would get no sample in a step",
             hint=f"{samples} GPUs at most, or --set train.global_batch={processes}, which changes what is trained",
         )
 
@@ -57,24 +57,24 @@ def decided(names: Iterable[str], context: Context, reasons: Mapping[str, str] |
     return context
 
 
-def on_card(config: RunConfig, *, card: str, model: ModelFacts, data: DataFacts, count: int = 1) -> Plan:
-    """The plan for a machine with `count` cards of this short name (a10, h200), which need not be there.
+def on_gpu(config: RunConfig, *, gpu: str, model: ModelFacts, data: DataFacts, count: int = 1) -> Plan:
+    """The plan for a machine with `count` GPUs of this short name (a10, h200), which need not be there.
 
-    The machine is taken to have 8 CPUs and 64 GiB a card, and no flash-attn. UsageError for a card that is not in the
+    The machine is taken to have 8 CPUs and 64 GiB a GPU, and no flash-attn. UsageError for a GPU that is not in the
     table, and what `make` raises.
     """
-    return make(config, facts=machine_with(card, count=count), model=model, data=data)
+    return make(config, facts=machine_with(gpu, count=count), model=model, data=data)
 
 
-def machine_with(card: str, *, count: int = 1, nodes: int = 1) -> Facts:
-    """One of `nodes` machines with `count` cards of one name each, and a process for each card."""
+def machine_with(gpu: str, *, count: int = 1, nodes: int = 1) -> Facts:
+    """One of `nodes` machines with `count` GPUs of one name each, and a process for each GPU."""
     return Facts(
         platform="any",
         python="any",
         cpus=8 * count,
         memory_bytes=count * (64 << 30),
         in_container=True,
-        gpus=(gpu_table.named(card).as_gpu(),) * count,
+        gpus=(gpu_table.named(gpu).as_gpu(),) * count,
         world_size=count * nodes,
         local_world_size=count,
     )
@@ -93,7 +93,7 @@ def tokens_per_second(plan: Plan, config: RunConfig, *, facts: Facts) -> float:
 
 
 def host_bytes(plan: Plan, config: RunConfig, *, facts: Facts) -> int:
-    """Bytes of host memory that each process needs for what does not live on its card; 0 where all of it does."""
+    """Bytes of host memory that each process needs for what does not live on its GPU; 0 where all of it does."""
     if not plan.cpu_offload.value:
         return 0
     return context_of(plan, config, facts=facts).host_bytes(mode=plan.parallel.value)

@@ -1,9 +1,9 @@
-"""Seconds that a micro-batch is expected to take on a card, by what takes them. Pure arithmetic; nothing is promised.
+"""Seconds that a micro-batch is expected to take on a GPU, by what takes them. Pure arithmetic; nothing is promised.
 
 Products count LoRA's two passes (forward, gradient of the input; the base has no gradient of its own) and a third for
-layers computed again, in the fast engine without its last product. Reading the dense weights is taken not to overlap
+layers recomputed, in the fast engine without its last product. Reading the dense weights is taken not to overlap
 with them, which is what makes small passes slow. Traffic of what is not a product was read from the engine's code for
-the fast engine, and counted by dispatch trace for PEFT. A card's rates are its published ones (`gpus.json`) times what
+the fast engine, and counted by dispatch trace for PEFT. A GPU's rates are its published ones (`gpus.json`) times what
 is assumed to be sustained.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loradock.plan.gpu_table import Card
+from loradock.plan.gpu_table import NamedGpu
 from loradock.plan.memory.base import BYTES
 from loradock.plan.memory.fast import Setting, Shape
 from loradock.plan.memory.widths import Widths
@@ -21,7 +21,7 @@ COPY_SHARE = 0.8
 ATTENTION_SHARE = 0.5
 """Assumed: flash attention's rate as a share of the sustained rate of products, at head size 128."""
 KERNEL_SECONDS = 3e-6
-"""Assumed: what a kernel costs besides its work, where launches keep ahead of the card."""
+"""Assumed: what a kernel costs besides its work, where launches keep ahead of the GPU."""
 FAST_KERNELS_A_LAYER = 65
 """Counted for Llama-3-8B (bench/host), forward and backward: 64.8; 86.8 with checkpointing."""
 FAST_HOST_SECONDS_A_LAYER = 0.0241 / 32
@@ -29,7 +29,7 @@ FAST_HOST_SECONDS_A_LAYER = 0.0241 / 32
 dispatch.md), so without the driver's part."""
 FAST_CHECKPOINTED_SECONDS = (0.0327 - 0.0241) / 32
 FAST_CACHED_SECONDS = (0.0241 - 0.0180) / 32
-"""What a layer that is computed again costs the host beyond a plain one, and one with dense weights less."""
+"""What a layer that is recomputed costs the host beyond a plain one, and one with dense weights less."""
 DRIVER_SECONDS_A_LAUNCH = 3e-6
 """Assumed: the driver's own call."""
 PEFT_KERNELS_A_LAYER = 314
@@ -75,11 +75,11 @@ class Rows:
     fullest: float = 1.0
 
 
-def rates_of(card: Card) -> Rates:
-    """The card's, as assumed."""
-    bandwidth = card.memory * 1e9 * COPY_SHARE
+def rates_of(gpu: NamedGpu) -> Rates:
+    """The GPU's, as assumed."""
+    bandwidth = gpu.memory * 1e9 * COPY_SHARE
     return Rates(
-        flops=card.tflops * 1e12 * card.sustained,
+        flops=gpu.tflops * 1e12 * gpu.sustained,
         bytes=bandwidth,
         dequantise_bytes=bandwidth,
         kernel_seconds=KERNEL_SECONDS,
@@ -126,11 +126,11 @@ def peft_seconds(widths: Widths, *, padded_tokens: float, rows: Rows, rates: Rat
     """Seconds of one micro-batch of PEFT on bitsandbytes with full checkpointing, padded to `padded_tokens`.
 
     Products and traffic run over padding, too; logits are made of every position. The host's time is counted where it
-    is longer than the card's.
+    is longer than the GPU's.
     """
     size, layers = BYTES[dtype], widths.layers
     copies = (2 * PEFT_FORWARD_COPIES + PEFT_BACKWARD_COPIES) * widths.outputs
-    card = {
+    gpu = {
         "products": 2 * layers * widths.weights * 3 * padded_tokens / rates.flops,
         "traffic": layers * copies * size * padded_tokens / rates.bytes,
         "attention": _attention_flops(widths, rows) * 4.5 * padded_tokens / (rates.flops * ATTENTION_SHARE),
@@ -142,7 +142,7 @@ def peft_seconds(widths: Widths, *, padded_tokens: float, rows: Rows, rates: Rat
         "kernels": PEFT_KERNELS_A_LAYER * layers * rates.kernel_seconds,
     }
     host = PEFT_HOST_SECONDS_A_LAYER * layers
-    return {**card, "waiting for the host": max(0.0, host - sum(card.values()))}
+    return {**gpu, "waiting for the host": max(0.0, host - sum(gpu.values()))}
 
 
 def _fast_copies(widths: Widths) -> tuple[float, float]:

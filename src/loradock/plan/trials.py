@@ -1,4 +1,4 @@
-"""What could be changed in a plan: the trials of all knobs, and what each comes to, planned anew. Pure."""
+"""What could be changed in a plan: the trials of all knobs, and what each comes to, planned again. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The DeepSpeed configuration of a run: what the plan decides, and what a person's own file adds to it.
 
 Names, defaults and meanings: DeepSpeed's configuration reference (deepspeed.ai/docs/config-json). One batch of
-DeepSpeed's is one micro-batch of ours; where a step ends it is told, because packed steps differ in their number.
+DeepSpeed's is one micro-batch of ours; it is signalled where a step ends, because packed steps differ in their number.
 """
 
 from __future__ import annotations
@@ -79,9 +79,7 @@ def configuration(config: RunConfig, plan: Plan, *, stage: int) -> dict[str, Any
     own = read(Path(path))
     found = list(problems(own, config, plan, stage=stage, file=path))
     if found:
-        raise ConfigError(
-            f"{path} contradicts the run", hint="delete these keys, or what is said of each", problems=found
-        )
+        raise ConfigError(f"{path} contradicts the run", hint="delete these keys, or follow each hint", problems=found)
     return merged(ours, {key: value for key, value in given(own).items() if key in PASSED_ON})
 
 
@@ -129,7 +127,7 @@ def made(config: RunConfig, plan: Plan, *, stage: int) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A DeepSpeed configuration as a person wrote it. ConfigError with the line where it is no JSON object."""
+    """A DeepSpeed configuration as a person wrote it. ConfigError with the line where it is not a JSON object."""
     twice: list[str] = []
 
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -148,13 +146,13 @@ def read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not UTF-8 text", hint=f"file {path}") from error
     except json.JSONDecodeError as error:
         problem = Problem(what=f"column {error.colno}: {error.msg}", file=str(path), line=error.lineno)
-        raise ConfigError(f"{path} is no JSON", hint=f"python3 -m json.tool {path}", problems=[problem]) from error
+        raise ConfigError(f"{path} is not JSON", hint=f"python3 -m json.tool {path}", problems=[problem]) from error
     whole = as_object(own)
     if whole is None:
-        raise ConfigError(f"{path} holds no JSON object", hint='write {"zero_optimization": {...}}')
+        raise ConfigError(f"{path} is not a JSON object", hint='write {"zero_optimization": {...}}')
     if twice:
-        found = [Problem(what=f"{key} stands twice in one object", file=str(path)) for key in twice]
-        raise ConfigError(f"{path} says a thing twice", hint="delete one of each", problems=found)
+        found = [Problem(what=f"{key} appears twice in one object", file=str(path)) for key in twice]
+        raise ConfigError(f"{path} has a duplicate key", hint="delete one of each", problems=found)
     return whole
 
 
@@ -167,7 +165,7 @@ def problems(own: Mapping[str, Any], config: RunConfig, plan: Plan, *, stage: in
     yield from dtype_problems(said, plan, file=file)
     zero = as_object(said.get("zero_optimization", {}))
     if zero is None:
-        yield Problem(what="zero_optimization is no object", file=file, hint='write {"stage": "auto"}')
+        yield Problem(what="zero_optimization is not an object", file=file, hint='write {"stage": "auto"}')
     elif zero.get("stage", stage) != stage:
         what = f"zero_optimization.stage is {json.dumps(zero['stage'])}, and train.parallel is zero{stage}"
         remedy = f"--set train.parallel=zero{zero['stage']}" if zero["stage"] in STAGES.values() else 'write "auto"'
@@ -178,11 +176,11 @@ def problems(own: Mapping[str, Any], config: RunConfig, plan: Plan, *, stage: in
     known = {*PASSED_ON, *ELSEWHERE, *agreed(config, plan, {}), *DTYPES}
     for key in said:
         if key in ELSEWHERE:
-            yield Problem(what=f"{key} is not DeepSpeed's to decide here", file=file, hint=ELSEWHERE[key])
+            yield Problem(what=f"{key} cannot be set in the DeepSpeed file", file=file, hint=ELSEWHERE[key])
         elif key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]}?" if near else "delete it"
-            yield Problem(what=f"{key} is no key that the run passes on", file=file, hint=hint)
+            yield Problem(what=f"unsupported DeepSpeed key: {key}", file=file, hint=hint)
 
 
 def agreed(config: RunConfig, plan: Plan, said: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:

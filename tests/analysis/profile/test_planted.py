@@ -63,7 +63,7 @@ def late(owner: Any, name: str, *, seconds: float = DELAY) -> Callable[[Patch], 
 def slow_tokenising(patch: Patch) -> dict[int, float]:
     """The seed's loader: it takes 4.8 times as long for a step's data as the device took for the step before.
 
-    Returns the seconds by step, counted from 1, filled as the run goes on.
+    Returns the seconds by step, counted from 1, filled as the run continues.
     """
     took, slept = [0.0], dict[int, float]()
     make, get = Loop.make_step, StepItems.__getitem__

@@ -62,7 +62,7 @@ def test_the_seed_of_idle_83_percent_is_found() -> None:
         (phases(saving=0.1), "checkpoint-bound", "saving every 100 steps takes 50 %"),
         (replace(HEALTHY, padding_share=0.6), "padding-bound", "60 % of what the passes compute is padding"),
         (replace(HEALTHY, small_share=0.7, passes=16, pass_tokens=21.0), "host-bound", "16 passes of 21 tokens"),
-        (replace(HEALTHY, busy_share=0.5, small_share=None), "host-bound", "the card is idle 44 % of each step"),
+        (replace(HEALTHY, busy_share=0.5, small_share=None), "host-bound", "the GPU is idle 44 % of each step"),
         (replace(HEALTHY, preparing_share=0.4, training_share=0.5), "data-bound", "40 % of the whole run"),
     ],
 )

@@ -62,7 +62,7 @@ def write_lines(file: Path, lines: Iterator[dict[str, Any]] | list[dict[str, Any
 
 
 def made_run(directory: Path, *, steps: int = 40, seed: int = 0, change: dict[str, Any] | None = None) -> Path:
-    """A finished run of so many steps; `change` replaces parts of its run.json."""
+    """A finished run of this many steps; `change` replaces parts of its run.json."""
     directory.mkdir(parents=True)
     record = content(directory)
     rewrite(directory, **(change or {}), name=record["name"])

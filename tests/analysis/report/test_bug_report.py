@@ -129,7 +129,7 @@ def test_the_worst_comes_first_and_nothing_that_a_finding_says_is_markdown() -> 
     found = content(
         finding("ok", "</details> all is well"),
         finding("warning", "a `tick` and <b>bold</b>", "export A=``x``"),
-        finding("error", "ends with </s>", "mend it"),
+        finding("error", "ends with </s>", "fix it"),
     )
     report = bug_report(found, host=Machine({"HOME": "/root"}), comparison=["driver differs"], prefix=Path("/nowhere"))
     lines = report.splitlines()

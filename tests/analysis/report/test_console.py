@@ -86,7 +86,7 @@ def test_rows_that_were_cut_or_dropped_are_never_silent() -> None:
     assert "7 cut, 2 dropped; 1,234 tokens" in console.plan_lines(cut)[2]
 
 
-def test_a_metric_line_shows_memory_only_where_a_card_has_some() -> None:
+def test_a_metric_line_shows_memory_only_where_a_gpu_has_some() -> None:
     line = console.metric_line(STEP, 40)
     assert line == "step 10/40  loss 1.2346  lr 2.00e-04  grad 0.500  12,346 tokens/s  3.00 GiB"
     assert "GiB" not in console.metric_line(replace(STEP, memory_bytes=0), 40)

@@ -52,11 +52,11 @@ def test_a_disk_that_holds_neither_the_checkpoints_nor_the_model_is_named(
     within = namespace(f"mount -t tmpfs -o size=1m none {small}")
     config = written(output=str(small / "run"), lora={"rank": 256})
     seen = examined(*QUICK, "model-space", "--config", config, within=within).one("model-space")
-    faults.seen("no room for checkpoints", made="real", finding=seen, check="model-space", exit_code=73)
+    faults.seen("no space for checkpoints", made="real", finding=seen, check="model-space", exit_code=73)
     snapshot = f"{small}/hub/models--someone--tiny-7b/snapshots/{COMMIT}"
     index = '{"metadata": {"total_size": 140000000}, "weight_map": {}}'
     begun = f"mount -t tmpfs -o size=1m none {small}\nmkdir -p {snapshot}\n"
     within = namespace(f"{begun}echo '{index}' > {snapshot}/model.safetensors.index.json")
     env = {**cache, "HF_HOME": str(small)}
     seen = examined(*QUICK, "model-space", "--config", written(model=HUB), env=env, within=within).one("model-space")
-    faults.seen("no room for the model", made="real", finding=seen, check="model-space", exit_code=73)
+    faults.seen("no space for the model", made="real", finding=seen, check="model-space", exit_code=73)

@@ -1,4 +1,4 @@
-"""Memory for the configured model: real configurations against this machine, and public ones against public cards."""
+"""Memory for the configured model: real configurations against this machine, and public ones against public GPUs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_what_is_no_causal_language_model_is_refused_and_a_small_one_fits(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("fault", "card", "model", "length", "settings", "severity", "remedy"),
+    ("fault", "gpu", "model", "length", "settings", "severity", "remedy"),
     [
         ("70B model on an A10", "a10", "llama-3-70b", 1024, {}, "error", "loradock train --set model.name=DIR ..."),
         (
@@ -99,7 +99,7 @@ def test_what_is_no_causal_language_model_is_refused_and_a_small_one_fits(tmp_pa
             "loradock train --set model.quantization=nf4 ...",
         ),
         (
-            "packed rows too long for the card",
+            "packed rows too long for the GPU",
             "a10",
             "mistral-7b",
             32768,
@@ -108,7 +108,7 @@ def test_what_is_no_causal_language_model_is_refused_and_a_small_one_fits(tmp_pa
             "loradock train --set data.max_length=16384 ...",
         ),
         (
-            "rows too long for the card",
+            "rows too long for the GPU",
             "t4",
             "mistral-7b",
             16384,
@@ -127,9 +127,9 @@ def test_what_is_no_causal_language_model_is_refused_and_a_small_one_fits(tmp_pa
         ),
     ],
 )
-def test_what_does_not_fit_on_a_card_says_what_would(
+def test_what_does_not_fit_on_a_gpu_says_what_would(
     fault: str,
-    card: str,
+    gpu: str,
     model: str,
     length: int,
     settings: dict[str, Any],
@@ -138,16 +138,16 @@ def test_what_does_not_fit_on_a_card_says_what_would(
     faults: Faults,
 ) -> None:
     (found,) = model_memory.judge(
-        config(**settings), facts=machine(card, flash=True), model=models()[model], length=length, on_gpu=True
+        config(**settings), facts=machine(gpu, flash=True), model=models()[model], length=length, on_gpu=True
     )
     assert found.severity == severity, found
     assert found.remedy == remedy
     faults.seen(fault, made="constructed", finding=told(found), check="model-memory", exit_code=80)
 
 
-@pytest.mark.parametrize(("card", "model"), [("a10", "llama-3-8b"), ("t4", "mistral-7b"), ("h200", "llama-3-70b")])
-def test_a_model_that_is_known_to_train_on_a_card_fits(card: str, model: str) -> None:
-    (found,) = model_memory.judge(config(), facts=machine(card), model=models()[model], length=1024, on_gpu=True)
+@pytest.mark.parametrize(("gpu", "model"), [("a10", "llama-3-8b"), ("t4", "mistral-7b"), ("h200", "llama-3-70b")])
+def test_a_model_that_is_known_to_train_on_a_gpu_fits(gpu: str, model: str) -> None:
+    (found,) = model_memory.judge(config(), facts=machine(gpu), model=models()[model], length=1024, on_gpu=True)
     assert found.severity == "ok", found
 
 
@@ -176,12 +176,12 @@ def test_what_the_configuration_asks_for_in_vain_is_mended_by_its_own_key(
     assert what in found.what
     assert found.remedy.endswith(remedy)
     if "device" in settings:
-        faults.seen("device: cuda, no card, a model", made="real", finding=told(found), check="model-memory")
+        faults.seen("device: cuda, no GPU, a model", made="real", finding=told(found), check="model-memory")
     elif "compute_dtype" in settings.get("model", {}):
         faults.seen("float16 on a CPU", made="real", finding=told(found), check="model-memory")
 
 
-def test_inside_a_container_a_card_is_given_by_the_command_that_starts_it() -> None:
+def test_inside_a_container_a_gpu_is_given_by_the_command_that_starts_it() -> None:
     asked = config(model={"name": str(BASE)}, device="cuda")
     (found,) = model_memory.look(Host(), replace(machine(), in_container=True), intent(Host(), asked))
     assert found.remedy == "docker run --gpus all ..."
@@ -204,7 +204,7 @@ def test_a_mode_of_several_processes_is_judged_for_them_where_this_one_is_alone(
     fits, warned = model_memory.look(Host(), alone, intent(Host(), wanted))
     assert fits.severity == "ok", fits
     assert (warned.severity, warned.remedy) == ("warning", "loradock launch --nproc 2 train ...")
-    assert warned.what.startswith(f"{what} shares a model among several processes, and this is one: judged for 2")
+    assert warned.what.startswith(f"{what} shards the model over several ranks, and this is one: judged for 2")
     (launched,) = model_memory.look(Host(), replace(alone, world_size=4), intent(Host(), wanted))
     assert launched.severity == "ok"
     assert launched.measured["needed_bytes"] < fits.measured["needed_bytes"]

@@ -37,10 +37,10 @@ HEAD = """\
 <!-- Made from bench/results/reliability/: PYTHONPATH=tests .venv/bin/python -m faults.campaign --table -->
 
 Each line of [`bench/results/reliability/`](../bench/results/reliability/) is one trial, with its commit, its seed and
-what was done. A campaign goes on where it stopped: give its command again. The *control* is the same harness on
+what was done. A campaign continues where it stopped: give its command again. The *control* is the same harness on
 transformers' own Trainer with a peft LoRA and `resume_from_checkpoint`, which has to fail. The *engine* is named where
 a promise rests on code of each training loop; a run from before there were two names none, and was TRL's. A commit with
-`-dirty` had changes in `src/`.
+`-dirty` had changes in `src/`. {commits}
 
 | | promise | trials | engine | result | control | commit | command |
 |---|---|---|---|---|---|---|---|
@@ -49,7 +49,22 @@ a promise rests on code of each training loop; a run from before there were two 
 
 def text(*, place: Path = records.PLACE) -> str:
     """The whole page."""
-    return HEAD + "".join(row(promise, place=place) for promise in PROMISES)
+    return HEAD.format(commits=counted_at(place)) + "".join(row(promise, place=place) for promise in PROMISES)
+
+
+def counted_at(place: Path) -> str:
+    """Which code the counts are of: one commit for most promises, the others with theirs."""
+    commits = {
+        promise: ", ".join(sorted({line["commit"] for line in found}))
+        for promise in PROMISES
+        if (found := last_run(promise, "loradock", place=place))
+    }
+    if not commits:
+        return "Nothing was counted yet."
+    most, _ = Counter(commits.values()).most_common(1)[0]
+    others = [f"{promise}: {commit}" for promise, commit in commits.items() if commit != most]
+    besides = f" ({', '.join(others)})" if others else ""
+    return f"The counts are of commit {most}{besides}, and not of later code."
 
 
 def row(promise: str, *, place: Path) -> str:

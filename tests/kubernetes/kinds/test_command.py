@@ -48,7 +48,7 @@ def test_a_model_that_is_not_here_gives_assumed_sizes_and_a_warning() -> None:
 def test_what_kubernetes_takes_and_nobody_means_is_warned_about() -> None:
     done = render("job", "--model", "./base", "--data", "/elsewhere/rows.jsonl", "--host-path", "output=/srv/runs")
     assert done.exit_code == 0, done.exception
-    for words in ("is a tag", "RepoDigests", "hostPath", "no volume to lie on", "no path of the pod"):
+    for words in ("is a tag", "RepoDigests", "hostPath", "is on no volume", "not a path in the pod"):
         assert words in done.stderr, words
 
 

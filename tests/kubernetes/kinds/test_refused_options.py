@@ -1,4 +1,4 @@
-"""Options that contradict one another, have no effect, or give what --check refuses: all told, nothing written."""
+"""Options that contradict each other, have no effect, or give what --check refuses: all told, nothing written."""
 
 from __future__ import annotations
 

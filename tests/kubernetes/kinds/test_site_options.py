@@ -76,10 +76,10 @@ def test_cards_are_asked_for_once_by_count_or_by_the_name_of_their_resource() ->
     assert "nvidia.com/gpu" not in limits(named)
     (container,) = pod_of(only("Job", named))["containers"]
     assert container["args"][:3] == ["launch", "--nproc", "2"]
-    assert "contradict each other" in refused("job", *UNKNOWN, "--device", "nvidia.com/gpu=4", "--gpus", "8")
+    assert "cannot be used together" in refused("job", *UNKNOWN, "--device", "nvidia.com/gpu=4", "--gpus", "8")
     two = ("--device", "nvidia.com/gpu=1", "--device", "nvidia.com/mig-1g.10gb=1")
-    assert "cards of one kind" in refused("job", *UNKNOWN, *two)
-    assert "one part of a card" in refused("job", *UNKNOWN, "--device", "nvidia.com/mig-1g.10gb=2")
+    assert "GPUs of one model" in refused("job", *UNKNOWN, *two)
+    assert "one MIG instance" in refused("job", *UNKNOWN, "--device", "nvidia.com/mig-1g.10gb=2")
 
 
 @pytest.mark.usefixtures("folder")
@@ -126,9 +126,9 @@ def test_less_than_the_run_is_expected_to_need_is_rendered_and_warned_about(
 def test_a_path_of_this_machine_is_no_path_of_the_pod(tmp_path: Path) -> None:
     where = ("--data-claim", "data", "--output-claim", "runs", "--set", "data.validation=/tmp/held-out.jsonl")
     found = content("job", "--model", tmp_path, "--data", "/data/rows.jsonl", *where)["warnings"]
-    (model,) = [each for each in found if f"{tmp_path} is no path" in each]
+    (model,) = [each for each in found if f"{tmp_path} is not a path" in each]
     assert "but one of this machine: put it on the data volume" in model
-    assert any(each.startswith("/tmp/held-out.jsonl is no path of the pod") for each in found)
+    assert any(each.startswith("/tmp/held-out.jsonl is not a path in the pod") for each in found)
     assert not any(each.startswith("/data/rows.jsonl") for each in found)
 
 
@@ -142,8 +142,8 @@ def test_the_output_that_is_moved_is_told() -> None:
 
 def test_whether_it_fits_is_said_to_be_unknown(llama: Path) -> None:
     found = content("job", "--model", llama, "--data", "x", *HERE, "--gpus", "2")["warnings"]
-    assert any("neither is it known whether the run fits" in each for each in found)
-    assert any("not known whether the run fits" in each for each in content("job", *UNKNOWN, *HERE)["warnings"])
+    assert any("whether the run fits and how long a step takes is unknown" in each for each in found)
+    assert any("whether the run fits is unknown" in each for each in content("job", *UNKNOWN, *HERE)["warnings"])
 
 
 def test_a_whole_configuration_says_the_same_without_any_default(tmp_path: Path) -> None:

@@ -29,7 +29,11 @@ def test_nothing_is_compiled_unless_asked_for() -> None:
 @pytest.mark.parametrize("mode", ["default", "max-autotune"])
 def test_a_mode_that_is_asked_for_is_taken_by_the_reference_engine_of_its_own_accord(mode: str) -> None:
     plan = planned(facts=machine("h200"), config=config(train={"compile": mode}))
-    assert (plan.engine.value, plan.compile.value, decision(plan, "compile").why) == ("peft", mode, "asked for")
+    assert (plan.engine.value, plan.compile.value, decision(plan, "compile").why) == (
+        "peft",
+        mode,
+        "set in the configuration",
+    )
     assert "nothing to compile" in decision(plan, "engine").why
 
 
@@ -44,13 +48,13 @@ def test_cuda_graphs_are_recorded_where_every_step_is_one_pass_over_rows_of_one_
 
 
 @pytest.mark.parametrize(
-    ("card", "settings", "rows", "said"),
+    ("gpu", "settings", "rows", "said"),
     [
         ("h200", asked("default", lora={"dora": True}), EVEN, "DoRA"),
         ("h200", asked("default", model={"quantization": "int8"}), EVEN, "int8"),
         ("h200", asked("default", deterministic=True), EVEN, "by their time"),
         (None, asked("max-autotune"), EVEN, "reruns on a CPU"),
-        (None, asked("reduce-overhead"), EVEN, "there is no card"),
+        (None, asked("reduce-overhead"), EVEN, "there is no GPU"),
         ("h200", asked("reduce-overhead", train={"packing": True}), EVEN, "packs differ"),
         ("h200", asked("reduce-overhead", train=PLAIN), data(), "166 tokens on average of 1024"),
         ("h200", asked("reduce-overhead", train=PLAIN | {"micro_batch": 2}), EVEN, "the next pass"),
@@ -58,10 +62,10 @@ def test_cuda_graphs_are_recorded_where_every_step_is_one_pass_over_rows_of_one_
     ],
 )
 def test_what_would_go_wrong_is_refused_with_a_setting_to_type(
-    card: str | None, settings: Any, rows: Any, said: str
+    gpu: str | None, settings: Any, rows: Any, said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said) as refused:
-        planned(facts=machine(card), config=settings, data=rows)
+        planned(facts=machine(gpu), config=settings, data=rows)
     assert refused.value.exit_code == 78
     assert "--set train.compile=" in (refused.value.hint or "")
 

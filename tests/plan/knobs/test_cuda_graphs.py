@@ -16,10 +16,10 @@ SHORT = data(mean=40, longest=128, limit=128)
 
 
 def decided(
-    card: str | None = "h200", *, of: str = "tinyllama-1.1b", facts: Facts | None = None, **train: Any
+    gpu: str | None = "h200", *, of: str = "tinyllama-1.1b", facts: Facts | None = None, **train: Any
 ) -> Decision:
     asked = config(engine="fast", train={"global_batch": 64, **train})
-    plan = planned(facts=facts or machine(card), model=models()[of], data=SHORT, config=asked)
+    plan = planned(facts=facts or machine(gpu), model=models()[of], data=SHORT, config=asked)
     return decision(plan, "cuda_graphs")
 
 
@@ -32,9 +32,9 @@ def test_small_micro_batches_on_a_fast_gpu_are_replayed() -> None:
 
 def test_thousands_of_tokens_a_pass_keep_any_gpu_longer_than_the_host() -> None:
     wide = config(engine="fast", train={"global_batch": 64})
-    for card, of in (("h200", "mistral-7b"), ("a10", "mistral-7b"), ("l4", "tinyllama-1.1b")):
-        found = decision(planned(facts=machine(card), model=models()[of], data=data(), config=wide), "cuda_graphs")
-        assert found.value is False, (card, of)
+    for gpu, of in (("h200", "mistral-7b"), ("a10", "mistral-7b"), ("l4", "tinyllama-1.1b")):
+        found = decision(planned(facts=machine(gpu), model=models()[of], data=data(), config=wide), "cuda_graphs")
+        assert found.value is False, (gpu, of)
         assert "launches keep ahead" in found.why
 
 
@@ -58,7 +58,7 @@ def test_buffers_of_their_own_have_to_fit() -> None:
     tight = replace(whole.gpu, memory_bytes=int((plan.memory_bytes["total"] + (32 << 20)) / 0.9))
     found = decided(facts=replace(whole, gpus=(tight,)), micro_batch=1, checkpointing=False)
     assert found.value is False
-    assert "buffers of their own" in found.why
+    assert "their own buffers" in found.why
 
 
 def test_what_was_asked_for_is_done_and_dropout_is_an_obstacle() -> None:

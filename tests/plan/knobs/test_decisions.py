@@ -5,32 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from facts.recorded import cards, config, data, decision, machine, models, planned
+from facts.recorded import config, data, decision, gpus, machine, models, planned
 
 from loradock.errors import EnvironmentUnfit, OutOfMemory
 from loradock.plan.plan import DataLoader
 
-OLD = tuple(key for key, card in cards().items() if card.capability < (8, 0))
-NEW = tuple(key for key in cards() if key not in OLD)
-TRL = config(engine="peft")
+OLD = tuple(key for key, gpu in gpus().items() if gpu.capability < (8, 0))
+NEW = tuple(key for key in gpus() if key not in OLD)
+TRL = config(engine="trl")
 LONG = data(mean=1800, longest=2048, limit=2048)
 
 
-@pytest.mark.parametrize("card", OLD)
-def test_a_card_before_sm80_gets_float16_sdpa_and_no_tf32(card: str) -> None:
-    plan = planned(facts=machine(card, flash=True), model=models()["tinyllama-1.1b"])
+@pytest.mark.parametrize("gpu", OLD)
+def test_a_gpu_before_sm80_gets_float16_sdpa_and_no_tf32(gpu: str) -> None:
+    plan = planned(facts=machine(gpu, flash=True), model=models()["tinyllama-1.1b"])
     assert (plan.compute_dtype.value, plan.attention.value, plan.tf32.value) == ("float16", "sdpa", False)
-    architecture = cards()[card].architecture
+    architecture = gpus()[gpu].architecture
     assert all(architecture in decision(plan, name).why for name in ("device", "compute_dtype", "attention", "tf32"))
 
 
-@pytest.mark.parametrize("card", NEW)
-def test_a_card_from_sm80_on_gets_bfloat16_flash_attention_and_tf32(card: str) -> None:
-    plan = planned(facts=machine(card, flash=True))
+@pytest.mark.parametrize("gpu", NEW)
+def test_a_gpu_from_sm80_on_gets_bfloat16_flash_attention_and_tf32(gpu: str) -> None:
+    plan = planned(facts=machine(gpu, flash=True))
     assert plan.compute_dtype.value == "bfloat16"
     assert plan.attention.value == "flash_attention_2"
     assert plan.tf32.value is True
-    architecture = cards()[card].architecture
+    architecture = gpus()[gpu].architecture
     assert all(architecture in decision(plan, name).why for name in ("device", "compute_dtype", "tf32"))
     assert "2.8.3" in decision(plan, "attention").why
 
@@ -47,7 +47,7 @@ def test_float32_compute_leaves_neither_flash_attention_nor_tf32() -> None:
     assert all("float32" in decision(plan, name).why for name in ("attention", "tf32"))
 
 
-def test_without_a_card_the_run_is_on_the_cpu_in_float32_unpacked() -> None:
+def test_without_a_gpu_the_run_is_on_the_cpu_in_float32_unpacked() -> None:
     plan = planned(facts=machine(), model=models()["tinyllama-1.1b"], config=TRL)
     assert plan.device.value == "cpu"
     assert "no GPU" in decision(plan, "device").why
@@ -56,13 +56,13 @@ def test_without_a_card_the_run_is_on_the_cpu_in_float32_unpacked() -> None:
     assert plan.dataloader.value == loader
 
 
-def test_the_cpu_asked_for_is_used_though_a_card_is_there() -> None:
+def test_the_cpu_asked_for_is_used_though_a_gpu_is_there() -> None:
     plan = planned(facts=machine("h200"), config=config(device="cpu"), model=models()["tinyllama-1.1b"])
-    assert (plan.device.value, decision(plan, "device").why) == ("cpu", "asked for")
+    assert (plan.device.value, decision(plan, "device").why) == ("cpu", "set in the configuration")
 
 
-def test_each_process_looks_at_the_card_of_its_local_rank() -> None:
-    both = (cards()["h200"], cards()["t4"])
+def test_each_process_looks_at_the_gpu_of_its_local_rank() -> None:
+    both = (gpus()["h200"], gpus()["t4"])
     plan = planned(
         facts=machine(gpus=both, world_size=2, rank=1, local_rank=1), model=models()["tinyllama-1.1b"], data=data()
     )
@@ -70,7 +70,7 @@ def test_each_process_looks_at_the_card_of_its_local_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("card", "asked", "said"),
+    ("gpu", "asked", "said"),
     [
         (None, {"device": "cuda"}, "no GPU is visible"),
         (None, {"model": {"compute_dtype": "float16"}}, "float16 needs a GPU"),
@@ -83,10 +83,10 @@ def test_each_process_looks_at_the_card_of_its_local_rank() -> None:
     ],
 )
 def test_what_the_machine_cannot_do_is_refused_with_a_setting_to_type(
-    card: str | None, asked: dict[str, Any], said: str
+    gpu: str | None, asked: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(EnvironmentUnfit, match=said) as refused:
-        planned(facts=machine(card), config=config(**asked))
+        planned(facts=machine(gpu), config=config(**asked))
     assert refused.value.exit_code == 71
     assert "--set" in (refused.value.hint or "")
 
@@ -108,7 +108,7 @@ def test_what_the_user_asked_for_is_decided_and_said_to_be_asked_for(
     asked: dict[str, Any], name: str, value: Any
 ) -> None:
     found = decision(planned(facts=machine("h200", flash=True), config=config(**asked)), name)
-    assert (found.value, found.why) == (value, "asked for")
+    assert (found.value, found.why) == (value, "set in the configuration")
 
 
 def test_uneven_rows_are_packed_and_rows_of_like_length_are_not() -> None:
@@ -138,8 +138,8 @@ def test_checkpointing_is_judged_by_the_rows_that_a_step_can_fill() -> None:
 
 def test_the_micro_batch_halves_until_it_fits() -> None:
     found = {
-        card: planned(facts=machine(card), model=models()["llama-3-8b"], data=LONG, config=TRL).micro_batch.value
-        for card in ("rtx-4090", "t4", "rtx-2080-ti")
+        gpu: planned(facts=machine(gpu), model=models()["llama-3-8b"], data=LONG, config=TRL).micro_batch.value
+        for gpu in ("rtx-4090", "t4", "rtx-2080-ti")
     }
     assert found == {"rtx-4090": 8, "t4": 4, "rtx-2080-ti": 2}
 
@@ -154,26 +154,26 @@ def test_the_micro_batch_is_a_power_of_two_within_a_ranks_share_of_the_step() ->
 
 def test_the_micro_batch_stops_growing_where_the_device_is_busy() -> None:
     even = data(mean=1000, longest=1024)
-    big = config(engine="peft", train={"global_batch": 512})
-    card = decision(
+    big = config(engine="trl", train={"global_batch": 512})
+    gpu = decision(
         planned(facts=machine("b200"), model=models()["tinyllama-1.1b"], data=even, config=big), "micro_batch"
     )
     cpu = decision(planned(facts=machine(), model=models()["tinyllama-1.1b"], data=even, config=big), "micro_batch")
-    assert (card.value, cpu.value) == (16, 4)
-    assert "16 x 1024 tokens" in card.why
+    assert (gpu.value, cpu.value) == (16, 4)
+    assert "16 x 1024 tokens" in gpu.why
 
 
-@pytest.mark.parametrize("card", ["rtx-3090", "rtx-4090", "a10", "l4"])
-def test_a_70b_model_on_a_24_gib_card_is_refused_before_it_is_loaded(card: str) -> None:
+@pytest.mark.parametrize("gpu", ["rtx-3090", "rtx-4090", "a10", "l4"])
+def test_a_70b_model_on_a_24_gib_gpu_is_refused_before_it_is_loaded(gpu: str) -> None:
     with pytest.raises(OutOfMemory, match=r"base weights need about \d+\.\d GiB") as refused:
-        planned(facts=machine(card), model=models()["llama-3-70b"])
+        planned(facts=machine(gpu), model=models()["llama-3-70b"])
     assert refused.value.exit_code == 80
-    assert cards()[card].name in refused.value.what
+    assert gpus()[gpu].name in refused.value.what
     assert "smaller" in (refused.value.hint or "")
     assert "max_length" not in (refused.value.hint or "")
 
 
-def test_a_row_too_long_for_the_card_is_refused_with_a_shorter_length_to_type() -> None:
+def test_a_row_too_long_for_the_gpu_is_refused_with_a_shorter_length_to_type() -> None:
     long = data(mean=30_000, longest=32_768, limit=32_768)
     with pytest.raises(OutOfMemory, match="one row of 32768 tokens") as refused:
         planned(facts=machine("rtx-2080-ti"), data=long)
@@ -202,8 +202,8 @@ def test_the_optimiser_is_paged_only_where_memory_demands_it() -> None:
         (machine("h200"), 1_999, 0, "1999 rows"),
         (machine("h200"), 2_000, 2, "2 of 16 CPUs"),
         (machine("h200", cpus=2), 50_000, 1, "1 of 2 CPUs"),
-        (machine("h200", cpus=1), 50_000, 0, "no core to spare: 1 for 1"),
-        (machine("h200", world_size=16), 50_000, 0, "no core to spare: 16 for 16"),
+        (machine("h200", cpus=1), 50_000, 0, "no free CPU: 1 for 1"),
+        (machine("h200", world_size=16), 50_000, 0, "no free CPU: 16 for 16"),
         (machine(), 50_000, 0, "on a CPU"),
     ],
 )
@@ -218,7 +218,7 @@ def test_loader_workers_follow_the_size_of_the_data_and_the_cpus(
     assert said in found.why
 
 
-def test_threads_are_a_share_of_the_cores_few_beside_a_card_and_one_for_a_tiny_model() -> None:
+def test_threads_are_a_share_of_the_cores_few_beside_a_gpu_and_one_for_a_tiny_model() -> None:
     tiny = models()["tinyllama-1.1b"]
     assert planned(facts=machine(), model=tiny).threads.value == 16
     assert planned(facts=machine(world_size=4), model=tiny).threads.value == 4

@@ -1,4 +1,4 @@
-"""The fast engine's budget, checkpointed layers and cached weights: what is chosen on which card, and why."""
+"""The fast engine's budget, checkpointed layers and cached weights: what is chosen on which GPU, and why."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def shape(plan: Plan) -> tuple[int, int, int]:
     return plan.micro_batch.value, plan.checkpointed_layers.value, plan.cached_layers.value
 
 
-def on(card: str | None, *, of: str = "mistral-7b", rows: DataFacts = SHORT, **asked: Any) -> Plan:
-    return planned(facts=machine(card), model=models()[of], data=rows, config=config(**asked))
+def on(gpu: str | None, *, of: str = "mistral-7b", rows: DataFacts = SHORT, **asked: Any) -> Plan:
+    return planned(facts=machine(gpu), model=models()[of], data=rows, config=config(**asked))
 
 
-def bytes_left(plan: Plan, card: str) -> int:
-    return int(machine(card).gpu.memory_bytes * 0.9) - plan.memory_bytes["total"]
+def bytes_left(plan: Plan, gpu: str) -> int:
+    return int(machine(gpu).gpu.memory_bytes * 0.9) - plan.memory_bytes["total"]
 
 
-@pytest.mark.parametrize(("model", "card"), [("mistral-7b", "a10"), ("tinyllama-1.1b", "2080ti"), ("llama-3-8b", "t4")])
+@pytest.mark.parametrize(("model", "gpu"), [("mistral-7b", "a10"), ("tinyllama-1.1b", "2080ti"), ("llama-3-8b", "t4")])
 @pytest.mark.parametrize("limit", [512, 1024])
-def test_what_a_memory_poor_card_trains_fits_with_room_and_beats_the_settings_it_is_known_by(
-    model: str, card: str, limit: int
+def test_what_a_memory_poor_gpu_trains_fits_with_room_and_beats_the_settings_it_is_known_by(
+    model: str, gpu: str, limit: int
 ) -> None:
     asked = config(train={"global_batch": 64})
-    plan = planner.on_card(asked, card=card, model=models()[model], data=data(limit=limit, longest=limit))
-    facts = planner.machine_with(card)
+    plan = planner.on_gpu(asked, gpu=gpu, model=models()[model], data=data(limit=limit, longest=limit))
+    facts = planner.machine_with(gpu)
     assert plan.memory_bytes["total"] <= 0.9 * facts.gpu.memory_bytes
     assert plan.micro_batch.value * limit >= 1024
     assert plan.checkpointed_layers.value < 8
@@ -71,7 +71,7 @@ def test_one_layer_less_checkpointed_or_one_more_cached_would_not_fit() -> None:
     assert cached.memory_bytes["dense weights"] == each * cached.cached_layers.value
 
 
-def test_the_budget_stops_where_a_card_is_busy_and_never_exceeds_what_a_step_holds() -> None:
+def test_the_budget_stops_where_a_gpu_is_busy_and_never_exceeds_what_a_step_holds() -> None:
     many = on("b200", of="tinyllama-1.1b", train={"global_batch": 4096})
     assert 8192 <= many.micro_batch.value * 512 <= 16_384
     few = on("b200", of="tinyllama-1.1b", train={"global_batch": 4})
@@ -99,14 +99,14 @@ def test_a_known_budget_keeps_its_size_and_layers_are_checkpointed_for_it() -> N
     assert shape(plan)[0] == 16
     assert 0 < plan.checkpointed_layers.value < 32
     assert plan.checkpointing.value is False
-    assert "of 32 layers have room" in decision(plan, "checkpointed_layers").why
+    assert "of 32 layers keep" in decision(plan, "checkpointed_layers").why
 
 
 @pytest.mark.parametrize(("asked", "layers"), [(True, 32), (False, 0), (5, 5), (0, 0)])
 def test_checkpointing_asked_for_is_taken_as_asked(asked: Any, layers: int) -> None:
     plan = on("h200", train={"checkpointing": asked})
     assert decision(plan, "checkpointed_layers").value == layers
-    assert decision(plan, "checkpointed_layers").why == "asked for"
+    assert decision(plan, "checkpointed_layers").why == "set in the configuration"
     assert plan.checkpointing.value is (layers == 32)
 
 

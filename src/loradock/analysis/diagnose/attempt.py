@@ -20,7 +20,7 @@ from loradock.training.events import Event, Shrunk, StepResult
 from loradock.training.run import run
 
 LOCAL_TRACKERS = ("tensorboard",)
-"""Others would be told of every trial."""
+"""Others would see every trial."""
 
 
 class Enough(Exception):
@@ -29,10 +29,10 @@ class Enough(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What to measure: so many steps after so many of warm-up.
+    """What to measure: this many steps after this many of warm-up.
 
     `waits_for` are the events (evaluation, saving) to be measured; `event_seconds` stand in for the others. The
-    baseline `may_shrink` where the card is full, as a run may; a trial that has to is out of memory.
+    baseline `may_shrink` where the GPU is full, as a run may; a trial that has to is out of memory.
     """
 
     steps: int

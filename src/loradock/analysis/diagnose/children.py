@@ -1,6 +1,6 @@
 """A process for each measurement, forked from this one, which has the libraries imported: a start costs no seconds.
 
-Forking is sound as long as this process has started no thread and touched no card (`preload` sees to it). A child that
+Forking is sound as long as this process has started no thread and touched no GPU (`preload` sees to it). A child that
 runs out of memory, crashes or hangs is a result in words. It leads a session of its own, so that Ctrl-C reaches only
 this process, which ends it; it also ends when this process does, however that was.
 """
@@ -33,7 +33,7 @@ BEFORE_IMPORT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MPLBACKEND": "agg",
 }
-"""So that looking for a card does not touch it, and that imports start no thread."""
+"""So that looking for a GPU does not touch it, and that imports start no thread."""
 HARMLESS = (
     "torch",
     "transformers",
@@ -42,14 +42,14 @@ HARMLESS = (
     "loradock.training.preparation",
     "loradock.analysis.diagnose.attempt",
 )
-ASKING_THE_CARD = (
+ASKING_THE_GPU = (
     "bitsandbytes",
     "peft",
     "trl",
     "loradock.training.backends.fast.backend",
     "loradock.training.backends.peft.backend",
 )
-"""What may look at a card when it is imported: left to the children where there is one."""
+"""What may look at a GPU when it is imported: left to the children where there is one."""
 REMEMBERED = ("llama",)
 """Any kind of model whose weights' names transformers looks up: it makes the table of all kinds once, in 0.5 s."""
 ANSWER = "answer"
@@ -68,21 +68,21 @@ class Answer:
     peak_bytes: int
 
 
-def preload(*, has_card: bool) -> None:
-    """Import what every child needs. EnvironmentUnfit where that touched the card, which then cannot be shared."""
+def preload(*, has_gpu: bool) -> None:
+    """Import what every child needs. EnvironmentUnfit where that touched the GPU, which then cannot be shared."""
     for name, value in BEFORE_IMPORT.items():
         os.environ.setdefault(name, value)
-    for name in (*HARMLESS, *(() if has_card else ASKING_THE_CARD)):
+    for name in (*HARMLESS, *(() if has_gpu else ASKING_THE_GPU)):
         importlib.import_module(name)
     for name in REMEMBERED:
         with contextlib.suppress(ImportError, AttributeError, TypeError):  # a library's own affair, and only time
             importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping(name)
     gc.collect()
     gc.freeze()  # a child need not look through, and so copy, what is here
-    if has_card and importlib.import_module("torch").cuda.is_initialized():
+    if has_gpu and importlib.import_module("torch").cuda.is_initialized():
         raise EnvironmentUnfit(
-            "importing the libraries has initialised the card, so that trials cannot be forked",
-            hint="unset what makes them look at it (PYTHONSTARTUP, sitecustomize), and try again",
+            "importing the libraries initialised CUDA, so trials cannot be forked",
+            hint="unset PYTHONSTARTUP, remove sitecustomize.py, and try again",
         )
 
 
@@ -111,13 +111,13 @@ def failed(code: int, log: str) -> Failed:
     """How a child came to nothing, by its exit code (negative: the signal that ended it) and what it wrote."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     said = [line.removeprefix("error: ") for line in lines if line.startswith(("error: ", FATAL))]
-    last = (said or lines or ["it said nothing"])[-1]
+    last = (said or lines or ["no output"])[-1]
     words = redact.without(last, redact.of(os.environ))[:SHOWN_LETTERS]
     if code < 0:
         words = f"ended by {signal.Signals(-code).name}: {words}"
     is_full = code == OutOfMemory.exit_code or any(each.lower() in log.lower() for each in MEMORY_WORDS)
     if code == -signal.SIGKILL:
-        is_full, words = True, f"killed, most likely for the memory it took: {words}"
+        is_full, words = True, f"killed, probably out of memory: {words}"
     return Failed(kind="out of memory" if is_full else "failed", words=words, exit_code=code)
 
 

@@ -44,7 +44,7 @@ class Bench:
         """The plan of the configuration as it is. Raises what a run would have raised up to there."""
         found = self.child(partial(attempt.look, self.load(()), facts=self.facts), limit_seconds=limit_seconds)
         if isinstance(found, Failed):
-            raise failure(found, "the run cannot begin")
+            raise failure(found, "the run cannot start")
         return found.value
 
     def measure(
@@ -105,13 +105,13 @@ def chosen(trials: Sequence[Trial], names: Sequence[str]) -> tuple[Trial, ...]:
     """Those with these names, all where none is given. UsageError for a name that is not among them."""
     known = [trial.name for trial in trials]
     problems = [
-        Problem(what=f"there is no trial {name!r} for this configuration", hint=nearest(name, known))
+        Problem(what=f"unknown trial for this configuration: {name}", hint=nearest(name, known))
         for name in names
         if name not in known
     ]
     if problems:
-        hint = f"they are {', '.join(known)}; --list tells what each is"
-        raise UsageError("--trials names what is not there", hint=hint, problems=problems)
+        hint = f"known: {', '.join(known)}; --list describes them"
+        raise UsageError("--trials: unknown trials", hint=hint, problems=problems)
     return tuple(trial for trial in trials if not names or trial.name in names)
 
 
@@ -138,7 +138,7 @@ def identity(loaded: Loaded, *, facts: Facts, steps: int, warmup_steps: int) -> 
         for file in files
         if file.is_file()
     }
-    machine = {"cpus": facts.cpus, "cards": [asdict(card) for card in facts.gpus]}
+    machine = {"cpus": facts.cpus, "gpus": [asdict(gpu) for gpu in facts.gpus]}
     packages = {f"version of {name}": version for name, version in facts.packages.items()}
     found = {**config, **marks, **machine, **packages, "--steps": steps, "--warmup-steps": warmup_steps}
     return {name: json.dumps(value, sort_keys=True, default=str) for name, value in found.items()}

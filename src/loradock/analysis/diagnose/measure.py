@@ -23,11 +23,11 @@ class Measured:
     """A run that could be measured, warm-up left out.
 
     `phases`: seconds of an optimiser step by phase, evaluation and saving spread over the steps of their cadence.
-    `event_seconds`: of one evaluation and of one checkpoint. `memory_bytes`: the most that the card's allocator had
+    `event_seconds`: of one evaluation and of one checkpoint. `memory_bytes`: the most that the GPU's allocator had
     reserved; on a CPU the process's largest resident set. `padding_share` is of all token slots, `loss` the last one,
     in nats. `total_steps` is what the whole run would take, `lost_tokens` what the cut at max_length costs an epoch of
-    `all_tokens`. `expected` is the speed model's tokens a second, None where it has none; `busy_share` the card's, None
-    where nothing told.
+    `all_tokens`. `expected` is the speed model's tokens a second, None where it has none; `busy_share` the GPU's, None
+    where nothing was reported.
     """
 
     phases: Mapping[str, float]
@@ -119,7 +119,7 @@ def read(
 
 
 def busy_share(file: Path) -> float | None:
-    """How much of the time the card worked, by the monitor's samples behind the first step; None without any."""
+    """How much of the time the GPU worked, by the monitor's samples behind the first step; None without any."""
     if not file.exists():
         return None
     found: list[float] = []

@@ -1,4 +1,4 @@
-"""What was measured so far, a JSON line each, so that the same command goes on where it was cut off."""
+"""What was measured so far, a JSON line each, so that the same command continues where it was cut off."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Results:
 def differing(before: Any, now: Mapping[str, str]) -> list[Problem]:
     """What is not as it was; a file of another version tells nothing of it."""
     if not isinstance(before, Mapping):
-        return [Problem(what="what it was measured for is not known: it was written by another version")]
+        return [Problem(what="written by another version of loradock, without what it was measured for")]
     names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
     return [Problem(what=f"{name} was {before.get(name, 'absent')}, now {now.get(name, 'absent')}") for name in names]
 

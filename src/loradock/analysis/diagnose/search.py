@@ -20,15 +20,15 @@ MOST_ROUNDS = 8
 NEGLIGIBLE_SHARE = 0.05
 """A trial whose phase takes less of a step is not tried: it could save no more than that."""
 PASSES, OVERSHADOWED = "passes", 0.5
-"""Passes that take less than this much of what another phase takes are not worth a trial before that is mended."""
+"""Passes that take less than this much of what another phase takes are not worth a trial before that is fixed."""
 MUCH_SLOWER, SLOWER = math.log(0.8), math.log(0.95)
 """A trial that is much slower once, or slower in each of several rounds, is measured no more: it is no remedy."""
 SURE = 3.0
 """Standard deviations of the machine's noise by which it has to be slower."""
 OVERTAKEN = 1.5
-"""A trial that is so many times slower than another, their intervals apart, is left undecided."""
+"""A trial that is this many times slower than another, their intervals apart, is left undecided."""
 PATIENCE_SECONDS, PATIENCE = 60.0, 3.0
-"""How long a run may take: so much longer than the longest before it, so many times."""
+"""How long a run may take: so much longer than the longest before it, this many times."""
 WAITED_FOR = 0.05
 """Share of a step from which an evaluation or a checkpoint is measured in every run, not only in the baseline's."""
 
@@ -93,7 +93,7 @@ class Search:
     def prune(self) -> None:
         """Leave out what could not save enough, by the phases of the baseline.
 
-        Where another phase takes most of a step, what brakes the passes is looked for once that is mended.
+        Where another phase takes most of a step, what slows the passes is looked for once that is fixed.
         """
         found = self.baseline.rounds[0].breakdown
         worst = max((phase for phase in found.phases if phase != PASSES), key=found.share)

@@ -73,12 +73,12 @@ SEEDS: dict[str, tuple[Row, ...]] = {
         row("length-512-batch-8", "512 tokens, batch 8", "data.max_length=512", "train.global_batch=8",
             "train.micro_batch=8", cause="rows are long and passes small", said="2.11x measured",
             price="tokens beyond 512 are lost"),
-        row("whole-weights", "whole base weights instead of 4 bits", "model.quantization=none",
+        row("whole-weights", "unquantised base weights instead of 4 bits", "model.quantization=none",
             cause="weights are dequantised for every product", said="1.13x measured", price="four times the memory"),
         row("workers-8", "8 data workers instead of 4", "train.workers=8", cause="waiting for data", phase="data",
             said="0.99x measured"),
-        row("no-checkpointing", "no layer computed again", "train.checkpointing=false",
-            cause="layers are computed a second time", said="out of memory"),
+        row("no-checkpointing", "no layer recomputed", "train.checkpointing=false",
+            cause="layers are recomputed", said="out of memory"),
     ),
 }  # fmt: skip
 

@@ -65,7 +65,7 @@ class Conclusion:
 
 @dataclass(frozen=True, kw_only=True)
 class Bottleneck:
-    """What brakes: a phase, `padding` or the name of a trial; the share of a step that it costs; the evidence in words.
+    """What slows: a phase, `padding` or the name of a trial; the share of a step that it costs; the evidence in words.
 
     `trial` is the name of the trial that confirms it, where one does.
     """
@@ -127,7 +127,7 @@ def is_winner(case: Case, baseline: Measured) -> bool:
 
 
 def bottlenecks(cases: Sequence[Case], baseline: Measured) -> tuple[Bottleneck, ...]:
-    """What brakes, the worst first; empty where nothing does."""
+    """What slows, the worst first; empty where nothing does."""
     single = [case for case in cases if not case.together]
     found = [*by_phase(single, baseline), *by_padding(single, baseline), *by_trial(single, baseline)]
     return tuple(sorted(found, key=lambda each: -each.saving))
@@ -209,8 +209,8 @@ def summary(found: Sequence[Bottleneck], cases: Sequence[Case], baseline: Measur
     tail = undecided(cases, baseline)
     share = percent(baseline.breakdown.share("passes"))
     return (
-        f"no bottleneck found: passes take {share} of each step, and nothing that gives nothing up "
-        f"makes them {CAUSE - 1:.0%} faster{tail}"
+        f"no bottleneck found: passes take {share} of each step, and no trial without a price makes "
+        f"them {CAUSE - 1:.0%} faster{tail}"
     )
 
 

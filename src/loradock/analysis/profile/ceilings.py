@@ -1,4 +1,4 @@
-"""What the device can do at best: a card's published figures, or else products and copies measured for a moment."""
+"""What the device can do at best: a GPU's published figures, or else products and copies measured for a moment."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Ceiling:
 
 
 def of_device(device: str, *, facts: Facts, dtype: str) -> Ceiling:
-    """The card's published peaks where it is in the table, else what is measured on `device` (cpu, cuda) now."""
-    card = gpu_table.known_as(facts.gpu.name) if device == "cuda" else None
-    if card is not None:
-        return Ceiling(flops=card.tflops * 1e12, bytes=card.memory * 1e9, source=f"{card.name}, published")
+    """The GPU's published peaks where it is in the table, else what is measured on `device` (cpu, cuda) now."""
+    gpu = gpu_table.known_as(facts.gpu.name) if device == "cuda" else None
+    if gpu is not None:
+        return Ceiling(flops=gpu.tflops * 1e12, bytes=gpu.memory * 1e9, source=f"{gpu.name}, published")
     tokens, width, size = TOKENS[device], WIDTH[device], COPY_BYTES[device]
     product = product_seconds(device, dtype, tokens=tokens, inputs=width, outputs=width)
     return Ceiling(
@@ -41,7 +41,7 @@ def of_device(device: str, *, facts: Facts, dtype: str) -> Ceiling:
 def smallness(
     device: str, dtype: str, *, tokens: int, more_tokens: int, hidden: int, inner: int
 ) -> tuple[float, float]:
-    """What part of a product and of an elementwise operation on `tokens` tokens `more_tokens` at once would spare.
+    """What part of a product and of an elementwise operation on `tokens` tokens `more_tokens` at once would save.
 
     Both are measured at both sizes, in turn, the least time of each counting: (product, elementwise), each 0 .. 1.
     """

@@ -85,7 +85,7 @@ def profile(loaded: Loaded, *, facts: Facts, output: Path, window: Window, view:
 
 
 def shortened(loaded: Loaded, window: Window) -> Loaded:
-    """The configuration for so many steps, with a metric line for each; what "auto" spreads over a run comes last."""
+    """The configuration for this many steps, with a metric line for each; what "auto" spreads over a run comes last."""
     config, total = loaded.config, window.total
     evaluation, checkpoints = config.evaluation, config.checkpoints
     if evaluation.every == "auto":
@@ -162,7 +162,7 @@ def clean_steps(
 
 
 def content(measured: Measured, window: Window) -> dict[str, Any]:
-    """All that is told, JSON-able; seconds are of a mean step without the profiler unless said otherwise."""
+    """All that is reported, JSON-able; seconds are of a mean step without the profiler unless said otherwise."""
     steps, read, whole = measured.steps, measured.read, measured.plan
     setup = {name: measured.timings.get(name, 0.0) for name in BEFORE_TRAINING}
     training = steps.seconds * whole.steps.value
@@ -235,9 +235,9 @@ def evidence_of(measured: Measured, *, training_share: float, preparing: float) 
 
 
 def smallness(computing: Mapping[str, float], whole: Plan, *, dtype: str, slots: float, passes: int) -> float | None:
-    """What part of the passes larger ones would spare, by what is measured for products and elementwise operations.
+    """What part of the passes larger ones would save, by what is measured for products and elementwise operations.
 
-    Weights are made dense once a pass, whatever its size; attention goes document by document, and would spare nothing.
+    Weights are made dense once a pass, whatever its size; attention goes document by document, and would save nothing.
     None where a step is one pass.
     """
     tokens, most = max(1, round(slots / passes)), min(round(slots), CPU_TOKENS)

@@ -22,7 +22,7 @@ SHOWN_OPERATORS = 20
 @dataclass(frozen=True, kw_only=True)
 class Reading:
     """Of a mean recorded step, in seconds: the `window`; `parts` of the passes and `roles`, on the device where there
-    is one, else on the host; `busy`: when a card did something (None without one). `operators`: the longest, with role,
+    is one, else on the host; `busy`: when a GPU did something (None without one). `operators`: the longest, with role,
     seconds and count; one that serves several roles is listed in each. `passes` and `operations` are counts; `outside`:
     the host's time outside all operators.
     """
@@ -67,7 +67,7 @@ def of(trace: Trace) -> Reading:
 
 
 def timed(trace: Trace, active: Active) -> Iterator[tuple[str, float, tuple[str, ...]]]:
-    """(name, own microseconds, open ranges) of all kernels and copies, or without a card of all operators."""
+    """(name, own microseconds, open ranges) of all kernels and copies, or without a GPU of all operators."""
     if trace.device:
         for each in trace.device:
             yield each.name, each.duration, active.at(trace.begun(each))
@@ -78,7 +78,7 @@ def timed(trace: Trace, active: Active) -> Iterator[tuple[str, float, tuple[str,
 
 
 def parts(trace: Trace, active: Active) -> dict[str, float]:
-    """Microseconds by part of the passes: of what was launched in it on a card, else of the range itself."""
+    """Microseconds by part of the passes: of what was launched in it on a GPU, else of the range itself."""
     found: defaultdict[str, float] = defaultdict(float)
     if trace.device:
         for each in trace.device:

@@ -50,7 +50,7 @@ class Window:
 
 
 class Recorder:
-    """A `telling.View`; `profiler` holds what was recorded once the run is over. Notes go on to another view."""
+    """A `telling.View`; `profiler` holds what was recorded once the run is over. Notes continue to another view."""
 
     def __init__(self, window: Window, *, view: View) -> None:
         self.window = window
@@ -76,7 +76,7 @@ class Recorder:
         self.plan_made = plan
 
     def event(self, event: Event) -> None:
-        """Start, go on or stop where a step ends."""
+        """Start, continue or stop where a step ends."""
         if not isinstance(event, StepDone):
             return
         if event.step == self.window.first - 2:

@@ -1,7 +1,7 @@
 """Reads the Chrome trace that torch's profiler writes: operators, named ranges, and what the device did.
 
 Times are microseconds of the trace's own clock, as the format has them ("Trace Event Format", Google; complete events,
-`ph` X). Kineto's categories and arguments (`cat`, `correlation`) were read from traces of torch 2.10; a card's from its
+`ph` X). Kineto's categories and arguments (`cat`, `correlation`) were read from traces of torch 2.10; a GPU's from its
 documentation, since none was at hand.
 """
 

@@ -1,8 +1,8 @@
 """From what was measured to one sentence: what bounds this run, with the figures, and what to do about it. Pure.
 
 A cause is named where it takes at least `LEAST_SHARE` of a step (the preparation of rows: of the whole run). Of several
-the one that costs the run most is named, the others are told beside it. Where there is none, nothing is invented: what
-the computing itself is bound by is said.
+the one that costs the run most is named, the others are reported beside it. Where there is none, it says what
+bounds the computing itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from loradock.analysis.profile import roles
 LEAST_SHARE = 0.15
 """Below it a cause is worth less than what a change costs; a healthy run's evaluations and checkpoints stay below."""
 SMALL_SHARE = 0.3
-"""Of the passes: what larger ones must spare before the micro-batch is called too small. Every pass has some of it."""
+"""Of the passes: what larger ones must save before the micro-batch is called too small. Every pass has some of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,8 +23,8 @@ class Evidence:
     """What was measured.
 
     `phases`: seconds of a step by phase of `breakdown`. `cadence`: steps between metric lines (`log`), evaluations and
-    checkpoints. `padding_share`: of the slots computed. `busy_share`: of a step in which the card did something; None
-    on a CPU. `small_share`: of the passes, what larger ones would spare; None where that was not measured.
+    checkpoints. `padding_share`: of the slots computed. `busy_share`: of a step in which the GPU did something; None
+    on a CPU. `small_share`: of the passes, what larger ones would save; None where that was not measured.
     `training_share`, `preparing_share`: of the whole run. `operations`: launched in a step. `role_shares`: of the
     computing, by role. `flops`, `bytes`: a second of the passes; `peak_flops`, `peak_bytes`: at best, by `source`.
     """
@@ -64,7 +64,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """What takes time that could be spared. `share` is of a step, `cost` of the whole run."""
+    """What takes time that could be saved. `share` is of a step, `cost` of the whole run."""
 
     kind: str
     sentence: str
@@ -149,7 +149,7 @@ def of_phases(evidence: Evidence) -> list[Cause]:
 
 
 def of_passes(evidence: Evidence) -> list[Cause]:
-    """What is wasted within the passes: padding, passes that are too small, a card that waits for its host."""
+    """What is wasted within the passes: padding, passes that are too small, a GPU that waits for its host."""
     passes = evidence.share("passes")
     found = [
         cause(
@@ -172,7 +172,7 @@ def of_passes(evidence: Evidence) -> list[Cause]:
     if evidence.busy_share is not None:
         waiting = max(0.0, passes + evidence.share("optimizer") - evidence.busy_share)
         sentence = (
-            f"the card is idle {percent(waiting)} of each step while the host launches {evidence.operations:,.0f} "
+            f"the GPU is idle {percent(waiting)} of each step while the host launches {evidence.operations:,.0f} "
             f"kernels in passes of {pass_size}"
         )
         remedy = "a larger train.micro_batch, --set train.cuda_graphs=true, or --set engine=fast"
@@ -189,7 +189,7 @@ def preparing(evidence: Evidence) -> Cause:
             f"data-bound: the device is idle {percent(share)} of the whole run, waiting for rows to be read and "
             f"tokenised ({spoken(evidence.preparing_seconds)} before the first step; kept for the next run)"
         ),
-        remedy="--set data.workers=8, a faster disk for the source, or prepare the cache before the card is rented",
+        remedy="--set data.workers=8, a faster disk for the source, or prepare the cache before renting the GPU",
         share=share,
         cost=share,
     )

@@ -29,7 +29,7 @@ class Work:
 
 
 def of_step(plan: Plan, config: RunConfig, *, facts: Facts, tokens: float, padded_tokens: float, passes: float) -> Work:
-    """The work of a step of so many passes and real tokens, and so many with padding (the peft backend computes it)."""
+    """The work of a step of these passes and real tokens, and of those with padding (the peft backend computes it)."""
     context = context_of(plan, config, facts=facts)
     dtype = plan.compute_dtype.value
 

@@ -20,7 +20,7 @@ from loradock.plan.audit import (
     Gain,
     Total,
 )
-from loradock.plan.context import UNKNOWN_CARD
+from loradock.plan.context import UNKNOWN_GPU
 from loradock.plan.memory import sharded
 
 COLORS = {"critical": "bold red", "moderate": "yellow", "low": "green"}
@@ -64,12 +64,12 @@ def bullets(lines: Sequence[str]) -> RenderableType:
 def memory_line(audit: Audit) -> str:
     """What is needed of what there is."""
     need, have = audit.baseline.plan.memory_bytes["total"], audit.available_bytes
-    return f"memory: {gib(need)} of the {gib(have)} that may be planned with ({need / have:.0%})"
+    return f"memory: {gib(need)} of the {gib(have)} available to the run ({need / have:.0%})"
 
 
 def finish_line(finish: Finish) -> str:
     """Tokens, steps, hours and cost."""
-    cost = "" if finish.cost is None else f", {finish.cost:,.2f} at the price given"
+    cost = "" if finish.cost is None else f", {finish.cost:,.2f} at the given price"
     return (
         f"to finish: {finish.tokens:,} tokens in {finish.steps:,} steps, about {duration(finish.seconds)} "
         f"({finish.tokens_per_second:,.0f} tokens/s){cost}"
@@ -80,13 +80,11 @@ def rates_line(audit: Audit) -> str:
     """What the speeds go by."""
     facts, plan = audit.baseline.facts, audit.baseline.plan
     if plan.device.value == "cpu":
-        return "speeds: by rates measured on two shared cores; only how they relate means anything"
-    card = gpu_table.known_as(facts.gpu.name)
-    if card is None:
-        return f"speeds: {facts.gpu.name} is not in the table of cards, so as of {UNKNOWN_CARD}"
-    return (
-        f"speeds: predicted from the published figures of {card.name}, {card.sustained:.0%} of its products sustained"
-    )
+        return "speeds: from rates measured on two shared CPU cores; only their ratios are meaningful"
+    gpu = gpu_table.known_as(facts.gpu.name)
+    if gpu is None:
+        return f"speeds: {facts.gpu.name} is not in the GPU table; predicted as {UNKNOWN_GPU}"
+    return f"speeds: predicted from the published figures of {gpu.name}, {gpu.sustained:.0%} of peak TFLOP/s sustained"
 
 
 def traffic_line(audit: Audit) -> str | None:
@@ -99,13 +97,13 @@ def traffic_line(audit: Audit) -> str | None:
     a_pass, a_step = sharded.sent_bytes(baseline.model, setting, baseline.sharing)
     sent = f"{gib(a_pass)} of weights a pass and " if a_pass else ""
     return (
-        f"not counted in them: what {count} processes send one another, {sent}{gib(a_step)} of gradients a step "
-        "for each (loradock launch net-check measures the links)"
+        f"not included: communication between {count} ranks, {sent}{gib(a_step)} of gradients per step "
+        "and rank (loradock launch net-check measures the links)"
     )
 
 
 def total_lines(audit: Audit, *, price_per_hour: float | None) -> list[str]:
-    """Both totals, each planned anew with all its changes at once."""
+    """Both totals, each planned again with all its changes at once."""
     lines: list[str] = []
     totals = {"conservative": audit.conservative, "aggressive": audit.aggressive}
     meaning = {"conservative": "no risk to accuracy or stability", "aggressive": "with risks and claimed gains"}

@@ -52,8 +52,8 @@ def bug_report(
         *_about(content),
         _counted(counts, content),
         *(_finding(each) for kind in ("error", "warning") for each in _of_kind(findings, kind)),
-        _folded(f"{counts['ok']} checks found nothing wrong", "\n".join(map(_finding, _of_kind(findings, "ok")))),
-        _folded("Packages that are not as locked", _block("", differences(prefix or Path(sys.prefix)))),
+        _folded(f"{counts['ok']} checks passed", "\n".join(map(_finding, _of_kind(findings, "ok")))),
+        _folded("Packages that differ from the lock file", _block("", differences(prefix or Path(sys.prefix)))),
         _folded("Environment variables", _block("", variables(host.environ))),
     ]
     if config is not None:
@@ -70,14 +70,14 @@ def bug_report(
 def _about(content: Mapping[str, Any]) -> list[str]:
     """The machine in a few lines."""
     facts = content["facts"]
-    cards = [f"{card['name']} ({card['memory_bytes'] / 2**30:.0f} GiB)" for card in facts["gpus"]]
+    gpus = [f"{gpu['name']} ({gpu['memory_bytes'] / 2**30:.0f} GiB)" for gpu in facts["gpus"]]
     where = "container" if facts["in_container"] else "no container"
     versions = ", ".join(f"{name} {version}" for name, version in sorted(facts["packages"].items()))
     lines = {
         "loradock": f"{content['loradock']}, commit {facts['git_commit'] or 'unknown'}",
         "system": f"{facts['platform']}, Python {facts['python']}, {where}",
         "machine": f"{facts['cpus']} CPUs, {facts['memory_bytes'] / 2**30:.1f} GiB",
-        "cards": f"{', '.join(cards) or 'none'}; driver {facts['driver'] or 'none'}",
+        "gpus": f"{', '.join(gpus) or 'none'}; driver {facts['driver'] or 'none'}",
         "packages": versions,
         "lock": f"sha256 {facts['lock_sha256'] or 'none'}",
     }
@@ -138,4 +138,4 @@ def differences(prefix: Path) -> str:
         if not each.is_editable and name != "loradock" and (name not in locked or each.version != locked[name].version)
     ]
     lines += [f"# missing: {name}=={each.version}" for name, each in locked.items() if name not in installed]
-    return "\n".join(lines) or "none: every package is as locked"
+    return "\n".join(lines) or "none: every package matches the lock file"

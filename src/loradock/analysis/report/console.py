@@ -94,10 +94,10 @@ def evaluation_line(result: EvalResult) -> str:
 
 
 def shrunk_line(event: Shrunk) -> str:
-    """The card was full, and how the run goes on."""
+    """The GPU was full, and how the run continues."""
     return (
-        f"warning: the card was full ({event.why}); back to step {event.step} with {event.decision} {event.value} "
-        f"instead of {event.before}, the global batch stays as it was"
+        f"warning: CUDA out of memory ({event.why}); back to step {event.step} with {event.decision} {event.value} "
+        f"instead of {event.before}; the global batch is unchanged"
     )
 
 

@@ -31,6 +31,7 @@ def parts(found: Statistics) -> Iterator[RenderableType]:
     yield padding_table(found)
     yield "(a micro-batch ends with its optimiser step, train.global_batch, so a pack wider than a step cannot fill)"
     yield from suspicious(found.suspicions)
+    yield "rejected earlier, with exit code 65: empty answers, broken records, rows without supervised tokens"
     yield from advice(found)
 
 
@@ -43,7 +44,7 @@ def head(found: Statistics) -> Iterator[str]:
     formats = ", ".join(f"{name} {rows:,}" for name, rows in found.formats.items())
     yield f"formats: {formats}; template {found.template}, loss on {found.loss}"
     yield (
-        f"learned: {found.learned.tokens:,} of {found.tokens.tokens:,} tokens "
+        f"supervised: {found.learned.tokens:,} of {found.tokens.tokens:,} tokens "
         f"({percent(found.learned.tokens, found.tokens.tokens)})"
     )
 
@@ -59,7 +60,7 @@ def table(title: str, *columns: str) -> Table:
 
 def sources_table(found: Statistics) -> Table:
     """A line a source."""
-    made = table("\nsources", "path", "format", "rows", "held\nout", "weight", "tokens", "learned", "longest")
+    made = table("\nsources", "path", "format", "rows", "held\nout", "weight", "tokens", "label\nshare", "longest")
     for each in found.sources:
         learned, longest = percent(each.learned_tokens, each.tokens), f"{each.longest:,}"
         counts = (f"{each.rows:,}", f"{each.held_out:,}", f"{each.weight:g}", f"{each.tokens:,}")
@@ -73,8 +74,8 @@ def spread_table(found: Statistics) -> Table:
     made = table("\ntokens of a row", "", "all", "mean", *(name if name == "max" else f"{name} %" for name in names))
     lines: dict[str, Spread | None] = {
         "whole row": found.tokens,
-        "not learned (prompt, template)": found.context,
-        "learned": found.learned,
+        "not supervised (prompt, template)": found.context,
+        "supervised": found.learned,
         "whole row, validation": found.validation,
     }
     for name, spread in lines.items():
@@ -124,7 +125,7 @@ def truncation_table(found: Statistics) -> Table:
         "dropped",
         "answer\nlost",
         "tokens\nlost",
-        "learned\nlost",
+        "labels\nlost",
         "packed",
         f"padded,\n{taken.padded_micro_batch}",
     )
@@ -169,7 +170,7 @@ def padding_table(found: Statistics) -> Table:
 
 def suspicious(found: Sequence[Suspicion]) -> Iterator[RenderableType]:
     """A line a kind of row that deserves a look, with the first places below it."""
-    made = table("\nrows that deserve a look", "", "rows", "what, and the first ones")
+    made = table("\nsuspicious rows", "", "rows", "reason, and the first rows")
     made.columns[0].no_wrap = True
     made.columns[2].justify, made.columns[2].no_wrap = "left", False
     for each in found:
@@ -178,8 +179,7 @@ def suspicious(found: Sequence[Suspicion]) -> Iterator[RenderableType]:
     none = ", ".join(each.name for each in found if not each.rows)
     if any(each.rows for each in found):
         yield made
-    yield f"\nlooked for and not found: {none}" if none else ""
-    yield "refused before this, with exit code 65: empty answers, broken records, rows of which nothing is learned"
+    yield f"\nchecked and not found: {none}" if none else ""
 
 
 def advice(found: Statistics) -> Iterator[RenderableType]:
@@ -190,7 +190,7 @@ def advice(found: Statistics) -> Iterator[RenderableType]:
     for reason in taken.reasons:
         yield Indent(reason, (0, 0, 0, 2), expand=False)
     if taken.max_length == found.max_length:
-        yield Indent("it is the length that is set now", (0, 0, 0, 2), expand=False)
+        yield Indent("this is the current max_length", (0, 0, 0, 2), expand=False)
 
 
 def whole(numbers: Iterable[int]) -> list[str]:

@@ -30,7 +30,7 @@ NARROWEST = 12
 
 
 def trials_table(content: Mapping[str, Any], *, columns: int) -> Table:
-    """A line a configuration, at most `columns` wide. Figures that nothing fills are left out, and those without room.
+    """A line a configuration, at most `columns` wide. Figures that nothing fills are left out, and those without space.
 
     Configuration, speed-up and conclusion are always whole: the texts fold.
     """
@@ -47,7 +47,7 @@ def trials_table(content: Mapping[str, Any], *, columns: int) -> Table:
 
 
 def left_out_line(content: Mapping[str, Any], *, columns: int) -> str:
-    """What the table has no room for; empty where it shows all."""
+    """What the table has no space for; empty where it shows all."""
     told = filled(content["rows"])
     names = [name for name in told if name not in shown_at(told, columns=columns)]
     return f"not shown in {columns} columns: {', '.join(names)} (--json has all)" if names else ""
@@ -125,15 +125,15 @@ def verdict_lines(content: Mapping[str, Any], *, command: str | None) -> Iterato
         if command:
             yield f"  {command}"
     elif content["bottlenecks"]:
-        yield "remedy: none of the trials that may be taken is one"
+        yield "remedy: none among the trials without a price"
     if (content["spread"] or 0.0) > LOUD_SPREAD:
         yield (
-            f"noise: the run as it is varied by about {100 * content['spread']:.0f} % from round to round: "
-            "something else uses this machine; speeds of rows are of different rounds, speed-ups within a round; "
-            "a quiet machine, a larger --budget or more --steps decide more"
+            f"noise: the baseline varied by about {100 * content['spread']:.0f} % between rounds: "
+            "something else uses this machine; speeds in different rows come from different rounds, "
+            "speed-ups from the same round; use an idle machine, a larger --budget or more --steps"
         )
     if not content["is_complete"]:
-        yield "not every trial is decided: the budget was spent, or a signal came"
+        yield "some trials are undecided: the budget was spent, or a signal arrived"
 
 
 def speed_up(row: Mapping[str, Any]) -> str:

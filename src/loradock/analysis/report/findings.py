@@ -25,14 +25,14 @@ def verdict(examination: Examination) -> str:
     looked = {each.check for each in examination.looked}
     whole = all(check in looked for check in CHECKS if check.needs == "nothing" and check.level != "bench")
     if examination.worst == "error":
-        ending = "this machine cannot train as it is"
+        ending = "this machine cannot train"
     elif whole:
         ending = "this machine can train"
     else:
-        ending = "nothing of that stands in the way; all checks together prove more"
+        ending = "these checks passed; run all checks to be sure"
     left = [name for name in NEEDS.values() if name and any(NEEDS[c.needs] == name for c in examination.left_out)]
     rest = "".join(
-        f"; {_counted(sum(NEEDS[c.needs] == name for c in examination.left_out), 'check')} left out without {name}"
+        f"; {_counted(sum(NEEDS[c.needs] == name for c in examination.left_out), 'check')} skipped without {name}"
         for name in left
     )
     return f"{_counted(len(looked), 'check')}, {counts}, {examination.seconds:.1f} s: {ending}{rest}"

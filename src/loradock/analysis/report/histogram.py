@@ -12,7 +12,7 @@ BARS, CURVE_POINTS = 64, 1024
 BLUE, VERMILION, GREEN = "#0072B2", "#D55E00", "#009E73"
 """Of the palette of Okabe and Ito, which is told apart with every kind of colour vision."""
 LOG_SPAN = 32
-"""Where the longest row has so many times the tokens of the shortest, the axis counts in powers of two."""
+"""Where the longest row has this many times the tokens of the shortest, the axis counts in powers of two."""
 
 
 def draw(lengths: np.ndarray[Any, Any], *, marks: Mapping[int, str], title: str, file: Path) -> None:

@@ -18,21 +18,21 @@ def tables(content: Mapping[str, Any]) -> list[tuple[str, Table]]:
     run = content["run"]
     on_device = content["busy_share"] is not None
     step = (
-        f"a step: {spoken(content['step_seconds'])}, {content['tokens_per_second']:,.0f} real tokens/s "
+        f"per step: {spoken(content['step_seconds'])}, {content['tokens_per_second']:,.0f} real tokens/s "
         f"({steps['counted']} steps without the profiler)"
     )
     computing = (
-        f"what {'the card' if on_device else 'the host'} computes, a recorded step "
+        f"{'GPU' if on_device else 'host'} time per recorded step "
         f"({steps['recorded']} steps, {content['recorded_slowdown']:.2f} x as long as one without the profiler)"
     )
     return [
         (step, share_table(content["timeline"])),
         (
-            f"the whole run: {run['steps']:,} steps, about {spoken(run['seconds'])}, not counting train's env-check",
+            f"whole run: {run['steps']:,} steps, about {spoken(run['seconds'])}, not counting train's env-check",
             share_table(run["parts"]),
         ),
         (computing, share_table(content["roles"])),
-        (f"longest {'kernels' if on_device else 'operators'}, a recorded step", operator_table(content)),
+        (f"longest {'kernels' if on_device else 'operators'}, per recorded step", operator_table(content)),
     ]
 
 
@@ -64,7 +64,7 @@ def lines(content: Mapping[str, Any]) -> list[str]:
     """The verdict, what else was found, and where the files are."""
     verdict = content["verdict"]
     busy = content["busy_share"]
-    told = [f"the card is busy {100 * busy:.0f} % of a step"] if busy is not None else []
+    told = [f"the GPU is busy {100 * busy:.0f} % of a step"] if busy is not None else []
     told.append(verdict["sentence"])
     told += [f"also {sentence}" for sentence in verdict["also"]]
     if verdict["remedy"]:

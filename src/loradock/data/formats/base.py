@@ -120,7 +120,7 @@ def check_text(value: str, where: str) -> None:
 def check_filled(value: str, where: str) -> str:
     """Refuse a text that is to be learned and holds nothing but white space; returns it."""
     if not value or value.isspace():
-        raise RowError(f"{where} is empty: there is nothing to learn")
+        raise RowError(f"{where} is empty: there is nothing to train on")
     return value
 
 

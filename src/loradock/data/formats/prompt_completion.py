@@ -21,7 +21,7 @@ def _convert(row: Row) -> Sample:
     prompt, completion = value_of(row, "prompt"), value_of(row, "completion")
     if is_list(prompt) and is_list(completion):
         if not completion:
-            raise RowError("completion is empty: there is nothing to learn")
+            raise RowError("completion is empty: there is nothing to train on")
         turns = messages_of(prompt, "prompt") + messages_of(completion, "completion")
         return conversation(turns, "prompt + completion")
     if is_list(prompt) or is_list(completion):

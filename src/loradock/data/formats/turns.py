@@ -54,7 +54,7 @@ def conversation(messages: tuple[Message, ...], where: str) -> Conversation:
             raise RowError(f"{where}[{number}] is a system turn; only the first turn may be one")
     if messages[-1].role != "assistant":
         if all(message.role != "assistant" for message in messages):
-            raise RowError(f"{where} has no assistant turn: there is nothing to learn")
+            raise RowError(f"{where} has no assistant turn: there is nothing to train on")
         last = messages[-1].role
         raise RowError(f"{where} ends with a {last} turn, not with the assistant's: remove the turns after it")
     return Conversation(messages)

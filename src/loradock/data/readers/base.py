@@ -1,7 +1,7 @@
 """The types of a reader: a stream of bytes in, records out, with bounded memory.
 
 To add a kind of file: write one module with a `READER`, and add it to `READERS` in `__init__.py`. A reader never
-raises for bad content: a record that cannot be used carries a problem in place of its row, and the stream goes on
+raises for bad content: a record that cannot be used carries a problem in place of its row, and the stream continues
 wherever the kind of file lets it find the next record.
 """
 

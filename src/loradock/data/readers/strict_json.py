@@ -1,4 +1,4 @@
-"""JSON as the readers want it: the standard decoder, less what it lets pass in silence."""
+"""JSON as the readers want it: the standard decoder, less what it lets pass silently."""
 
 from __future__ import annotations
 

@@ -47,17 +47,18 @@ def judge(rates: dict[str, float]) -> Finding:
     slow = sorted({key.split("_")[0] for key, rate in rates.items() if "_write_" in key and rate < FLOOR_MB_PER_SECOND})
     if slow:
         return warning(
-            f"{' and '.join(slow)}: less than {FLOOR_MB_PER_SECOND} MB/s are written, so checkpoints hold up the run",
+            f"{' and '.join(slow)}: less than {FLOOR_MB_PER_SECOND} MB/s are written, so saving "
+            "checkpoints slows the run",
             remedy=OTHER["output" if "output" in slow else "cache"],
             **rates,
         )
-    return ok("output and cache: measured; there is no published figure to hold a disk against", **rates)
+    return ok("output and cache: measured; there is no published figure for this disk", **rates)
 
 
 def refused(role: str, folder: Path, failure: OSError) -> Finding:
     """The disk is full, or the folder may not be written."""
     if failure.errno in (errno.ENOSPC, errno.EDQUOT):
-        what = f"{role} ({folder}) has no room for a file of {SIZE_BYTES >> 20} MiB"
+        what = f"{role} ({folder}) has no space for a file of {SIZE_BYTES >> 20} MiB"
         return error(what, remedy=OTHER[role], ends=DiskFull)
     what = f"{role} ({folder}) cannot be written: {failure.strerror}"
     return error(what, remedy=OTHER[role], ends=NotWritable)

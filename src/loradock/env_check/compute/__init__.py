@@ -1,6 +1,6 @@
 """Real computations on this machine's device, against a reference.
 
-Checks whose imports are cheap come first; those of a card come after `collective`, which forks.
+Checks whose imports are cheap come first; those of a GPU come after `collective`, which forks.
 """
 
 from loradock.env_check.base import Check

@@ -32,7 +32,7 @@ from loradock.env_check.compute.places import (
     first_line,
     is_full,
 )
-from loradock.env_check.remedies import anew, train_with
+from loradock.env_check.remedies import as_locked, train_with
 from loradock.facts import AttentionShape, Facts
 from loradock.machine import Host
 
@@ -59,7 +59,7 @@ class Outcome:
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """All implementations at each place."""
-    shape, again = plan.attention, anew(host, "torch", "transformers")
+    shape, again = plan.attention, as_locked(host, "torch", "transformers")
     by_dtype: dict[str, Mapping[str, list[torch.Tensor]]] = {}
 
     def at(place: Place) -> list[Finding]:
@@ -156,7 +156,7 @@ def judge(
 ) -> list[Finding]:
     """Wrong is an error where the run would use it; what cannot be done only where nothing else of its setting can.
 
-    `again` is the command that installs the libraries anew.
+    `again` is the command that reinstalls the libraries.
     """
     found: list[Finding] = []
     good = {each.setting for each in outcomes.values() if each.setting} - {
@@ -175,7 +175,7 @@ def judge(
         what = f"{', '.join(names)} attention on {place} {how}"
         is_failing = any(outcomes[name].said for name in names)
         if all(is_passed_over(name, outcomes) for name in names):
-            found.append(ok(f"{named} on {place} goes past {', '.join(names)}, which {how}"))
+            found.append(ok(f"{named} on {place} skips {', '.join(names)}, which {how}"))
         elif named is None:
             found.append(ok(f"{what}; no run uses it") if is_failing else warning(what, remedy=again))
         elif named == setting:
@@ -186,8 +186,8 @@ def judge(
     own = [each for each in outcomes.values() if each.setting == setting]
     missing = [case.name for case in cases(shape) if not any(case.name in (*each.right, *each.wrong) for each in own)]
     if missing:
-        why = next((each.obstacle for each in own if each.obstacle), "no kernel takes it")
-        what = f"{setting} attention cannot do this model's ({why}) on {place}: {', '.join(missing)}"
+        why = next((each.obstacle for each in own if each.obstacle), "no kernel supports it")
+        what = f"{setting} attention does not support this model's attention ({why}) on {place}: {', '.join(missing)}"
         found.append(error(what, remedy=remedy))
     return [*found, *summary(outcomes, place, shape)]
 
@@ -210,7 +210,7 @@ def summary(outcomes: Mapping[str, Outcome], place: Place, shape: AttentionShape
     heads = f"{shape.heads} heads over {shape.key_value_heads}, size {shape.head_size}"
     heads += ", window" * bool(shape.window) + ", softcap" * bool(shape.softcap)
     lines = [f"{', '.join(right)} attention matches float64 on {place}: {heads}"] if right else []
-    lines += [f"not for this shape on {place.device}: {', '.join(refused)}"] if refused else []
+    lines += [f"not supported for this shape on {place.device}: {', '.join(refused)}"] if refused else []
     return [ok(line) for line in lines]
 
 

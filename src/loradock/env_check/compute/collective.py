@@ -1,4 +1,4 @@
-"""An all-reduce of known values over the local cards (NCCL), or over two processes on the loopback (gloo)."""
+"""An all-reduce of known values over the local GPUs (NCCL), or over two processes on the loopback (gloo)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from loradock.env_check.base import (
     ok,
     warning,
 )
-from loradock.env_check.compute.places import HOLDERS, is_full, used_cards
+from loradock.env_check.compute.places import HOLDERS, is_full, used_gpus
 from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.signals import die_with_parent
 
 LIMIT_SECONDS = 20
-# Until every process has imported torch and started its card: on a cold disk one may take a minute longer than others.
+# Until every process has imported torch and started its GPU: on a cold disk one may take a minute longer than others.
 READY_SECONDS = 100
 NUMBERS = 1000
 NO_MEMORY = "too little memory is free"
@@ -51,19 +51,19 @@ class Exchange:
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
-    """NCCL where there are several cards, those of a run's processes alone where it has several; else gloo."""
-    cards, is_needed = wanted(facts, plan)
-    exchange = all_reduce("nccl", len(cards), cards=cards) if len(cards) > 1 else all_reduce("gloo", 2)
+    """NCCL where there are several GPUs, those of a run's processes alone where it has several; else gloo."""
+    gpus, is_needed = wanted(facts, plan)
+    exchange = all_reduce("nccl", len(gpus), gpus=gpus) if len(gpus) > 1 else all_reduce("gloo", 2)
     interfaces = interface_names(host.read_text("/proc/net/dev") or "")
     return [judge(exchange, host.environ, interfaces, is_needed=is_needed)]
 
 
 def wanted(facts: Facts, plan: Intent) -> tuple[tuple[int, ...], bool]:
-    """(the cards to try, whether the run has several processes): those of its processes, else all that there are."""
+    """(the GPUs to try, whether the run has several processes): those of its processes, else all that there are."""
     is_needed = max(facts.world_size, facts.processes_here) > 1
-    if not plan.uses_card(facts):
+    if not plan.uses_gpu(facts):
         return (), is_needed
-    return (used_cards(facts) if is_needed else tuple(range(len(facts.gpus)))), is_needed
+    return (used_gpus(facts) if is_needed else tuple(range(len(facts.gpus)))), is_needed
 
 
 def interface_names(text: str) -> tuple[str, ...]:
@@ -76,12 +76,10 @@ def judge(exchange: Exchange, environ: Mapping[str, str], interfaces: Sequence[s
     backend, ranks = exchange.backend, exchange.ranks
     fault = next((each for each in exchange.faults if each), None)
     if not fault and exchange.late:
-        what = (
-            f"{exchange.late} of {ranks} processes were not ready to begin within {READY_SECONDS} s: nothing is known"
-        )
+        what = f"{exchange.late} of {ranks} processes were not ready within {READY_SECONDS} s: undecided"
         return warning(f"{what} of {backend}", remedy="loradock env-check --only collective")
     if not fault and not exchange.silent:
-        return ok(f"{ranks} processes summed {NUMBERS} known values by {backend}")
+        return ok(f"{ranks} processes ran an all-reduce of {NUMBERS} known values by {backend}")
     say = error if is_needed else warning
     suffix = "" if is_needed else " (runs of several processes need it)"
     if fault and fault.startswith(NO_MEMORY):
@@ -90,7 +88,7 @@ def judge(exchange: Exchange, environ: Mapping[str, str], interfaces: Sequence[s
     named = environ.get(variable)
     if named:
         is_missing = backend == "gloo" and not set(named.split(",")) <= set(interfaces)
-        why = "which is no interface of this machine" if is_missing else "over which no answer came"
+        why = "which is not an interface of this machine" if is_missing else "over which no answer arrived"
         return say(f"{backend} failed: {variable} is {named}, {why}{suffix}", remedy=f"unset {variable}")
     if fault and fault.startswith(LOOPBACK):
         return say(f"{backend} failed: {fault}{suffix}", remedy="ip link set lo up")
@@ -106,13 +104,11 @@ def judge(exchange: Exchange, environ: Mapping[str, str], interfaces: Sequence[s
     return say(what, remedy=remedy)
 
 
-def all_reduce(
-    backend: str, ranks: int, *, cards: Sequence[int] = (), limit_seconds: float = LIMIT_SECONDS
-) -> Exchange:
+def all_reduce(backend: str, ranks: int, *, gpus: Sequence[int] = (), limit_seconds: float = LIMIT_SECONDS) -> Exchange:
     """Sum known values over processes that are ended whatever happens; a rank that says nothing in time is silent.
 
     The time begins when all are ready. gloo's are forked, which costs no second import of torch; NCCL's, on these
-    cards, begin anew, since CUDA does not survive a fork.
+    GPUs, start again, since CUDA does not survive a fork.
     """
     import torch
     from torch.distributed import TCPStore
@@ -126,7 +122,7 @@ def all_reduce(
     pipes = [context.Pipe() for _ in range(ranks)]
     store_limit = timedelta(seconds=limit_seconds / 2)
     processes = [
-        context.Process(target=_rank, args=(theirs, rank, ranks, backend, cards, store_limit))
+        context.Process(target=_rank, args=(theirs, rank, ranks, backend, gpus, store_limit))
         for rank, (_, theirs) in enumerate(pipes)
     ]
     ours = [mine for mine, _ in pipes]
@@ -177,7 +173,7 @@ def gathered(pipes: Sequence[Connection], limit_seconds: float) -> tuple[tuple[s
     return tuple(said), silent
 
 
-def _rank(pipe: Connection, rank: int, ranks: int, backend: str, cards: Sequence[int], store_limit: timedelta) -> None:
+def _rank(pipe: Connection, rank: int, ranks: int, backend: str, gpus: Sequence[int], store_limit: timedelta) -> None:
     """One process: say when it is ready, sum i * (rank + 1) over the ranks, and say what is wrong with the result."""
     die_with_parent()
     import torch
@@ -187,8 +183,8 @@ def _rank(pipe: Connection, rank: int, ranks: int, backend: str, cards: Sequence
     try:
         torch.set_num_threads(1)
         if backend == "nccl":
-            device = f"cuda:{cards[rank]}"
-            torch.cuda.set_device(cards[rank])
+            device = f"cuda:{gpus[rank]}"
+            torch.cuda.set_device(gpus[rank])
         counted = torch.arange(NUMBERS, dtype=torch.float32, device=device)
         pipe.send(None)
         store = dist.TCPStore(LOOPBACK, pipe.recv(), is_master=False, timeout=store_limit)
@@ -211,7 +207,7 @@ def first_line(failure: Exception) -> str:
 CHECK = Check(
     name="collective",
     group="compute",
-    proves="The local cards, or two processes on the CPU, sum known values within seconds.",
+    proves="An all-reduce of known values over the local GPUs, or two processes on the CPU, completes within seconds.",
     look=look,
     level="compute",
     limit_seconds=240,

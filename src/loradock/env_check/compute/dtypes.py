@@ -38,7 +38,7 @@ def _at(place: Place, host: Host) -> list[Finding]:
 
 def claimed(place: Place) -> tuple[str, ...]:
     """The dtypes that matrix products of a run may have here."""
-    if not place.is_card:
+    if not place.is_gpu:
         return ("float32", "bfloat16")
     from loradock.plan.knobs.compute_dtype import FIRST_BFLOAT16
 
@@ -74,7 +74,7 @@ def judge(place: Place, errors: dict[str, float], *, tf32_override: str | None =
     figures: dict[str, Any] = {f"{name}_relative_error": value for name, value in errors.items()}
     wrong = [name for name, value in errors.items() if value > ROUNDINGS[name] * UNIT_ROUNDOFF[name]]
     for name in wrong:
-        what = f"products in {name} on {place.device} differ from float64 by more than {name} rounds"
+        what = f"products in {name} on {place.device} differ from float64 by more than {name} rounding"
         if name == "float32" and errors[name] <= ROUNDINGS["tf32"] * UNIT_ROUNDOFF["tf32"] and tf32_override:
             what = f"{TF32_OVERRIDE}={tf32_override} makes float32 products on {place.device} TF32 products"
             found.append(warning(what, remedy=f"unset {TF32_OVERRIDE}", **figures))
@@ -87,7 +87,8 @@ def judge(place: Place, errors: dict[str, float], *, tf32_override: str | None =
         found.append(warning(what, remedy=f"unset {TF32_OVERRIDE}"))
     if place.dtype == "bfloat16" and place.capability and place.capability < FIRST_BFLOAT16:
         what = (
-            f"bfloat16 is asked for, but {place.device} (sm{place.capability[0]}{place.capability[1]}) only imitates it"
+            f"bfloat16 was requested, but {place.device} (sm{place.capability[0]}{place.capability[1]}) "
+            "only emulates it"
         )
         found.append(error(what, remedy=train_with("model.compute_dtype=float16")))
     right = [name for name in errors if name not in wrong]

@@ -50,7 +50,7 @@ def implementations(place: Place, facts: Facts, shape: AttentionShape) -> tuple[
     capped = "no softcap" if shape.softcap else None
     found = [
         Implementation(name=f"sdpa {name}", setting="sdpa", attend=partial(_sdpa, BACKENDS[name]), obstacle=capped)
-        for name in (BACKENDS if place.is_card else ("flash", "math"))
+        for name in (BACKENDS if place.is_gpu else ("flash", "math"))
     ]
     found.append(Implementation(name="sdpa", setting="sdpa", attend=partial(_sdpa, None), obstacle=capped))
     if has_flash(place):
@@ -85,7 +85,7 @@ def has_flash(place: Place) -> bool:
     """True where FlashAttention-2 has kernels."""
     from loradock.plan.knobs.attention import FIRST_FLASH
 
-    return place.is_card and (place.capability or (0, 0)) >= FIRST_FLASH and place.dtype != "float32"
+    return place.is_gpu and (place.capability or (0, 0)) >= FIRST_FLASH and place.dtype != "float32"
 
 
 def is_incapable(failure: Exception) -> bool:

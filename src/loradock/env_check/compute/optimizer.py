@@ -42,7 +42,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 
 
 def _at(place: Place, wanted: str) -> list[Finding]:
-    names = [name for name in TOLERANCES if place.is_card or not name.endswith("8bit")]
+    names = [name for name in TOLERANCES if place.is_gpu or not name.endswith("8bit")]
     expected = exact_steps()
     faults = {name: fault(place, name, expected) for name in names}
     return judge(place, faults, wanted)
@@ -114,7 +114,7 @@ def fault(place: Place, name: str, expected: torch.Tensor) -> str | None:
     found = weights.detach().cpu().double()
     moved = expected - start()
     off = float((found - expected).norm() / moved.norm())
-    return None if math.isfinite(off) and off <= TOLERANCES[name] else "steps elsewhere than AdamW in float64 does"
+    return None if math.isfinite(off) and off <= TOLERANCES[name] else "does not match AdamW in float64"
 
 
 def implementation(name: str, parameters: Sequence[Any]) -> Any:
@@ -132,7 +132,7 @@ def implementation(name: str, parameters: Sequence[Any]) -> Any:
 CHECK = Check(
     name="optimizer",
     group="compute",
-    proves="AdamW, plain, fused and on a card in 8 bits, steps where AdamW in float64 does.",
+    proves="AdamW (plain, fused, and 8-bit on a GPU) matches AdamW in float64.",
     look=look,
     level="compute",
     limit_seconds=60,

@@ -1,4 +1,4 @@
-"""Where the checks compute: each card that a run may use, else the CPU, in the dtype that a run would use there."""
+"""Where the checks compute: each GPU that a run may use, else the CPU, in the dtype that a run would use there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROUNDINGS = {"float32": 64.0, "tf32": 8.0, "float16": 8.0, "bfloat16": 8.0}
 class Place:
     """One device: torch's name for it, the dtype of matrix products there, its compute capability, None on the CPU.
 
-    `is_used` is False for a card that this process sees and the run leaves alone.
+    `is_used` is False for a GPU that this process sees and the run leaves alone.
     """
 
     device: str
@@ -45,8 +45,8 @@ class Place:
         return f"{self.device} in {self.dtype}"
 
     @property
-    def is_card(self) -> bool:
-        """True for a card."""
+    def is_gpu(self) -> bool:
+        """True for a GPU."""
         return self.capability is not None
 
     @property
@@ -74,22 +74,22 @@ class Place:
         return made.to(device=self.device, dtype=dtype or self.torch_dtype)
 
     def finish(self) -> None:
-        """Wait for the card, so that its faults show here, and give its memory back."""
+        """Wait for the GPU, so that its faults show here, and give its memory back."""
         import torch
 
-        if self.is_card:
+        if self.is_gpu:
             torch.cuda.synchronize(self.device)
             torch.cuda.empty_cache()
 
 
 def places(facts: Facts, plan: Intent) -> tuple[Place, ...]:
-    """The cards, or the CPU where there is none or the configuration refuses them."""
+    """The GPUs, or the CPU where there is none or the configuration refuses them."""
     from loradock.plan.knobs.compute_dtype import FIRST_BFLOAT16
 
     asked = plan.config.model.compute_dtype if plan.config else "auto"
-    if not plan.uses_card(facts):
+    if not plan.uses_gpu(facts):
         return (Place(device="cpu", dtype="float32" if asked == "auto" else asked),)
-    used = used_cards(facts)
+    used = used_gpus(facts)
     return tuple(
         Place(
             device=f"cuda:{index}",
@@ -101,8 +101,8 @@ def places(facts: Facts, plan: Intent) -> tuple[Place, ...]:
     )
 
 
-def used_cards(facts: Facts) -> tuple[int, ...]:
-    """The cards of this run's processes on this machine, by index; one process uses one, however many it sees."""
+def used_gpus(facts: Facts) -> tuple[int, ...]:
+    """The GPUs of this run's processes on this machine, by index; one process uses one, however many it sees."""
     ranks = {facts.local_rank, *range(facts.processes_here)}
     return tuple(sorted({rank % len(facts.gpus) for rank in ranks}))
 
@@ -115,16 +115,16 @@ def at_each(
     *,
     is_first_alone: bool = False,
 ) -> list[Finding]:
-    """What is found at each place, with as many threads as this process has CPUs; an error where torch has no card.
+    """What is found at each place, with as many threads as this process has CPUs; an error where torch has no GPU.
 
-    A place that raises costs its own findings alone. What is wrong with a card that the run leaves alone is a warning.
+    A place that raises costs its own findings alone. What is wrong with a GPU that the run leaves alone is a warning.
     With `is_first_alone` only the first place that the run uses is looked at.
     """
     import torch
 
     torch.set_num_threads(max(1, min(facts.cpus, 8)))
-    if plan.uses_card(facts) and not torch.cuda.is_available():
-        what = f"torch {torch.__version__} cannot use the card that the driver shows"
+    if plan.uses_gpu(facts) and not torch.cuda.is_available():
+        what = f"torch {torch.__version__} cannot use the GPU that the driver reports"
         return [error(what, remedy="loradock env-check --only gpu,packages")]
 
     def finished(place: Place) -> Sequence[Finding]:
@@ -144,7 +144,7 @@ def at_one(
     """What is found at a place; a failure there is a finding too."""
     try:
         found = look_at(place)
-    except Exception as failure:  # noqa: BLE001  whatever it is, it is said of this place, and the others go on
+    except Exception as failure:  # noqa: BLE001  whatever it is, it is said of this place, and the others continue
         traceback.print_exc()
         found = [failed(place, failure, facts, environ)]
     return list(found) if place.is_used else beside(found, facts, environ)
@@ -156,14 +156,14 @@ def failed(place: Place, failure: Exception, facts: Facts, environ: Mapping[str,
         others = [index for index in range(len(facts.gpus)) if place.device != f"cuda:{index}"]
         remedy = showing(others, environ) if others else HOLDERS
         return error(
-            f"{place.device} has too little memory free for a small computation", remedy=remedy, ends=OutOfMemory
+            f"{place.device} has too little free memory for a small computation", remedy=remedy, ends=OutOfMemory
         )
     return broken(failure, where=f" on {place}", remedy="loradock env-check --only gpu,packages,compute --report")
 
 
 def beside(found: Sequence[Finding], facts: Facts, environ: Mapping[str, str]) -> list[Finding]:
-    """The findings of a card that no process of this run uses: no error among them."""
-    used = used_cards(facts)
+    """The findings of a GPU that no process of this run uses: no error among them."""
+    used = used_gpus(facts)
     note = f"; a run here uses {', '.join(f'cuda:{index}' for index in used)}"
     remedy = showing(used, environ)
     return [
@@ -173,7 +173,7 @@ def beside(found: Sequence[Finding], facts: Facts, environ: Mapping[str, str]) -
 
 
 def is_full(failure: BaseException) -> bool:
-    """True where a card had no memory left; a kernel is not at fault then."""
+    """True where a GPU had no memory left; a kernel is not at fault then."""
     import torch
 
     said = str(failure) if isinstance(failure, RuntimeError) else ""

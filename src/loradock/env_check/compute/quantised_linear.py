@@ -16,7 +16,7 @@ from loradock.env_check.base import (
     warning,
 )
 from loradock.env_check.compute.places import Place, at_each
-from loradock.env_check.remedies import anew
+from loradock.env_check.remedies import as_locked
 from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.model import nf4
@@ -24,7 +24,7 @@ from loradock.model import nf4
 if TYPE_CHECKING:
     import torch
 
-# Rows of whole blocks, rows that are none, and rows at which bitsandbytes' kernel for CPUs has to be mended.
+# Rows of whole blocks, rows that are none, and rows at which bitsandbytes' kernel for CPUs has to be fixed.
 SHAPES = ((128, 256), (130, 72), (96, 320), (64, 160))
 TOKENS = (1, 7, 48)
 TABLE_TOLERANCE = 1e-5
@@ -46,7 +46,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     is_double = plan.config.model.double_quant if plan.config else True
 
     def again(name: str) -> str:
-        return anew(host, name)
+        return as_locked(host, name)
 
     def at(place: Place) -> list[Finding]:
         said = library(place, host.environ, again)
@@ -60,22 +60,22 @@ def library(place: Place, environ: Mapping[str, str], again: Callable[[str], str
     try:
         from bitsandbytes.cextension import lib
     except (ImportError, OSError, RuntimeError) as failure:
-        return judge_library(str(failure), environ, is_card=place.is_card, again=again)
+        return judge_library(str(failure), environ, is_gpu=place.is_gpu, again=again)
     said = vars(lib).get("error_msg")
-    if said is None and (not place.is_card or lib.compiled_with_cuda):
+    if said is None and (not place.is_gpu or lib.compiled_with_cuda):
         return None
-    return judge_library(said or "compiled without GPU support", environ, is_card=place.is_card, again=again)
+    return judge_library(said or "compiled without GPU support", environ, is_gpu=place.is_gpu, again=again)
 
 
-def judge_library(said: str, environ: Mapping[str, str], *, is_card: bool, again: Callable[[str], str]) -> Finding:
+def judge_library(said: str, environ: Mapping[str, str], *, is_gpu: bool, again: Callable[[str], str]) -> Finding:
     """The finding for what bitsandbytes says of its library, which it only loads when it is first needed.
 
-    `again` gives the command that installs a package anew.
+    `again` gives the command that reinstalls a package.
     """
-    if not is_card and "can run without native library" in said:
+    if not is_gpu and "can run without native library" in said:
         what = "the compiled library of bitsandbytes does not load: 4-bit layers are slower on this CPU"
         return warning(what, remedy=again("bitsandbytes"))
-    if is_card and OVERRIDE in environ:
+    if is_gpu and OVERRIDE in environ:
         what = f"bitsandbytes looks for the CUDA {environ[OVERRIDE]} library that {OVERRIDE} names, and cannot use it"
         return error(what, remedy=f"unset {OVERRIDE}")
     missing = re.search(r"(lib\w+)\.so\.(\d+)[\d.]*: cannot open shared object file", said)
@@ -83,9 +83,9 @@ def judge_library(said: str, environ: Mapping[str, str], *, is_card: bool, again
         what = f"bitsandbytes cannot load its CUDA library: {missing[0].split(':')[0]} is missing"
         wheel = WHEELS[missing[1]] + "-cu12" * (missing[2] == "12")
         return error(what, remedy=again(wheel))
-    line = next((line.strip() for line in said.splitlines() if line.strip()), "it does not say why")
+    line = next((line.strip() for line in said.splitlines() if line.strip()), "no reason given")
     return error(
-        f"bitsandbytes cannot use this {'card' if is_card else 'CPU'}: {line[:160]}", remedy=again("bitsandbytes")
+        f"bitsandbytes cannot use this {'gpu' if is_gpu else 'CPU'}: {line[:160]}", remedy=again("bitsandbytes")
     )
 
 
@@ -95,7 +95,7 @@ def measure(place: Place, *, is_double: bool) -> dict[str, float]:
     for seed, (rows, columns) in enumerate(SHAPES):
         raw = place.random(rows, columns, seed=seed)
         weights = nf4.clear_of_ties(raw.float().cpu()).to(raw)
-        layer = linear(weights, place, is_double=is_double)  # first: with it, what a run mends is mended
+        layer = linear(weights, place, is_double=is_double)  # first: with it, what a run fixes is fixed
         found, scales = table(weights)
         seen = {"table": found}
         if is_double:
@@ -108,7 +108,7 @@ def measure(place: Place, *, is_double: bool) -> dict[str, float]:
 
 
 def highest(one: float, other: float) -> float:
-    """The larger; inf where either is no number."""
+    """The larger; inf where either is not a number."""
     return math.inf if math.isnan(one + other) else max(one, other)
 
 
@@ -184,7 +184,7 @@ def products(layer: Any, expected: torch.Tensor, place: Place, tokens: int) -> t
 
 
 def judge(place: Place, worst: Mapping[str, float], again: str) -> list[Finding]:
-    """What the errors of `measure` say; `again` is the command that installs bitsandbytes anew."""
+    """What the errors of `measure` say; `again` is the command that reinstalls bitsandbytes."""
     figures: dict[str, Any] = {
         "table_error_of_scale": worst["table"],
         "scale_error_of_spread": worst["scales"],

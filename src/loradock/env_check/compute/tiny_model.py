@@ -33,7 +33,7 @@ EXACT = "loradock_float64"
 def heads(shape: AttentionShape) -> tuple[int, int]:
     """(query heads, key-value heads): grouped as the model's, few, and together as wide as whole NF4 blocks.
 
-    One key-value head stays one; where the width is no multiple of the block, there are more heads.
+    One key-value head stays one; where the width is not a multiple of the block, there are more heads.
     """
     group = max(1, min(MOST_GROUP, shape.heads // shape.key_value_heads))
     shared = min(2, shape.key_value_heads)
@@ -163,7 +163,7 @@ def twin(shape: AttentionShape, weights: dict[str, torch.Tensor], case: Case, *,
 
 
 def batch(case: Case, device: str) -> dict[str, torch.Tensor]:
-    """input_ids, position_ids that begin anew with each document, and labels (-100 where nothing is to be learned)."""
+    """input_ids, position_ids that start again with each document, and labels (-100 where nothing is to be learned)."""
     import torch
 
     ids = torch.randint(3, VOCABULARY, (case.rows, LENGTH), generator=torch.Generator().manual_seed(10))

@@ -26,7 +26,7 @@ from loradock.env_check.compute.places import (
     is_full,
 )
 from loradock.env_check.compute.verdict import RAISES, Trial, judge
-from loradock.env_check.remedies import anew
+from loradock.env_check.remedies import as_locked
 from loradock.facts import AttentionShape, Facts
 from loradock.machine import Host
 
@@ -108,7 +108,7 @@ class Bench:
         import torch
 
         scale = SCALE if self.place.dtype == "float16" else 1.0
-        kind = "cuda" if self.place.is_card else "cpu"
+        kind = "cuda" if self.place.is_gpu else "cpu"
         is_mixed = self.place.dtype != "float32"
         with only(way.backend), torch.autocast(kind, dtype=self.place.torch_dtype, enabled=is_mixed):
             loss = tiny_model.loss_of(self._model, dict(given))
@@ -132,8 +132,8 @@ def fault(losses: Sequence[float], gradient: Any, target: Target, dtype: str) ->
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
-    """At the run's first place: what depends on the card alone was seen on each by the checks before."""
-    again = anew(host, "torch", "transformers", "peft")
+    """At the run's first place: what depends on the GPU alone was seen on each by the checks before."""
+    again = as_locked(host, "torch", "transformers", "peft")
     return at_each(host, facts, plan, lambda place: _at(place, facts, plan, again=again), is_first_alone=True)
 
 
@@ -193,7 +193,8 @@ def attempt(bench: Bench, way: Way) -> str | None:
 CHECK = Check(
     name="training",
     group="compute",
-    proves="Three steps of QLoRA on a tiny model go as in float64, once with each attention and backend of SDPA.",
+    proves="Three QLoRA steps on a tiny model match the float64 reference, with each attention implementation "
+    "and SDPA backend.",
     look=look,
     level="compute",
     limit_seconds=150,

@@ -1,4 +1,4 @@
-"""Triton: kernels compiled and run on the card; without one, compiled ahead of time, with what starts them."""
+"""Triton: kernels compiled and run on the GPU; without one, compiled ahead of time, with what starts them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loradock.env_check.base import (
     warning,
 )
 from loradock.env_check.compute.places import Place, at_each
-from loradock.env_check.remedies import anew
+from loradock.env_check.remedies import as_locked
 from loradock.facts import Facts
 from loradock.machine import Host
 
@@ -34,13 +34,13 @@ PyMODINIT_FUNC PyInit_loradock_probe(void) { return PyModule_Create(&module); }
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
-    """Compile afresh in a folder of its own within Triton's cache; then run where there is a card."""
+    """Compile afresh in a folder of its own within Triton's cache; then run where there is a GPU."""
     say = error if is_used(facts, plan) else warning
     try:
         import triton
         from triton import knobs
     except ImportError as failure:
-        return [say(f"triton cannot be imported: {failure}", remedy=anew(host, "triton"))]
+        return [say(f"triton cannot be imported: {failure}", remedy=as_locked(host, "triton"))]
     cache = Path(knobs.cache.dir)
     try:
         folder = tempfile.TemporaryDirectory(dir=nearest(cache), prefix="loradock-")
@@ -53,17 +53,17 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         fault = fault or failure_of(compile_ahead, cache, host)
         if fault:
             return [say(fault[0], remedy=fault[1])]
-        if plan.uses_card(facts):
-            return at_each(host, facts, plan, lambda place: _run_at(place, say, anew(host, "triton")))
+        if plan.uses_gpu(facts):
+            return at_each(host, facts, plan, lambda place: _run_at(place, say, as_locked(host, "triton")))
     return [ok(f"triton {triton.__version__} compiles for {', '.join(f'sm{each}' for each in ARCHITECTURES)}")]
 
 
 def is_used(facts: Facts, plan: Intent) -> bool:
-    """True where the run cannot do without: the fast engine's kernels on a card, or torch.compile."""
+    """True where the run cannot do without: the fast engine's kernels on a GPU, or torch.compile."""
     if plan.config is None:
         return False
-    has_kernels = plan.config.engine in ("auto", "fast") and plan.config.model.kernels != "torch"
-    return plan.config.train.compile != "off" or (plan.uses_card(facts) and has_kernels)
+    has_kernels = plan.config.engine != "trl" and plan.config.model.kernels != "torch"
+    return plan.config.train.compile != "off" or (plan.uses_gpu(facts) and has_kernels)
 
 
 def nearest(folder: Path) -> Path:
@@ -76,17 +76,17 @@ def failure_of(act: Callable[[], None], cache: Path, host: Host) -> tuple[str, s
     try:
         act()
     except Exception as failure:  # noqa: BLE001  compilers fail in many ways; each is this check's finding
-        return explain(failure, cache, host.environ, anew(host, "triton"))
+        return explain(failure, cache, host.environ, as_locked(host, "triton"))
     return None
 
 
 def explain(failure: Exception, cache: Path, environ: Mapping[str, str], again: str) -> tuple[str, str]:
-    """(what, remedy) of a failed compilation; `again` is the command that installs Triton anew."""
+    """(what, remedy) of a failed compilation; `again` is the command that reinstalls Triton."""
     text = str(failure)
     if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"Triton's cache {cache} is full", "export TRITON_CACHE_DIR=/tmp/triton"
     if "failed to map segment" in text or "cannot open shared object" in text:
-        what = f"Triton's cache {cache} lies where nothing may be executed, so its kernels cannot be started"
+        what = f"Triton's cache {cache} is on a noexec mount, so its kernels cannot be started"
         return what, "export TRITON_CACHE_DIR=/tmp/triton"
     if isinstance(failure, OSError) and str(failure.filename or "").endswith("ptxas"):
         return f"Triton's assembler ptxas cannot be run: {failure.strerror}", again
@@ -112,7 +112,7 @@ def start_module(folder: str) -> None:
     built = _build("loradock_probe", str(source), folder, [], [], [], [])
     found = importlib.util.spec_from_file_location("loradock_probe", built)
     if found is None or found.loader is None:
-        raise ImportError(f"{built} is no module")
+        raise ImportError(f"{built} is not a module")
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     if module.answer() != 42:
@@ -120,7 +120,7 @@ def start_module(folder: str) -> None:
 
 
 def compile_ahead() -> None:
-    """Both kernels for each architecture down to machine code, with the assembler of the wheel; needs no card."""
+    """Both kernels for each architecture down to machine code, with the assembler of the wheel; needs no GPU."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -143,7 +143,7 @@ def compile_ahead() -> None:
 
 
 def _run_at(place: Place, say: Callable[..., Finding], again: str) -> list[Finding]:
-    """Run both kernels on the GPU and compare; `say` makes what is wrong a finding, `again` installs Triton anew."""
+    """Run both kernels on the GPU and compare; `say` makes what is wrong a finding, `again` reinstalls Triton."""
     import torch
 
     from loradock.env_check.compute import triton_kernels
@@ -164,13 +164,13 @@ def _run_at(place: Place, say: Callable[..., Finding], again: str) -> list[Findi
     if not is_right:
         what = f"Triton's kernels compute wrong results on {place.device}"
         return [say(what, remedy=again)]
-    return [ok(f"a vector and a matrix kernel, compiled here, compute right results on {place.device}")]
+    return [ok(f"a vector and a matrix kernel, compiled here, give right results on {place.device}")]
 
 
 CHECK = Check(
     name="triton",
     group="compute",
-    proves="Triton compiles kernels and starts them; on a card their results are compared.",
+    proves="Triton compiles and launches kernels; on a GPU their results are checked.",
     look=look,
     level="compute",
     limit_seconds=60,

@@ -18,7 +18,7 @@ RAISES = "it fails: "
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """How a training with one attention went: what is wrong as the base is stored and in whole weights, "" for nothing.
+    """How a training with one attention went: what is wrong with the base as stored and unquantised, "" for nothing.
 
     `setting` is the `model.attention` that leads to it. `whole` was tried only where the first is wrong. `cannot` says
     that it cannot do what was tried.
@@ -38,9 +38,9 @@ class Trial:
 def judge(trials: Mapping[str, Trial], *, storage: str, place: str, wanted: str, again: str) -> list[Finding]:
     """The findings for trials by name of attention; `storage` is how the base is stored (nf4, int8, none).
 
-    `again` is the command that installs the libraries anew.
+    `again` is the command that reinstalls the libraries.
 
-    A kernel that raises where the setting it belongs to, left to choose, is right, hinders no run.
+    A kernel that raises where the setting it belongs to, left to choose, is right, stops no run.
     """
     tried = {name: trial for name, trial in trials.items() if not trial.cannot}
     chosen = {name for name, trial in tried.items() if name == trial.setting and not trial.wrong}
@@ -58,33 +58,37 @@ def judge(trials: Mapping[str, Trial], *, storage: str, place: str, wanted: str,
     if not tried:
         return [error(f"no attention can train this model on {place}", remedy=train_with("model.attention=eager"))]
     if not wrong:
-        return [ok(f"a tiny training {_kind(storage)} goes as in float64 on {place}: {', '.join(tried)}")]
+        return [
+            ok(f"a small {_kind(storage)} training run on {place} matches the float64 reference: {', '.join(tried)}")
+        ]
     of_attention = {name: trial for name, trial in wrong.items() if storage == "none" or trial.whole}
     if len(of_attention) == len(tried) and len(tried) > 1:
         fault = next(trial.whole or trial.wrong for trial in of_attention.values())
-        what = f"training itself is at fault on {place}, with every attention and in whole weights too: {fault}"
+        what = f"training is wrong on {place}, with every attention and without quantisation too: {fault}"
         return [error(what, remedy=again)]
     good = [trial.setting for trial in tried.values() if not trial.wrong and trial.setting]
     other = next((each for each in good if each not in {trial.setting for trial in wrong.values()}), None)
     remedy = train_with(f"model.attention={other}") if other else again
-    where = "in whole weights" if storage == "none" else f"whether or not the base is in {storage}"
+    where = "without quantisation" if storage == "none" else f"with and without {storage}"
     found = [
-        _by_use(f"{names} attention is at fault on {place}, {where}: {fault}", setting, wanted, remedy)
+        _by_use(f"{names} attention is wrong on {place}, {where}: {fault}", setting, wanted, remedy)
         for names, setting, fault in _together(of_attention)
     ]
     sound = {name: trial for name, trial in tried.items() if name not in of_attention}
     if sound and all(trial.wrong for trial in sound.values()):
         fault = next(trial.wrong for trial in sound.values())
-        what = f"quantisation is at fault on {place}: training in {storage} is wrong, in whole weights right: {fault}"
+        what = (
+            f"quantisation is wrong on {place}: training in {storage} fails, without quantisation it is right: {fault}"
+        )
         return [*found, error(what, remedy=train_with("model.quantization=none"))]
     for names, setting, fault in _together({name: trial for name, trial in sound.items() if trial.wrong}):
-        what = f"{names} attention and {storage} together are at fault on {place}, each alone is right: {fault}"
+        what = f"{names} attention and {storage} together are wrong on {place}, each alone is right: {fault}"
         found.append(_by_use(what, setting, wanted, remedy))
     return found
 
 
 def _passed_over(names: str, setting: str | None, fault: str, *, place: str) -> Finding:
-    return ok(f"{setting} on {place} goes past {names}, which does not train: {fault.removeprefix(RAISES)}")
+    return ok(f"{setting} on {place} skips {names}, which does not train: {fault.removeprefix(RAISES)}")
 
 
 def _together(trials: Mapping[str, Trial]) -> list[tuple[str, str | None, str]]:
@@ -96,7 +100,7 @@ def _together(trials: Mapping[str, Trial]) -> list[tuple[str, str | None, str]]:
 
 
 def _kind(storage: str) -> str:
-    return "in whole weights" if storage == "none" else f"in {storage}"
+    return "unquantised" if storage == "none" else storage
 
 
 def _by_use(what: str, setting: str | None, wanted: str, remedy: str) -> Finding:

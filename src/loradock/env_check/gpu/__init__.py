@@ -1,4 +1,4 @@
-"""Cards and driver, as NVML and the driver's library describe them."""
+"""GPUs and driver, as NVML and the driver's library describe them."""
 
 from loradock.env_check.base import Check
 from loradock.env_check.gpu import (

@@ -1,4 +1,4 @@
-"""Architecture: torch's kernels are compiled for this card."""
+"""Architecture: torch's kernels are compiled for this GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loradock.machine import Host
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
-    """Compare each card's compute capability with what the wheel holds."""
+    """Compare each GPU's compute capability with what the wheel holds."""
     needed = runtime()
     chosen = (host.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(len(facts.gpus))))).split(",")
     fit = [name.strip() for name, gpu in zip(chosen, facts.gpus, strict=False) if needed.serves(gpu.capability)]
@@ -43,7 +43,7 @@ def _dotted(capability: tuple[int, int]) -> str:
 CHECK = Check(
     name="architecture",
     group="gpu",
-    proves="The locked torch has kernels for the compute capability of each card.",
+    proves="The locked torch has kernels for the compute capability of each GPU.",
     look=look,
     needs="gpu",
 )

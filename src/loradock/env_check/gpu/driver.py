@@ -21,7 +21,7 @@ from loradock.machine.answers import DriverState
 
 LIBRARY_VERSION = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)$")
 LIBRARY_PATH = "LD_LIBRARY_PATH"
-# Forward compatibility is for data centre cards: CUDA refuses it (error 804) on the others.
+# Forward compatibility is for data centre GPUs: CUDA refuses it (error 804) on the others.
 CONSUMER = re.compile(r"GeForce|TITAN|\bRTX\b(?! A\d)", re.IGNORECASE)
 
 
@@ -38,16 +38,16 @@ def judge(driver: DriverState, facts: Facts, needed: Runtime, environ: Mapping[s
     version = driver.version or driver.module or "?"
     if driver.cuda < needed.driver_cuda:
         return error(
-            f"driver {version} speaks CUDA {speaks}; torch is built for {needed.cuda}, which needs {needed.driver}",
+            f"driver {version} supports CUDA {speaks}; torch is built for {needed.cuda}, which needs {needed.driver}",
             remedy="sudo apt-get install nvidia-driver-570-server && sudo reboot",
         )
     if failure := _libraries_differ(driver, facts, version, environ):
         return failure
-    return ok(f"driver {version} speaks CUDA {speaks}, torch is built for {needed.cuda}")
+    return ok(f"driver {version} supports CUDA {speaks}, torch is built for {needed.cuda}")
 
 
 def _libraries_differ(driver: DriverState, facts: Facts, version: str, environ: Mapping[str, str]) -> Finding | None:
-    """CUDA's library is that of the module, or a newer one for compatibility, which data centre cards alone take."""
+    """CUDA's library is that of the module, or a newer one for compatibility, which data centre GPUs alone take."""
     library = LIBRARY_VERSION.search(driver.cuda_library or "")
     if not library or not driver.module or library[1] == driver.module:
         return None
@@ -70,7 +70,7 @@ def _parts(version: str) -> tuple[int, ...]:
 
 
 def _no_library(driver: DriverState, facts: Facts) -> Finding:
-    what = f"NVML shows a card, CUDA's driver library does not work: {driver.cuda_failure}"
+    what = f"NVML shows a GPU, CUDA's driver library does not work: {driver.cuda_failure}"
     if facts.in_container:
         return error(what, remedy="docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...")
     return error(what, remedy="sudo ldconfig && ldconfig -p | grep libcuda.so.1")

@@ -1,4 +1,4 @@
-"""Card memory: no other process holds a noticeable part of it."""
+"""GPU memory: no other process holds a noticeable part of it."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from loradock.env_check.gpu_state import is_noticeable
 from loradock.env_check.seen import each, on_host, own_cards
 from loradock.facts import Facts
 from loradock.machine import Host
-from loradock.machine.answers import CardState
+from loradock.machine.answers import GpuState
 
 STEPS = (75, 50, 25, 5)
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """This process holds none yet, so all that is used is another's."""
-    cards = tuple(own_cards(host, facts).values())
-    return on_host(each(cards, lambda card: judge(card, facts), fine="the memory of the card is free"), facts)
+    gpus = tuple(own_cards(host, facts).values())
+    return on_host(each(gpus, lambda gpu: judge(gpu, facts), fine="the memory of the GPU is free"), facts)
 
 
-def judge(card: CardState, facts: Facts) -> Finding | None:
-    """By the sum of the processes where they are told, else (in a container they are not) by what is in use."""
-    told = [process.used_bytes for process in card.processes if process.used_bytes]
-    held = max(sum(told), card.used_bytes or 0)
-    if not card.memory_bytes or not is_noticeable(held, card.memory_bytes) or card.mig_instances:
+def judge(gpu: GpuState, facts: Facts) -> Finding | None:
+    """By the sum of the processes where they are reported, else (in a container they are not) by what is in use."""
+    told = [process.used_bytes for process in gpu.processes if process.used_bytes]
+    held = max(sum(told), gpu.used_bytes or 0)
+    if not gpu.memory_bytes or not is_noticeable(held, gpu.memory_bytes) or gpu.mig_instances:
         return None
-    share = next((step for step in STEPS if held > step / 100 * card.memory_bytes), STEPS[-1])
+    share = next((step for step in STEPS if held > step / 100 * gpu.memory_bytes), STEPS[-1])
     return warning(
-        f"other processes hold more than {share} % of the memory of {card.label}",
+        f"other processes hold more than {share} % of the memory of {gpu.label}",
         # Without root, and from within a container, it does not name those of others.
-        remedy=f"sudo nvidia-smi -i {card.index}" if facts.in_container else f"nvidia-smi -i {card.index}",
+        remedy=f"sudo nvidia-smi -i {gpu.index}" if facts.in_container else f"nvidia-smi -i {gpu.index}",
         held_gib=round(held / 2**30, 2),
-        processes=len(card.processes),
+        processes=len(gpu.processes),
     )
 
 
 CHECK = Check(
-    name="card-memory",
+    name="gpu-memory",
     group="gpu",
-    proves="Other processes hold no more than 2 GiB of a card's memory, or 5 % where that is more.",
+    proves="Other processes hold no more than 2 GiB of a GPU's memory, or 5 % where that is more.",
     look=look,
     needs="gpu",
 )

@@ -1,4 +1,4 @@
-"""Cards: those that were promised are there and answer; a run never falls back to the CPU in silence."""
+"""GPUs: those that were requested are present and answer; a run never falls back to the CPU silently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from loradock.env_check.seen import on_host, plural
 from loradock.errors import GpuSuspect
 from loradock.facts import Facts
 from loradock.machine import Host
-from loradock.machine.answers import CardState, DriverState
+from loradock.machine.answers import DriverState, GpuState
 
 VISIBLE, INJECTED = "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"
 HIDDEN = ("", "-1", "NoDevFiles")
@@ -26,48 +26,46 @@ RUN = "docker run --gpus all ..."
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
-    """What stands between this process and a card, the nearest cause alone."""
+    """What stands between this process and a GPU, the nearest cause alone."""
     if plan.refuses_gpu:
         return [ok("the configuration asks for the CPU")]
-    states = host.card_states()
-    silent = [card for card in states if card.failure and card.is_permitted]
-    if any(card.is_visible for card in silent):
-        return on_host([_silent(card) for card in silent if card.is_visible], facts)
+    states = host.gpu_states()
+    silent = [gpu for gpu in states if gpu.failure and gpu.is_permitted]
+    if any(gpu.is_visible for gpu in silent):
+        return on_host([_silent(gpu) for gpu in silent if gpu.is_visible], facts)
     seen = _there(facts, states) if facts.has_gpu else missing(facts, host.driver(), states, host.environ, plan)
     return on_host([seen, *map(_hidden, silent)], facts)
 
 
-def _there(facts: Facts, states: tuple[CardState, ...]) -> Finding:
+def _there(facts: Facts, states: tuple[GpuState, ...]) -> Finding:
     names = ", ".join(f"{count} x {name}" for name, count in Counter(gpu.name for gpu in facts.gpus).items())
     keeps_driver_loaded = {
-        f"gpu_{card.index}_is_persistent": float(card.is_persistent)
-        for card in states
-        if card.is_persistent is not None
+        f"gpu_{gpu.index}_is_persistent": float(gpu.is_persistent) for gpu in states if gpu.is_persistent is not None
     }
-    return ok(f"{plural(len(facts.gpus), 'card')}: {names}", **keeps_driver_loaded)
+    return ok(f"{plural(len(facts.gpus), 'GPU')}: {names}", **keeps_driver_loaded)
 
 
-def _silent(card: CardState) -> Finding:
+def _silent(gpu: GpuState) -> Finding:
     return error(
-        f"{card.label} does not answer: {card.failure}",
-        remedy=f"sudo nvidia-smi --gpu-reset -i {card.index} || sudo reboot",
+        f"{gpu.label} does not answer: {gpu.failure}",
+        remedy=f"sudo nvidia-smi --gpu-reset -i {gpu.index} || sudo reboot",
         ends=GpuSuspect,
     )
 
 
-def _hidden(card: CardState) -> Finding:
-    """A card that the user has taken out of the run hinders none, and is still to be mended."""
+def _hidden(gpu: GpuState) -> Finding:
+    """A GPU that the user has taken out of the run stops none, and is still to be fixed."""
     return warning(
-        f"{card.label} does not answer: {card.failure}; this process does not use it",
-        remedy=f"sudo nvidia-smi --gpu-reset -i {card.index} || sudo reboot",
+        f"{gpu.label} does not answer: {gpu.failure}; this process does not use it",
+        remedy=f"sudo nvidia-smi --gpu-reset -i {gpu.index} || sudo reboot",
     )
 
 
 def missing(
-    facts: Facts, driver: DriverState, states: tuple[CardState, ...], environ: Mapping[str, str], plan: Intent
+    facts: Facts, driver: DriverState, states: tuple[GpuState, ...], environ: Mapping[str, str], plan: Intent
 ) -> Finding:
-    """Why no card can be used, where one should be; ok where nothing promises one."""
-    if permitted := tuple(card for card in states if card.is_permitted):
+    """Why no GPU can be used, where one should be; ok where nothing promises one."""
+    if permitted := tuple(gpu for gpu in states if gpu.is_permitted):
         return _out_of_reach(permitted, environ.get(VISIBLE), plan)
     if states:
         return _denied(facts, states, plan)
@@ -75,52 +73,52 @@ def missing(
         return _broken(facts, driver)
     wanted, injected = environ.get(VISIBLE), environ.get(INJECTED, "")
     if wanted is not None and wanted not in HIDDEN:
-        return error(f"{VISIBLE} is {wanted!r}, and this machine shows no card", remedy=f"unset {VISIBLE}")
+        return error(f"{VISIBLE} is {wanted!r}, and this machine shows no GPU", remedy=f"unset {VISIBLE}")
     if facts.in_container and injected not in ("", "void", "none"):
         return _not_injected(injected, plan)
     if plan.wants_gpu:
-        return error("the configuration asks for a card, and there is none", remedy=_give_one(facts, driver))
+        return error("the configuration asks for a GPU, and there is none", remedy=_give_one(facts, driver))
     if driver.devices or driver.module:
-        count = plural(len(driver.devices), "NVIDIA card") if driver.devices else "an NVIDIA driver"
+        count = plural(len(driver.devices), "NVIDIA GPU") if driver.devices else "an NVIDIA driver"
         return warning(
             f"the machine has {count}, which this process cannot use, so a run trains on the CPU",
             remedy=_give_one(facts, driver),
         )
-    return ok("no card, a run trains on the CPU")
+    return ok("no GPU, a run trains on the CPU")
 
 
-def _out_of_reach(states: tuple[CardState, ...], wanted: str | None, plan: Intent) -> Finding:
-    """NVML shows cards, CUDA would see none of them."""
-    there = plural(len(states), "card")
+def _out_of_reach(states: tuple[GpuState, ...], wanted: str | None, plan: Intent) -> Finding:
+    """NVML shows GPUs, CUDA would see none of them."""
+    there = plural(len(states), "GPU")
     entries = [entry.strip() for entry in (wanted or "").split(",")]
     if len(set(entries)) < len(entries):
-        what = f"{VISIBLE} is {wanted!r}, which names a card twice: CUDA then shows none of {there}"
+        what = f"{VISIBLE} is {wanted!r}, which names a GPU twice: CUDA then shows none of {there}"
         return error(what, remedy=f"export {VISIBLE}={','.join(dict.fromkeys(filter(None, entries)))}")
-    if wanted is not None and not any(card.is_visible for card in states):
+    if wanted is not None and not any(gpu.is_visible for gpu in states):
         if wanted in HIDDEN and not plan.wants_gpu:
-            return ok(f"{there}, none of them for this process: a run trains on the CPU")
+            return ok(f"{there}, none of them assigned to this process: a run trains on the CPU")
         return error(f"{VISIBLE} is {wanted!r}, which leaves none of {there}", remedy=f"unset {VISIBLE}")
-    divided = [card for card in states if card.is_mig and not card.mig_instances]
+    divided = [gpu for gpu in states if gpu.is_mig and not gpu.mig_instances]
     if divided:
         return error(
-            f"{divided[0].label} is in MIG mode without an instance, so CUDA sees no card",
+            f"{divided[0].label} is in MIG mode without an instance, so CUDA sees no GPU",
             remedy=f"sudo nvidia-smi -i {divided[0].index} -mig 0",
         )
     return error(f"NVML shows {there} without saying what they are", remedy="sudo reboot")
 
 
-def _denied(facts: Facts, states: tuple[CardState, ...], plan: Intent) -> Finding:
-    """A cgroup keeps every card for others, as a scheduler has it for a job that asked for none."""
-    there = plural(len(states), "card")
+def _denied(facts: Facts, states: tuple[GpuState, ...], plan: Intent) -> Finding:
+    """A cgroup keeps every GPU for others, as a scheduler has it for a job that asked for none."""
+    there = plural(len(states), "GPU")
     if plan.wants_gpu:
-        what = f"the configuration asks for a card, and none of {there} is given to this process"
+        what = f"the configuration asks for a GPU, and none of {there} is assigned to this process"
         return error(what, remedy=RUN if facts.in_container else "srun --gpus 1 loradock train ...")
-    return ok(f"{there}, none of them for this process: a run trains on the CPU")
+    return ok(f"{there}, none of them assigned to this process: a run trains on the CPU")
 
 
 def _broken(facts: Facts, driver: DriverState) -> Finding:
     """The driver is installed, and NVML does not work: say which of the known causes it is."""
-    failure = driver.nvml_failure or "NVML shows no card"
+    failure = driver.nvml_failure or "NVML shows no GPU"
     said = failure.lower()
     if "mismatch" in said:
         versions = f"the kernel module is {driver.module}, the library {driver.nvml_library or 'another version'}"
@@ -130,16 +128,16 @@ def _broken(facts: Facts, driver: DriverState) -> Finding:
         return error(what, remedy=RUN if facts.in_container else "sudo ldconfig && ldconfig -p | grep libnvidia-ml")
     if "unknown error" in said and facts.in_container:
         return error(
-            "this container lost its access to the cards (NVML: Unknown Error), as after systemctl daemon-reload",
+            "this container lost its access to the GPUs (NVML: Unknown Error), as after systemctl daemon-reload",
             remedy="docker restart CONTAINER",
         )
     remedy = "sudo chmod a+rw /dev/nvidia*" if "permission" in said else "sudo modprobe nvidia && nvidia-smi"
-    return error(f"the NVIDIA driver is installed, but shows no card: {failure}", remedy=remedy)
+    return error(f"the NVIDIA driver is installed, but shows no GPU: {failure}", remedy=remedy)
 
 
 def _not_injected(injected: str, plan: Intent) -> Finding:
-    """A container that was to get cards. CUDA's images set `all` everywhere, so that alone is no promise."""
-    what = f"{INJECTED} is {injected!r}, and this container has no card"
+    """A container that was to get GPUs. CUDA's images set `all` everywhere, so that alone is no promise."""
+    what = f"{INJECTED} is {injected!r}, and this container has no GPU"
     if plan.wants_gpu or injected != "all":
         return error(what, remedy=RUN)
     return warning(f"{what}, so a run trains on the CPU", remedy=RUN)
@@ -152,8 +150,8 @@ def _give_one(facts: Facts, driver: DriverState) -> str:
 
 
 CHECK = Check(
-    name="cards",
+    name="gpus",
     group="gpu",
-    proves="A card that was promised is there and answers; a run never falls back to the CPU in silence.",
+    proves="A GPU that was requested is present and answers; a run never falls back to the CPU silently.",
     look=look,
 )

@@ -1,4 +1,4 @@
-"""MIG: a divided card has an instance for this process, and only one process needs it."""
+"""MIG: a divided GPU has an instance for this process, and only one process needs it."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from loradock.env_check.base import (
     ok,
     warning,
 )
-from loradock.env_check.seen import each, on_host, used_cards
+from loradock.env_check.seen import each, on_host, used_gpus
 from loradock.facts import Facts
 from loradock.machine import Host
-from loradock.machine.answers import CardState
+from loradock.machine.answers import GpuState
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
-    """CUDA shows a process one MIG instance, whatever the number of instances and cards."""
-    cards = used_cards(host)
-    if any(card.mig_instances for card in cards):
+    """CUDA shows a process one MIG instance, whatever the number of instances and GPUs."""
+    gpus = used_gpus(host)
+    if any(gpu.mig_instances for gpu in gpus):
         if facts.processes_here > 1:
             return [
                 error(
-                    f"{facts.processes_here} processes, and CUDA shows each the first MIG instance alone",
+                    f"{facts.processes_here} processes, and CUDA shows each of them only the first MIG instance",
                     remedy="torchrun --nproc-per-node 1 -m loradock train ...",
                 )
             ]
         return [ok(f"one MIG instance: {facts.gpu.name}")]
-    return on_host(each(cards, _undivided, fine="no card is divided"), facts)
+    return on_host(each(gpus, _undivided, fine="no GPU uses MIG"), facts)
 
 
-def _undivided(card: CardState) -> Finding | None:
-    if card.is_mig:
+def _undivided(gpu: GpuState) -> Finding | None:
+    if gpu.is_mig:
         what, remedy = "is in MIG mode without an instance: no process can use it", "-mig 0"
-    elif card.is_mig_pending:
-        what, remedy = "goes into MIG mode at its next reset, and is gone for CUDA then", "-mig 0"
+    elif gpu.is_mig_pending:
+        what, remedy = "enters MIG mode at its next reset, and CUDA will not see it then", "-mig 0"
     else:
         return None
-    return warning(f"{card.label} {what}", remedy=f"sudo nvidia-smi -i {card.index} {remedy}")
+    return warning(f"{gpu.label} {what}", remedy=f"sudo nvidia-smi -i {gpu.index} {remedy}")
 
 
 CHECK = Check(
     name="mig",
     group="gpu",
-    proves="A card divided by MIG has an instance, and one process alone uses it.",
+    proves="A GPU in MIG mode has an instance, and only one process uses it.",
     look=look,
     needs="gpu",
 )

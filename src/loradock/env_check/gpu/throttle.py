@@ -1,4 +1,4 @@
-"""Throttle: nothing holds a card's clocks down by heat or by the power supply."""
+"""Throttle: nothing holds a GPU's clocks down by heat or by the power supply."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from loradock.env_check.base import (
     ok,
     warning,
 )
-from loradock.env_check.seen import used_cards
+from loradock.env_check.seen import used_gpus
 from loradock.facts import Facts
 from loradock.machine import Host
-from loradock.machine.answers import CardState
+from loradock.machine.answers import GpuState
 
 PAUSE_SECONDS = 0.3
 # The nearest cause first: the general "HW Slowdown" is set with each of the more exact ones.
 CAUSES = {
-    "HW Power Brake Slowdown": "its power supply calls a halt (power brake)",
+    "HW Power Brake Slowdown": "power brake by its power supply",
     "HW Thermal Slowdown": "it is too hot (hardware)",
     "SW Thermal Slowdown": "it is too hot (driver)",
     "HW Slowdown": "heat or the power supply (hardware slowdown)",
@@ -27,35 +27,35 @@ CAUSES = {
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
-    """Ask twice before saying so: a slowdown shows for a moment when the card changes its state."""
-    cards = used_cards(host)
-    if any(cause(card) for card in cards):
+    """Ask twice before saying so: a slowdown shows for a moment when the GPU changes its state."""
+    gpus = used_gpus(host)
+    if any(cause(gpu) for gpu in gpus):
         time.sleep(PAUSE_SECONDS)
-        again = {card.index: card for card in used_cards(host, afresh=True)}
-        cards = tuple(again.get(card.index, card) if cause(card) else card for card in cards)
-    found = [finding for card in cards if (finding := judge(card))]
-    hottest = max((card.temperature_celsius or 0 for card in cards), default=0)
-    return found or [ok("the clocks are free", hottest_celsius=hottest)]
+        again = {gpu.index: gpu for gpu in used_gpus(host, afresh=True)}
+        gpus = tuple(again.get(gpu.index, gpu) if cause(gpu) else gpu for gpu in gpus)
+    found = [finding for gpu in gpus if (finding := judge(gpu))]
+    hottest = max((gpu.temperature_celsius or 0 for gpu in gpus), default=0)
+    return found or [ok("no throttling", hottest_celsius=hottest)]
 
 
-def cause(card: CardState) -> str | None:
-    """The reason that holds the clocks down, of those that are no choice of anybody; None where none does."""
-    return next((reason for reason in CAUSES if reason in (card.slowdowns or ())), None)
+def cause(gpu: GpuState) -> str | None:
+    """The reason that holds the clocks down, of those that nobody chose; None where none does."""
+    return next((reason for reason in CAUSES if reason in (gpu.slowdowns or ())), None)
 
 
-def judge(card: CardState) -> Finding | None:
+def judge(gpu: GpuState) -> Finding | None:
     """A warning, as the run works, at a fraction of its speed."""
-    reason = cause(card)
+    reason = cause(gpu)
     if reason is None:
         return None
     measured = {
         f"{name}": float(value)
-        for name, value in (("celsius", card.temperature_celsius), ("sm_mhz", card.sm_mhz))
+        for name, value in (("celsius", gpu.temperature_celsius), ("sm_mhz", gpu.sm_mhz))
         if value is not None
     }
     return warning(
-        f"{card.label} is slowed down: {CAUSES[reason]}",
-        remedy=f"nvidia-smi -q -i {card.index} -d PERFORMANCE,TEMPERATURE,POWER",
+        f"{gpu.label} is slowed down: {CAUSES[reason]}",
+        remedy=f"nvidia-smi -q -i {gpu.index} -d PERFORMANCE,TEMPERATURE,POWER",
         **measured,
     )
 
@@ -63,7 +63,7 @@ def judge(card: CardState) -> Finding | None:
 CHECK = Check(
     name="throttle",
     group="gpu",
-    proves="Neither heat nor the power supply holds a card's clocks down.",
+    proves="No GPU is throttled by heat or by the power supply.",
     look=look,
     needs="gpu",
 )

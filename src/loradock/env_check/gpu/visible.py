@@ -1,4 +1,4 @@
-"""Visible: the cards that are chosen exist, are counted as meant, and are enough for the processes."""
+"""Visible: the GPUs that are chosen exist, are counted as meant, and are enough for the processes."""
 
 from __future__ import annotations
 
@@ -12,58 +12,59 @@ from loradock.env_check.base import (
     ok,
     warning,
 )
-from loradock.env_check.seen import plural, used_cards
+from loradock.env_check.seen import plural, used_gpus
 from loradock.facts import Facts
 from loradock.machine import Host
-from loradock.machine.answers import CardState
+from loradock.machine.answers import GpuState
 
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
-    """What was chosen against what is left of it, then processes against cards."""
+    """What was chosen against what is left of it, then processes against GPUs."""
     found = [
         finding
         for finding in (
             cut_short(host.environ.get(VISIBLE), len(facts.gpus)),
             too_few(facts),
-            unordered(host.card_states(), host.environ),
+            unordered(host.gpu_states(), host.environ),
         )
         if finding
     ]
-    return found or [ok(f"{plural(len(used_cards(host)) or len(facts.gpus), 'card')} for this process")]
+    return found or [ok(f"{plural(len(used_gpus(host)) or len(facts.gpus), 'GPU')} for this process")]
 
 
 def cut_short(wanted: str | None, left: int) -> Finding | None:
-    """CUDA stops at the first entry that names no card, without a word."""
+    """CUDA stops at the first entry that names no GPU, without a word."""
     entries = [] if wanted is None else [entry.strip() for entry in wanted.split(",")]
     if len(entries) <= left or any(entry.startswith("MIG-") for entry in entries):
         return None
     return warning(
-        f"{VISIBLE} is {wanted!r}: entry {entries[left]!r} names no card, which leaves {left} of {len(entries)}",
+        f"{VISIBLE} is {wanted!r}: entry {entries[left]!r} names no GPU, which leaves {left} of {len(entries)}",
         remedy=f"export {VISIBLE}={','.join(entries[:left])}",
     )
 
 
 def too_few(facts: Facts) -> Finding | None:
-    """More processes than cards would share a card, which NCCL refuses; `mig` looks at those on a divided card."""
-    count, cards = facts.processes_here, len(facts.gpus)
-    if facts.world_size == 1 or count <= cards or any(" MIG " in gpu.name for gpu in facts.gpus):
+    """More processes than GPUs would share a GPU, which NCCL refuses; `mig` looks at those on a divided GPU."""
+    count, gpus = facts.processes_here, len(facts.gpus)
+    if facts.world_size == 1 or count <= gpus or any(" MIG " in gpu.name for gpu in facts.gpus):
         return None
     return error(
-        f"{count} processes of this run share {plural(cards, 'card')} here",
-        remedy=f"torchrun --nproc-per-node {cards} -m loradock train ...",
+        f"{count} processes of this run share {plural(gpus, 'GPU')} here",
+        remedy=f"torchrun --nproc-per-node {gpus} -m loradock train ...",
     )
 
 
-def unordered(states: tuple[CardState, ...], environ: Mapping[str, str]) -> Finding | None:
-    """A run counts along the PCI bus unless an order is set: by another one its plan is made for the wrong card."""
+def unordered(states: tuple[GpuState, ...], environ: Mapping[str, str]) -> Finding | None:
+    """A run counts along the PCI bus unless an order is set: by another one its plan is made for the wrong GPU."""
     order, entries = environ.get(ORDER) or "PCI_BUS_ID", (environ.get(VISIBLE) or "").split(",")
-    names = sorted({card.name for card in states if card.name})
+    names = sorted({gpu.name for gpu in states if gpu.name})
     if len(names) < 2 or order == "PCI_BUS_ID" or all(entry.strip().startswith(("GPU-", "MIG-")) for entry in entries):
         return None
     return warning(
-        f"{ORDER} is {order!r}: CUDA counts {' and '.join(names)} otherwise than nvidia-smi and the plan of a run",
+        f"{ORDER} is {order!r}: CUDA counts {' and '.join(names)} in another order than nvidia-smi and "
+        "the plan of a run",
         remedy=f"export {ORDER}=PCI_BUS_ID",
     )
 
@@ -71,7 +72,7 @@ def unordered(states: tuple[CardState, ...], environ: Mapping[str, str]) -> Find
 CHECK = Check(
     name="visible",
     group="gpu",
-    proves="Every card that the environment chooses exists, and there is one for each process.",
+    proves="Every GPU in CUDA_VISIBLE_DEVICES exists, and there is one per process.",
     look=look,
     needs="gpu",
 )

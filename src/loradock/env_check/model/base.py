@@ -42,7 +42,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 
 
 def missing(directory: Path) -> Finding:
-    """A path that is no directory, with the nearest name beside it."""
+    """A path that is not a directory, with the nearest name beside it."""
     if directory.exists():
         what = f"model {directory} is a file, not a directory"
         return error(what, remedy=train_with(f"model.name={directory.parent}"), ends=InputMissing)
@@ -53,7 +53,7 @@ def missing(directory: Path) -> Finding:
 
 
 def download_to(directory: Path) -> str:
-    """The command that fetches a model's files anew; whose they are, a directory does not say."""
+    """The command that fetches a model's files again; whose they are, a directory does not say."""
     return f"hf download OWNER/NAME --local-dir {shlex.quote(str(directory))}"
 
 
@@ -79,7 +79,7 @@ def faults(directory: Path, *, remedy: str = "") -> list[Finding]:
     except (ValueError, AttributeError) as wrong:
         return [error(f"{directory / 'config.json'} cannot be read: {wrong}", remedy=remedy, ends=ModelError)]
     if method:
-        what = f"{directory} is already quantised ({method}); a run quantises the 16-bit weights itself"
+        what = f"{directory} is already quantised ({method}); loradock quantises the 16-bit weights itself"
         return [error(what, remedy=train_with("model.name=DIR"), ends=ModelError)]
     return []
 
@@ -95,7 +95,7 @@ def of_hub(host: Host, asked: ModelConfig) -> list[Finding]:
     if hub_cache.is_offline(host.environ):
         if incomplete:
             return incomplete
-        what = f"{asked.name} at {revision} is not in the hub's cache, and the hub is switched off"
+        what = f"{asked.name} at {revision} is not in the hub's cache, and the hub is switched off (offline mode)"
         return [error(what, remedy=download, ends=HubError)]
     return [answered(host, asked.name, revision)]
 
@@ -119,7 +119,7 @@ def answered(host: Host, name: str, revision: str) -> Finding:
 CHECK = Check(
     name="base",
     group="model",
-    proves="The base model's files are here and whole (headers and sizes, not every byte), or the hub has it.",
+    proves="The base model's files are here and complete (headers and sizes, not every byte), or the hub has them.",
     look=look,
     needs="config",
     limit_seconds=15,

@@ -92,10 +92,13 @@ def of_hub(host: Host, source: SourceConfig) -> Iterator[Finding]:
     fetch = f"env HF_HUB_OFFLINE=0 HF_DATASETS_OFFLINE=0 python -c {load}"
     if hub_cache.datasets_are_offline(environ):
         if prepared:
-            what = f"the data set {name} is here at another revision than {revision}, and the hub is switched off"
+            what = (
+                f"the data set {name} is here at another revision than {revision}, and the hub is switched "
+                "off (offline mode)"
+            )
             yield warning(what, remedy=fetch)
             return
-        what = f"the data set {name} was never prepared here, and the hub is switched off"
+        what = f"the data set {name} is not in the cache, and the hub is switched off (offline mode)"
         yield error(what, remedy=fetch, ends=HubError)
         return
     url = host.hub_url(f"datasets/{name}/resolve/{revision}/README.md")
@@ -128,7 +131,7 @@ def of_template(template: str) -> Iterator[Finding]:
 CHECK = Check(
     name="data-files",
     group="model",
-    proves="Each source, the validation file and the template are there, can be read, and begin with a row.",
+    proves="Each source, the validation file and the template exist, can be read, and start with a row.",
     look=look,
     needs="config",
     limit_seconds=15,

@@ -1,4 +1,4 @@
-"""Memory for the model: the configured base, adapter and longest row against the card, or the CPU's memory.
+"""Memory for the model: the configured base, adapter and longest row against the GPU, or the CPU's memory.
 
 A first estimate, by the same arithmetic as the plan's, before any row is read: so the longest row is the longest that
 the configuration allows.
@@ -49,7 +49,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         model = shape.inspect(base, config)
         length = shape.longest_row(config.data.max_length, model)
         launched, warnings = as_launched(config, facts)
-        found = judge(config, facts=launched, model=model, length=length, on_gpu=plan.uses_card(facts))
+        found = judge(config, facts=launched, model=model, length=length, on_gpu=plan.uses_gpu(facts))
         return [*found, *warnings]
     except LoradockError as wrong:
         return refusal(wrong, remedy=remedy_for(wrong, config, facts))
@@ -63,7 +63,7 @@ def as_launched(config: RunConfig, facts: Facts) -> tuple[Facts, list[Finding]]:
     if not asked_for or facts.world_size > 1:
         return facts, []
     count = max(2, len(facts.gpus))
-    what = f"{asked_for} shares a model among several processes, and this is one: judged for {count} here"
+    what = f"{asked_for} shards the model over several ranks, and this is one process: checked for {count} here"
     remedy = f"loradock launch --nproc {count} train ..."
     return replace(facts, world_size=count, local_world_size=count), [warning(what, remedy=remedy)]
 
@@ -188,7 +188,7 @@ def changes(config: RunConfig, length: int) -> Iterator[tuple[list[str], RunConf
 CHECK = Check(
     name="model-memory",
     group="model",
-    proves="The base, its adapter and one row as long as allowed fit in the card's memory, or in the CPU's.",
+    proves="The base model, its adapter and one row of data.max_length fit in the GPU's memory, or in the CPU's.",
     look=look,
     level="compute",
     needs="config",

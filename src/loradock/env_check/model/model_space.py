@@ -58,10 +58,10 @@ def judge_download(name: str, need: int, *, host: Host, is_guess: bool) -> Findi
     free = host.room_bytes(str(cache))
     figures = {"download_bytes": need, "free_bytes": free}
     if need <= free:
-        return ok(f"{cache} has room for {name}", **figures)
+        return ok(f"{cache} has space for {name}", **figures)
     say = warning if is_guess else _full
     about = "about " if is_guess else ""
-    what = f"{name} takes {about}{need / 1e9:.2g} GB, and {cache} lies on a disk with less free"
+    what = f"{name} takes {about}{need / 1e9:.2g} GB, and {cache} is on a disk with less free space"
     return say(what, remedy="export HF_HOME=DIR", **figures)
 
 
@@ -95,9 +95,10 @@ def of_checkpoints(host: Host, plan: Intent) -> list[Finding]:
     free = host.room_bytes(str(plan.output))
     figures = {"checkpoints_bytes": need, "free_bytes": free}
     if need <= free:
-        return [ok(f"{plan.output} has room for {held} checkpoints and the adapter", **figures)]
+        return [ok(f"{plan.output} has space for {held} checkpoints and the adapter", **figures)]
     what = (
-        f"{held} checkpoints and the adapter take {need / 1e6:.1f} MB, and {plan.output} lies on a disk with less free"
+        f"{held} checkpoints and the adapter take {need / 1e6:.1f} MB, and {plan.output} is on a disk "
+        "with less free space"
     )
     is_enough = config.checkpoints.keep > 1 and need * 2 <= free * held
     remedy = train_with("checkpoints.keep=1") if is_enough else "loradock train --output DIR ..."
@@ -130,7 +131,7 @@ def saved_weights(shapes: dict[str, tuple[int, ...]], modules: tuple[str, ...]) 
 CHECK = Check(
     name="model-space",
     group="model",
-    proves="The disk has room for what is yet to be fetched, and for the checkpoints that the run keeps.",
+    proves="The disk has space for what is yet to be downloaded, and for the checkpoints that the run keeps.",
     look=look,
     needs="config",
 )

@@ -20,12 +20,12 @@ FALSE_WORDS = {"", "0", "OFF", "NO", "FALSE"}
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
-    """Without a hub id in the configuration nothing is asked of the hub, whatever they say."""
+    """Without a hub id in the configuration the hub is not needed, whatever they say."""
     assert plan.config is not None
     names = [plan.config.model.name] if hub_cache.is_hub_id(plan.config.model.name) else []
     names += [source.path for source in plan.config.data.sources if source.path.startswith("hub:")]
     if not names:
-        return [ok("nothing is asked of the hub")]
+        return [ok("the hub is not needed")]
     return judge(host.environ) or [ok(f"the hub is switched {'off' if hub_cache.is_offline(host.environ) else 'on'}")]
 
 
@@ -34,7 +34,7 @@ def judge(environ: Mapping[str, str]) -> list[Finding]:
     given = {name: environ[name] for name in SWITCHES if name in environ}
     strange = {name: v for name, v in given.items() if not hub_cache.is_true(v) and v.upper() not in FALSE_WORDS}
     found = [
-        warning(f"{name} is {value!r}, which counts as 0: the hub is not switched off", remedy=f"export {name}=1")
+        warning(f"{name} is {value!r}, which counts as 0: offline mode is not on", remedy=f"export {name}=1")
         for name, value in strange.items()
     ]
     on = [name for name, value in given.items() if hub_cache.is_true(value)]
@@ -42,7 +42,7 @@ def judge(environ: Mapping[str, str]) -> list[Finding]:
     if on and off:
         said = ", ".join(f"{name}={given[name]}" for name in (*on, *off))
         effect = f"models {_state(hub_cache.is_offline(environ))}, data {_state(_data_offline(environ))}"
-        found.append(warning(f"{said} contradict one another: {effect}", remedy=f"unset {' '.join(off)}"))
+        found.append(warning(f"{said} contradict each other: {effect}", remedy=f"unset {' '.join(off)}"))
     return found
 
 
@@ -57,7 +57,7 @@ def _state(is_offline: bool) -> str:
 CHECK = Check(
     name="offline",
     group="model",
-    proves="The variables that switch the hub off hold words that are understood, and agree.",
+    proves="The variables for offline mode have valid values that agree.",
     look=look,
     needs="config",
 )

@@ -30,14 +30,16 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
             named.append(("datasets", name, source.revision or "main", f"data.sources.{index}.revision"))
     moving = [(kind, name, rev, key) for kind, name, rev, key in named if not hub_cache.COMMIT.fullmatch(rev)]
     if not moving:
-        return [ok(f"{len(named)} from the hub, each at a commit" if named else "everything is named by its path")]
+        return [ok(f"{len(named)} from the hub, each pinned by commit" if named else "everything is named by its path")]
     return [_warning(host, *each) for each in moving]
 
 
 def _warning(host: Host, kind: str, name: str, revision: str, key: str) -> Finding:
     """The remedy holds the commit where the cache knows it, else the command that says it."""
     commit = hub_cache.commit(name, revision, environ=host.environ, kind=kind)
-    what = f"{key} {revision} of {name} is no whole commit (40 digits): a branch or tag can move between two runs"
+    what = (
+        f"{key} {revision} of {name} is not a full commit hash (40 digits): a branch or tag can move between two runs"
+    )
     ask = f"hf {kind} info {name} --revision {revision} --expand sha"
     return warning(what, remedy=train_with(f"{key}={commit}") if commit else ask)
 
@@ -45,7 +47,7 @@ def _warning(host: Host, kind: str, name: str, revision: str, key: str) -> Findi
 CHECK = Check(
     name="revision",
     group="model",
-    proves="Models and data sets of a hub are pinned by a whole commit.",
+    proves="Models and data sets from the hub are pinned by a full commit hash.",
     look=look,
     needs="config",
 )

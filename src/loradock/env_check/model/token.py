@@ -22,7 +22,7 @@ REFUSED = (401, 403)
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """The file that a login leaves, the variable's form, and the hub's answer for a model that is yet to be fetched."""
-    return [*of_file(host), *of_variable(host), *of_hub(host, plan)] or [ok("nothing that is named is held back")]
+    return [*of_file(host), *of_variable(host), *of_hub(host, plan)] or [ok("no gated model or data set is used")]
 
 
 def of_file(host: Host) -> list[Finding]:
@@ -63,16 +63,16 @@ def of_hub(host: Host, plan: Intent) -> list[Finding]:
         return []
     why = "it is gated" if reason == "GatedRepo" else "it is gated, private, or misspelt"
     if token:
-        what = f"the hub refuses {name} ({status}): {why}, and the token that is here does not open it"
+        what = f"the hub refuses {name} ({status}): {why}, and the token on this machine has no access"
         return [error(what, remedy="hf auth whoami", ends=HubError)]
-    what = f"the hub refuses {name} ({status}): {why}, and there is no token here"
+    what = f"the hub refuses {name} ({status}): {why}, and there is no token on this machine"
     return [error(what, remedy="hf auth login", ends=HubError)]
 
 
 CHECK = Check(
     name="token",
     group="model",
-    proves="A gated model's token is here and opens it; nobody else can read it. It is never printed.",
+    proves="A gated model's token is present and has access; nobody else can read it. It is never printed.",
     look=look,
     needs="config",
     limit_seconds=15,

@@ -47,7 +47,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 def judge(files: TokenizerFiles, *, directory: Path, template: str) -> list[Finding]:
     """An error only for what a run cannot fill in by itself."""
     if files.eos is None and files.is_generic:
-        what = f"the tokenizer in {directory} names no end-of-sequence token: nothing could teach the model to stop"
+        what = f"the tokenizer in {directory} names no end-of-sequence token: the model could not learn to stop"
         return [error(what, remedy=naming_eos(directory), ends=ModelError)]
     eos = files.eos or "the end token of its class"
     pad = files.pad or f"{eos} (it has none of its own)"

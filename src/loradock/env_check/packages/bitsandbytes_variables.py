@@ -46,6 +46,6 @@ def judge(value: str | None, *, built: str | None, is_there: bool) -> Finding:
 CHECK = Check(
     name="bitsandbytes-variables",
     group="packages",
-    proves="No variable makes bitsandbytes load the library of another CUDA than torch's.",
+    proves="No variable makes bitsandbytes load a library for another CUDA version than torch's.",
     look=look,
 )

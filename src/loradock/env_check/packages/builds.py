@@ -13,7 +13,7 @@ from loradock.env_check.base import (
     ok,
     warning,
 )
-from loradock.env_check.remedies import anew, uninstall
+from loradock.env_check.remedies import as_locked, uninstall
 from loradock.facts import Facts
 from loradock.machine import Host
 
@@ -27,13 +27,13 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Each is asked of its compiled code, torch first: the others are linked against what it loads."""
     installed = {each.name: each.version for each in host.distributions()}
     if "torch" not in installed:
-        return [error("torch is not installed", remedy=anew(host, "torch"))]
+        return [error("torch is not installed", remedy=as_locked(host, "torch"))]
     if why := host.import_failure("torch"):
-        return [error(f"torch cannot be imported: {why}", remedy=MISSING if ".so" in why else anew(host, "torch"))]
+        return [error(f"torch cannot be imported: {why}", remedy=MISSING if ".so" in why else as_locked(host, "torch"))]
     cuda = host.torch_cuda()
     findings: list[Finding] = []
     if "bitsandbytes" in installed:
-        findings += four_bit(host, cuda, wants_card=plan.uses_card(facts))
+        findings += four_bit(host, cuda, wants_gpu=plan.uses_gpu(facts))
     if "flash-attn" in installed and (why := host.import_failure(FLASH_ATTN)):
         what = f"flash-attn {installed['flash-attn']} does not load with torch {installed['torch']}: {why}"
         asked = plan.config.model.attention if plan.config else "auto"
@@ -43,29 +43,31 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         findings += assembler(host, cuda)
     together = [name for name in ("torch", "bitsandbytes", "flash-attn", "triton") if name in installed]
     abi = "C++11 ABI" if host.torch_has_cxx11_abi() else "the old C++ ABI"
-    return findings or [ok(f"{', '.join(together)} go together: {f'CUDA {cuda}' if cuda else 'CPU'}, {abi}")]
+    return findings or [ok(f"{', '.join(together)} are compatible: {f'CUDA {cuda}' if cuda else 'CPU'}, {abi}")]
 
 
-def four_bit(host: Host, cuda: str | None, *, wants_card: bool) -> list[Finding]:
+def four_bit(host: Host, cuda: str | None, *, wants_gpu: bool) -> list[Finding]:
     """The library with the 4-bit kernels: there, loadable, and taken by bitsandbytes."""
     if why := host.import_failure("bitsandbytes"):
-        return [error(f"bitsandbytes cannot be imported: {why}", remedy=anew(host, "bitsandbytes"))]
+        return [error(f"bitsandbytes cannot be imported: {why}", remedy=as_locked(host, "bitsandbytes"))]
     findings: list[Finding] = []
     if cuda:
         folder = f"{host.site_packages()}/bitsandbytes"
-        name, finding = chosen(cuda, host.libraries_in(folder), remedy=anew(host, "bitsandbytes"))
+        name, finding = chosen(cuda, host.libraries_in(folder), remedy=as_locked(host, "bitsandbytes"))
         findings += [finding] if finding else []
         if name and (why := host.loading(f"{folder}/{name}")):
             findings.append(error(f"{name} does not load: {why}", remedy=MISSING))
     has_cuda, refused = host.bitsandbytes_library()
-    if wants_card and not has_cuda and not findings:
+    if wants_gpu and not has_cuda and not findings:
         why = f": {refused}" if refused else ""
         findings.append(
-            error(f"bitsandbytes runs without GPU support beside a card{why}", remedy=anew(host, "bitsandbytes"))
+            error(
+                f"bitsandbytes has no GPU support on a machine with a GPU{why}", remedy=as_locked(host, "bitsandbytes")
+            )
         )
     elif refused and not findings:
         what = "bitsandbytes has no library that loads: its 4-bit code runs in plain Python"
-        findings.append(warning(what, remedy=anew(host, "bitsandbytes")))
+        findings.append(warning(what, remedy=as_locked(host, "bitsandbytes")))
     return findings
 
 
@@ -94,11 +96,11 @@ def assembler(host: Host, cuda: str) -> list[Finding]:
     given = host.environ.get(PTXAS)
     release = (given and host.release_of(given)) or host.release_of(own)
     if release is None:
-        return [error(f"Triton's assembler does not run: {own}", remedy=anew(host, "triton"))]
+        return [error(f"Triton's assembler does not run: {own}", remedy=as_locked(host, "triton"))]
     if int(release.split(".")[0]) == int(cuda.split(".")[0]):
         return []
     what = f"Triton assembles for CUDA {release}, torch is built for CUDA {cuda}"
-    return [warning(what, remedy=f"unset {PTXAS}" if given else anew(host, "triton"))]
+    return [warning(what, remedy=f"unset {PTXAS}" if given else as_locked(host, "triton"))]
 
 
 CHECK = Check(

@@ -1,4 +1,4 @@
-"""CUDA packages: one CUDA for all that is installed, and a torch that can use the cards."""
+"""CUDA packages: one CUDA for all that is installed, and a torch that can use the GPUs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     built, name = CUDA.search(version), VERSION.search(version)
     prefix, torch = host.prefix(), name[1] if name else "unknown"
     if not built:
-        return [without_cuda(torch, wants_card=plan.uses_card(facts), prefix=prefix)]
+        return [without_cuda(torch, wants_gpu=plan.uses_gpu(facts), prefix=prefix)]
     return judge(by_major(installed), major=built[1], installed=installed, prefix=prefix)
 
 
@@ -52,11 +52,11 @@ def by_major(installed: Mapping[str, str]) -> dict[str, list[str]]:
     return dict(found)
 
 
-def without_cuda(torch: str, *, wants_card: bool, prefix: Path) -> Finding:
-    """A build for the CPU: all that a machine without a card needs."""
-    if not wants_card:
-        return ok(f"torch {torch} is built for the CPU, which is what there is")
-    what = f"torch {torch} is built without CUDA: it cannot use the card"
+def without_cuda(torch: str, *, wants_gpu: bool, prefix: Path) -> Finding:
+    """A build for the CPU: all that a machine without a GPU needs."""
+    if not wants_gpu:
+        return ok(f"torch {torch} is built for CPUs, and there is no GPU")
+    what = f"torch {torch} is built without CUDA: it cannot use the GPU"
     return error(what, remedy=reinstall(prefix, {"torch": torch.partition("+")[0]}))
 
 
@@ -86,6 +86,6 @@ def judge(
 CHECK = Check(
     name="cuda-packages",
     group="packages",
-    proves="All CUDA packages are for the CUDA that torch is built for; torch has CUDA where there is a card.",
+    proves="All CUDA packages are for torch's CUDA version; torch has CUDA support if there is a GPU.",
     look=look,
 )

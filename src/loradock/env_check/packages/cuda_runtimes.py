@@ -61,7 +61,7 @@ def judge(loaded: Mapping[str, Sequence[str]], *, own: Sequence[str], environ: M
     if findings:
         return findings
     if not loaded:
-        return [ok("no CUDA library is loaded, and none is asked for")]
+        return [ok("no CUDA library is loaded, and none is needed")]
     return [ok(f"one copy of each of {len(loaded)} CUDA libraries is loaded")]
 
 
@@ -80,6 +80,6 @@ CHECK = Check(
     group="packages",
     level="compute",
     limit_seconds=90,
-    proves="One copy of each CUDA library serves torch, bitsandbytes and Triton in one process.",
+    proves="torch, bitsandbytes and Triton load the same copy of each CUDA library in one process.",
     look=look,
 )

@@ -35,7 +35,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         return [error(what, remedy=BUILD if facts.in_container else INSTALL)]
     version = installed["deepspeed"]
     if version != TRIED:
-        what = f"DeepSpeed {version} is installed, and {TRIED} is what loradock was tried with"
+        what = f"DeepSpeed {version} is installed, and {TRIED} is the version loradock was tested with"
         return [warning(what, remedy=INSTALL)]
     return [ok(f"DeepSpeed {version} and what it needs")]
 
@@ -44,6 +44,6 @@ CHECK = Check(
     name="deepspeed",
     group="packages",
     needs="config",
-    proves="DeepSpeed is installed, in the release that was tried, where the run asks for ZeRO-2 or ZeRO-3.",
+    proves="DeepSpeed is installed, in the tested release, if the run asks for ZeRO-2 or ZeRO-3.",
     look=look,
 )

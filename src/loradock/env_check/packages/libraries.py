@@ -24,10 +24,10 @@ from loradock.machine.answers import SharedObject
 ROOTS = ("torch", "triton", "bitsandbytes", "nvidia", "numpy", "pyarrow", "tokenizers", "safetensors", "sentencepiece")
 MODULES = re.compile(r"flash_attn_2_cuda.*\.so")
 OWNERS = re.compile(r"torch|triton|bitsandbytes|nvidia-.*-cu\d+")
-# These come with the driver, and with the container runtime; the gpu group looks for them where there is a card.
+# These come with the driver, and with the container runtime; the gpu group looks for them where there is a GPU.
 DRIVER = re.compile(r"libcuda\.so|libnvidia-|libnvcuvid\.so|libnvoptix\.so")
 # Plugins for networks and launchers that a machine may lack (nvshmem, cuFile), tools for profilers and debuggers, and
-# bitsandbytes for other cards or another CUDA, of which one at most is loaded.
+# bitsandbytes for other GPUs or another CUDA, of which one at most is loaded.
 PLUGINS = re.compile(
     r"nvshmem_(bootstrap|transport)_|libcufile_rdma|libnvperf_|libpcsamplingutil|libcheckpoint|libcusolverMg|libnvblas"
     r"|libbitsandbytes_(?!cpu)"
@@ -68,7 +68,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     for path in gone:
         lacking.setdefault(os.path.basename(path), [])
     if not lacking:
-        return [ok(f"all that {len(objects)} native libraries need is there")]
+        return [ok(f"all libraries that {len(objects)} native libraries need were found")]
     owners = {os.path.basename(path): owner for path, owner in owned.items()}
     return judge(lacking, owners, host)
 

@@ -37,17 +37,17 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     try:
         find_lock(prefix)
         if not host.exists(f"{prefix}/pyvenv.cfg"):
-            return [ok(f"{prefix} is no virtual environment: its files cannot be held against a lock")]
+            return [ok(f"{prefix} is not a virtual environment: its files cannot be compared with a lock file")]
         verified = verify(prefix, known=Known(plan.digests) if plan.digests else None)
     except InputMissing:
-        return [ok("no lock lies beside loradock to hold the installed files against")]
+        return [ok("no lock file beside loradock: the installed files cannot be verified")]
     except EnvironmentUnfit as unfit:
         return [error(unfit.what, remedy=WHOLE)]
     if verified.findings:
         return judge(verified.findings)
     against = "the manifest" if verified.manifest else "RECORD"
     figures = {"size_gb": round(verified.size_bytes / 1e9, 2), "took_seconds": round(verified.seconds, 1)}
-    return [ok(f"{verified.packages} packages as locked, {verified.files} files as in {against}", **figures)]
+    return [ok(f"{verified.packages} packages match the lock file, {verified.files} files match {against}", **figures)]
 
 
 def judge(found: Sequence[packages.Finding]) -> list[Finding]:

@@ -95,7 +95,7 @@ def judge(
     findings: list[Finding] = []
     for name, why in failed.items():
         is_unused = trackers is not None and name in TRACKERS and TRACKERS[name] not in trackers
-        what = f"{name} does not go with protobuf {runtime.get('version', 'as it is')}: {why}"
+        what = f"{name} is incompatible with protobuf {runtime.get('version', 'as it is')}: {why}"
         findings.append((warning if is_unused else error)(what, remedy=remedies[name]))
     return findings or [ok(f"{', '.join(users)} import together with protobuf {runtime['version']}")]
 
@@ -103,7 +103,7 @@ def judge(
 def remedy_for(
     name: str, runtime: Mapping[str, str], *, host: Host, installed: Mapping[str, str], locked: Mapping[str, str]
 ) -> str:
-    """Take away what stands before the installed protobuf, or install what is not as locked; else both anew."""
+    """Take away what stands before the installed protobuf, or install what is not as locked; else both again."""
     if IMPLEMENTATION in host.environ:
         return f"unset {IMPLEMENTATION}"
     if "file" in runtime and not runtime["file"].startswith(str(host.site_packages())):
@@ -117,6 +117,6 @@ CHECK = Check(
     group="packages",
     level="compute",
     limit_seconds=LIMIT_SECONDS + 5,
-    proves="The packages with code generated for protobuf import together, with the one protobuf that is installed.",
+    proves="Packages with generated protobuf code can be imported together, with the installed protobuf.",
     look=look,
 )

@@ -53,7 +53,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
             findings += judge(hidden, folder=folder, source=source_of(folder, host.environ, here=host.working_folder()))
     findings += started(host.starters().values(), standard=standard)
     if home := host.environ.get("PYTHONHOME"):
-        what = f"PYTHONHOME is {home}: every other Python that a run starts takes its library from there"
+        what = f"PYTHONHOME is {home}: other Python processes of a run load their standard library from there"
         findings.append(warning(what, remedy="unset PYTHONHOME"))
     return findings or [ok("modules come from the standard library and the installed packages")]
 
@@ -102,6 +102,6 @@ def started(starters: Iterable[str], *, standard: str) -> list[Finding]:
 CHECK = Check(
     name="python-path",
     group="packages",
-    proves="Nothing on the module path comes before the installed packages and hides one of them.",
+    proves="Nothing on the module path shadows an installed package.",
     look=look,
 )

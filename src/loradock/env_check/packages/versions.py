@@ -40,7 +40,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     try:
         found = find_lock(prefix)
     except InputMissing:
-        return [ok(f"{len(installed)} packages; no lock lies beside loradock to hold them against")]
+        return [ok(f"{len(installed)} packages; no lock file beside loradock: versions cannot be verified")]
     lock = found.with_name(RUN_TIME) if found.with_name(RUN_TIME).is_file() else found
     locked = read_lock(lock, python_version=host.python())
     versions = {name: each.version for name, each in {**optional_pins(lock), **locked}.items()}
@@ -93,7 +93,7 @@ def unmet(
         for line in lines:
             try:
                 wanted = Requirement(line)
-            except InvalidRequirement:  # nothing can be held against what nobody can read
+            except InvalidRequirement:  # nothing can be compared with what nobody can read
                 continue
             name = canonicalize_name(wanted.name)
             extra = EXTRA if by == "loradock" else ""
@@ -130,6 +130,6 @@ def judge(
 CHECK = Check(
     name="versions",
     group="packages",
-    proves="Each installed package has the version of the lock, once, and none lacks what it requires.",
+    proves="Each installed package has the version of the lock, once, and none misses a requirement.",
     look=look,
 )

@@ -18,7 +18,7 @@ class Place:
     folder: Path
     variable: str
     is_below_home: bool
-    is_for_cards: bool = False
+    is_for_gpus: bool = False
 
 
 def home_of(host: Host) -> str | None:
@@ -54,7 +54,7 @@ def places(host: Host, plan: Intent) -> list[Place]:
             folder=Path(triton or home / ".triton" / "cache"),
             variable="TRITON_CACHE_DIR",
             is_below_home=not triton,
-            is_for_cards=True,
+            is_for_gpus=True,
         ),
     ]
 
@@ -63,7 +63,7 @@ def is_needed(place: Place, host: Host, facts: Facts, plan: Intent) -> bool:
     """True where a run cannot do without writing there.
 
     A shared cache of models that may only be read serves all that is in it, and a model in a folder needs none. torch
-    makes its own folder when it is imported, and writes there where it compiles. Triton compiles for cards.
+    makes its own folder when it is imported, and writes there where it compiles. Triton compiles for GPUs.
     """
     config = plan.config
     if place.variable == "HF_HOME":
@@ -71,4 +71,4 @@ def is_needed(place: Place, host: Host, facts: Facts, plan: Intent) -> bool:
         return not is_local and not host.exists(str(place.folder))
     if place.variable == "TORCHINDUCTOR_CACHE_DIR":
         return (config is not None and config.train.compile != "off") or not host.exists(f"{place.folder}/.")
-    return plan.uses_card(facts)
+    return plan.uses_gpu(facts)

@@ -31,7 +31,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     for place in places(host, plan):
         if is_home_usable or not place.is_below_home:
             found += judge(host, place, facts, plan)
-    return found or [ok("every cache has a place that this user may write")]
+    return found or [ok("every cache folder is writable")]
 
 
 def judge(host: Host, place: Place, facts: Facts, plan: Intent) -> list[Finding]:
@@ -45,7 +45,7 @@ def judge(host: Host, place: Place, facts: Facts, plan: Intent) -> list[Finding]
         return [warning(what, remedy=remedy)]
     owner = host.owner(nearest)
     if nearest == place.folder and owner not in (host.uid(), 0) and place.variable != "HF_HOME":
-        what = f"{place.folder} ({place.what}) belongs to uid {owner}, who may change the code that a run loads"
+        what = f"{place.folder} ({place.what}) belongs to uid {owner}, who can change the code that a run loads"
         return [warning(what, remedy=remedy)]
     return []
 
@@ -53,6 +53,6 @@ def judge(host: Host, place: Place, facts: Facts, plan: Intent) -> list[Finding]
 CHECK = Check(
     name="caches",
     group="system",
-    proves="What libraries download and compile has a place that this user may write.",
+    proves="The caches of libraries (downloads, compiled code) are writable.",
     look=look,
 )

@@ -18,12 +18,12 @@ NAMES = ("gcc", "clang")
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """CC where it is set, whatever it is, then gcc, then clang: Triton's own order."""
-    say = error if plan.uses_card(facts) else warning
+    say = error if plan.uses_gpu(facts) else warning
     found: list[Finding] = []
     named = host.environ.get("CC")
     programs = [path for name in ([named] if named is not None else NAMES) if (path := host.program(name))]
     if not programs:
-        what = f"CC is {named!r}, which is no program here" if named is not None else "there is no C compiler"
+        what = "there is no C compiler" if named is None else f"CC is {named!r}, which is not a program here"
         remedy = "unset CC" if named is not None else "apt-get install -y gcc libc6-dev"
         found.append(say(f"{what}: Triton cannot compile a kernel", remedy=remedy))
     headers = host.python_headers()

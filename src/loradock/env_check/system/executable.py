@@ -23,18 +23,18 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Triton compiles a launcher in the scratch folder, and loads it from its cache."""
     roles: dict[str, list[str]] = {}
     folders = {"TMPDIR": plan.scratch}
-    folders |= {place.variable: place.folder for place in places(host, plan) if place.is_for_cards}
+    folders |= {place.variable: place.folder for place in places(host, plan) if place.is_for_gpus}
     for role, folder in folders.items():
         roles.setdefault(str(host.nearest(folder)), []).append(role)
     found: list[Finding] = []
     for each in roles.values():
         attempt = host.try_executing(host.nearest(folders[each[0]]))
-        if finding := judge(attempt, each, has_card=plan.uses_card(facts), in_container=facts.in_container):
+        if finding := judge(attempt, each, has_gpu=plan.uses_gpu(facts), in_container=facts.in_container):
             found.append(finding)
-    return found or [ok("compiled code may be run from the scratch folder and from Triton's cache")]
+    return found or [ok("compiled code can be executed in the scratch folder and in Triton's cache")]
 
 
-def judge(attempt: Attempt, variables: list[str], *, has_card: bool, in_container: bool) -> Finding | None:
+def judge(attempt: Attempt, variables: list[str], *, has_gpu: bool, in_container: bool) -> Finding | None:
     """On a CPU nothing of this is compiled unless a user asks for it. What cannot be written is others' subject."""
     steps = [step for step in attempt.failed if step != "write"]
     if not steps:
@@ -45,12 +45,12 @@ def judge(attempt: Attempt, variables: list[str], *, has_card: bool, in_containe
     remedy = f"export {variables[0]}=DIR"
     if in_container:
         remedy = f"docker run --tmpfs {shlex.quote(attempt.folder)}:rw,exec,nosuid,nodev ..."
-    return error(what, remedy=remedy) if has_card else warning(what, remedy=remedy)
+    return error(what, remedy=remedy) if has_gpu else warning(what, remedy=remedy)
 
 
 CHECK = Check(
     name="executable",
     group="system",
-    proves="Compiled code may be run from the scratch folder and from Triton's cache.",
+    proves="Compiled code can be executed in the scratch folder and in Triton's cache.",
     look=look,
 )

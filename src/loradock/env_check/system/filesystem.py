@@ -36,7 +36,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
             if role == "output" and facts.in_container and mount.kind in ("overlay", *IN_MEMORY):
                 remedy = f'docker run -v "$PWD"/runs:{shlex.quote(str(folder))} ...'
             found.append(warning(what, remedy=remedy))
-    return found or [ok(", ".join(kinds) or "no mounts to be seen")]
+    return found or [ok(", ".join(kinds) or "no mounts visible")]
 
 
 def judge(mount: Mount, role: str, *, is_run: bool, in_container: bool) -> str:
@@ -45,11 +45,11 @@ def judge(mount: Mount, role: str, *, is_run: bool, in_container: bool) -> str:
     if role == "output" and is_run and in_container and mount.kind == "overlay":
         return f"{where}: it is lost when the container is removed"
     if role == "output" and is_run and mount.kind in IN_MEMORY:
-        return f"{where}: checkpoints take memory, and are lost with it"
+        return f"{where}: checkpoints use memory, and are lost on a restart"
     if mount.kind.startswith("fuse.") and mount.kind not in NOT_FOREIGN:
-        return f"{where}: renames and locks there may not hold, and memory maps are slow"
+        return f"{where}: renames and locks are unreliable there, and memory maps are slow"
     if mount.kind == "9p" and mount.point != "/":
-        return f"{where}: many times slower than a disk, and without shared locks"
+        return f"{where}: much slower than a local disk, and without shared locks"
     if mount.kind in NETWORK:
         return _of_network(mount, role, where)
     return ""
@@ -57,15 +57,15 @@ def judge(mount: Mount, role: str, *, is_run: bool, in_container: bool) -> str:
 
 def _of_network(mount: Mount, role: str, where: str) -> str:
     if role == "scratch":
-        return f"{where}: temporary files and compiled kernels belong on a disk of this machine"
+        return f"{where}: temporary files and compiled kernels belong on a local disk"
     if without := [option for option in mount.options if option in LOCAL_LOCKS]:
-        return f"{where} with {without[0]}: runs on two machines are not kept apart"
+        return f"{where} with {without[0]}: the run directory cannot be locked between nodes"
     return ""
 
 
 CHECK = Check(
     name="filesystem",
     group="system",
-    proves="Output, cache and scratch lie on file systems that keep what is written, and lock it.",
+    proves="Output, cache and scratch are on persistent file systems with locks.",
     look=look,
 )

@@ -39,7 +39,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         return [ok(f"{home} is writable")]
     inside = [place.what for place in places(host, plan) if place.is_below_home and is_needed(place, host, facts, plan)]
     if inside:
-        what = f"{problem}: no place for {', '.join(inside)}"
+        what = f"{problem}: no folder for {', '.join(inside)}"
         return [error(what, remedy="export HOME=$(mktemp -d)", ends=NotWritable)]
     return [warning(f"{problem}: a library that keeps its settings there may fail", remedy="export HOME=$(mktemp -d)")]
 

@@ -15,7 +15,7 @@ from loradock.facts import Facts
 from loradock.machine import Host
 
 GIB = 1 << 30
-FILES, FILES_PER_CARD, MANY_FILES = 512, 128, 65_536
+FILES, FILES_PER_GPU, MANY_FILES = 512, 128, 65_536
 IMPORT_BYTES, STACK_BYTES = 7 * GIB, 16 * GIB
 FILE_BYTES = GIB
 LIMIT = tuple[int | None, int | None]
@@ -30,25 +30,25 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     ]
     if len(facts.gpus) > 1 and host.names("/sys/class/infiniband"):
         found += locked_memory(host.limit("locked memory"), facts)
-    return found or [ok(f"{_count(host.limit('open files')[0])} open files, no other limit that a run would meet")]
+    return found or [ok(f"{_count(host.limit('open files')[0])} open files, no other limit that affects a run")]
 
 
 def open_files(limit: LIMIT, facts: Facts, plan: Intent) -> list[Finding]:
-    """Each tensor that a loader worker hands over is an open file, and NCCL opens some for each card."""
+    """Each tensor that a loader worker hands over is an open file, and NCCL opens some for each GPU."""
     soft, hard = limit
-    needed = FILES + loading(facts, plan).open_files + FILES_PER_CARD * max(0, len(facts.gpus) - 1)
+    needed = FILES + loading(facts, plan).open_files + FILES_PER_GPU * max(0, len(facts.gpus) - 1)
     if soft is None or soft >= needed:
         return []
     wanted = max(MANY_FILES, needed)
     can_raise = hard is None or hard >= needed
     remedy = f"ulimit -n {min(wanted, hard or wanted)}" if can_raise else _raised("nofile", wanted, facts)
-    return [warning(f"{soft} files may be open at a time, a run opens up to {needed}", remedy=remedy)]
+    return [warning(f"{soft} files may be open at once, a run opens up to {needed}", remedy=remedy)]
 
 
 def address_space(limit: LIMIT, facts: Facts, plan: Intent) -> list[Finding]:
-    """CUDA reserves addresses for all memory of the machine and of its cards; the libraries map some GiB."""
+    """CUDA reserves addresses for all memory of the machine and of its GPUs; the libraries map some GiB."""
     soft, hard = limit
-    reserved = facts.memory_bytes + sum(gpu.memory_bytes for gpu in facts.gpus) if plan.uses_card(facts) else 0
+    reserved = facts.memory_bytes + sum(gpu.memory_bytes for gpu in facts.gpus) if plan.uses_gpu(facts) else 0
     needed = max(STACK_BYTES, reserved)
     if soft is None or soft >= needed:
         return []
@@ -95,6 +95,6 @@ def _count(limit: int | None) -> str:
 CHECK = Check(
     name="limits",
     group="system",
-    proves="ulimit leaves the open files, addresses, file sizes and CPU time that a run takes.",
+    proves="ulimit allows the open files, address space, file sizes and CPU time that a run needs.",
     look=look,
 )

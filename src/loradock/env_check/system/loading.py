@@ -33,7 +33,7 @@ def workers(facts: Facts, plan: Intent) -> int:
     asked = plan.config.train.workers if plan.config else "auto"
     if asked != "auto":
         return asked
-    return memory.loader_workers(facts) if plan.uses_card(facts) else 0
+    return memory.loader_workers(facts) if plan.uses_gpu(facts) else 0
 
 
 def loading(facts: Facts, plan: Intent) -> Loading:

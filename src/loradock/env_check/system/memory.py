@@ -43,6 +43,6 @@ def judge(limit_bytes: int, *, processes: int, is_limited: bool) -> Finding:
 CHECK = Check(
     name="memory",
     group="system",
-    proves="The cgroup leaves memory for the libraries and a small run.",
+    proves="The cgroup's memory limit allows the libraries and a small run.",
     look=look,
 )

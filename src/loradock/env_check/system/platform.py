@@ -33,7 +33,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         what = f"Python {facts.python} is older than {_dotted(PYTHONS[0])}"
         found.append(error(what, remedy=f"uv venv --python {_dotted(PYTHONS[1])}"))
     elif python > PYTHONS[1]:
-        what = f"Python {facts.python} is newer than {_dotted(PYTHONS[1])}, the newest that the lock was made for"
+        what = f"Python {facts.python} is newer than {_dotted(PYTHONS[1])}, the newest that the lock file supports"
         found.append(warning(what, remedy=f"uv venv --python {_dotted(PYTHONS[1])}"))
     return found or [ok(_described(host, facts, libc=libc or (), machine=machine))]
 
@@ -61,6 +61,6 @@ def _dotted(version: tuple[int, ...]) -> str:
 CHECK = Check(
     name="platform",
     group="system",
-    proves="Architecture, glibc and Python are those that the wheels of the lock are built for.",
+    proves="Architecture, glibc and Python match the wheels in the lock file.",
     look=look,
 )

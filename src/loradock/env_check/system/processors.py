@@ -1,4 +1,4 @@
-"""CPUs: what the cgroup leaves of them, against what a run needs to feed its cards."""
+"""CPUs: what the cgroup leaves of them, against what a run needs to feed its GPUs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from loradock.env_check.base import (
 from loradock.facts import Facts
 from loradock.machine import Host
 
-PER_CARD = 2
+PER_GPU = 2
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
-    """A process that steps and a loader that feeds it, for each card; one CPU is slow everywhere."""
-    needed = PER_CARD * max(1, len(facts.gpus))
+    """A process that steps and a loader that feeds it, for each GPU; one CPU is slow everywhere."""
+    needed = PER_GPU * max(1, len(facts.gpus))
     if facts.cpus < needed:
-        what = f"{facts.cpus} of the CPUs may be used by this process, a run wants {needed}"
+        what = f"{facts.cpus} CPU(s) available to this process, a run needs {needed}"
         return [warning(what, remedy=f"docker run --cpus {needed} ...")]
     return [ok(f"{facts.cpus} CPUs")]
 
@@ -27,6 +27,6 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 CHECK = Check(
     name="processors",
     group="system",
-    proves="The cgroup leaves two CPUs for each card: one steps, one feeds it.",
+    proves="There are two CPUs per GPU: one for training, one for data loading.",
     look=look,
 )

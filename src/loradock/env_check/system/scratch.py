@@ -24,7 +24,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """The first folder of Python's list against that which takes a file; compilers go to the first all the same."""
     wanted = host.scratch_folders()[0]
     if not host.takes_files(plan.scratch):
-        return [error("no folder takes temporary files", remedy=elsewhere("scratch", plan), ends=NotWritable)]
+        return [error("no folder for temporary files is writable", remedy=elsewhere("scratch", plan), ends=NotWritable)]
     if wanted == plan.scratch:
         return [ok("temporary files can be written")]
     variable = next((name for name in SCRATCH_VARIABLES if host.environ.get(name)), None)
@@ -45,6 +45,6 @@ def _remedy(host: Host, wanted: Path, taken: Path, *, is_there: bool) -> str:
 CHECK = Check(
     name="scratch",
     group="system",
-    proves="Temporary files can be written, and lie where they were told to.",
+    proves="Temporary files can be written to TMPDIR.",
     look=look,
 )

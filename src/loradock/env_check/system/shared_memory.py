@@ -22,32 +22,34 @@ PLACE = Path("/dev/shm")
 MIB = 1 << 20
 GIB = 1 << 30
 FLOOR_BYTES = 16 * MIB
-NCCL_BYTES_PER_CARD = 32 * MIB
+NCCL_BYTES_PER_GPU = 32 * MIB
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Without it no worker starts; with too little a worker dies of SIGBUS in the middle of a run."""
     space = host.space(PLACE)
     if space is None or not host.may_write(PLACE):
-        what = f"{PLACE} is {'not there' if space is None else 'not writable'}: processes of a run cannot share memory"
-        is_needed = plan.uses_card(facts) or loading(facts, plan).workers > 0
+        what = (
+            f"{PLACE} is {'not there' if space is None else 'not writable'}: the processes of a run cannot share memory"
+        )
+        is_needed = plan.uses_gpu(facts) or loading(facts, plan).workers > 0
         remedy = _remedy(GIB, facts)
         return [error(what, remedy=remedy) if is_needed else warning(what, remedy=remedy)]
     return [judge(space, facts, plan)]
 
 
 def judge(space: Space, facts: Facts, plan: Intent) -> Finding:
-    """Free bytes against what the loader holds at once, and NCCL's buffers where there are several cards."""
+    """Free bytes against what the loader holds at once, and NCCL's buffers where there are several GPUs."""
     need = loading(facts, plan)
-    cards = len(facts.gpus) if plan.uses_card(facts) else 0
-    nccl_bytes = NCCL_BYTES_PER_CARD * cards if cards > 1 else 0
+    gpus = len(facts.gpus) if plan.uses_gpu(facts) else 0
+    nccl_bytes = NCCL_BYTES_PER_GPU * gpus if gpus > 1 else 0
     both = max(FLOOR_BYTES, need.shared_bytes + nccl_bytes)
     size = f"{PLACE} holds {_mib(space.total_bytes)}{' and is filled' if space.total_bytes >= both else ''}"
     remedy = _remedy(2 * both, facts)
     if need.workers and space.free_bytes < need.shared_bytes:
-        return error(f"{size}, {need.workers} loader workers put {_mib(need.shared_bytes)} into it", remedy=remedy)
+        return error(f"{size}, {need.workers} data loader workers need {_mib(need.shared_bytes)} of it", remedy=remedy)
     if space.free_bytes < both:
-        why = f"NCCL over {cards} cards and the loader want" if cards > 1 else "worker processes want"
+        why = f"NCCL over {gpus} GPUs and the data loader need" if gpus > 1 else "worker processes need"
         return warning(f"{size}, {why} {_mib(both)}", remedy=remedy)
     return ok(f"{PLACE} holds {_mib(space.total_bytes)}", free_mib=space.free_bytes // MIB)
 
@@ -64,6 +66,6 @@ def _remedy(size: int, facts: Facts) -> str:
 CHECK = Check(
     name="shared-memory",
     group="system",
-    proves="/dev/shm is writable and holds what loader workers and NCCL put into it.",
+    proves="/dev/shm is writable and large enough for data loader workers and NCCL.",
     look=look,
 )

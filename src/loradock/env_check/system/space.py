@@ -92,11 +92,11 @@ def judge(disk: Disk, plan: Intent) -> list[Finding]:
         found.append(error(_few(disk, names, FEWEST_INODES), remedy=remedy, ends=DiskFull))
     elif inodes is not None and inodes < FEW_INODES:
         found.append(warning(_few(disk, names, FEW_INODES), remedy=remedy))
-    return found or [ok(f"room for {names}", free_gib=round(disk.space.free_bytes / GIB, 1))]
+    return found or [ok(f"space for {names}", free_gib=round(disk.space.free_bytes / GIB, 1))]
 
 
 def _few(disk: Disk, names: str, limit: int) -> str:
-    return f"{disk.folder} ({names}) has room for fewer than {limit} more files (inodes)"
+    return f"{disk.folder} ({names}) has inodes for fewer than {limit} more files"
 
 
 def _size(size: int) -> str:
@@ -106,6 +106,6 @@ def _size(size: int) -> str:
 CHECK = Check(
     name="space",
     group="system",
-    proves="Output, cache and scratch have the bytes and inodes that a run writes.",
+    proves="Output, cache and scratch have enough free space and inodes for a run.",
     look=look,
 )

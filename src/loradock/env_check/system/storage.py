@@ -21,8 +21,8 @@ from loradock.machine import Host
 from loradock.machine.answers import Attempt
 
 HARMS = {
-    "fsync": "a power cut may cost the newest checkpoint",
-    "lock": "two runs in one folder are not kept apart",
+    "fsync": "a power failure may lose the newest checkpoint",
+    "lock": "two runs in one folder are not locked against each other",
 }
 
 
@@ -52,7 +52,7 @@ def judge(attempt: Attempt, roles: list[str], plan: Intent) -> list[Finding]:
 CHECK = Check(
     name="storage",
     group="system",
-    proves="Output, cache and scratch take a write, an fsync, a lock and a rename.",
+    proves="Write, fsync, lock and rename work in output, cache and scratch.",
     look=look,
     limit_seconds=20,
 )

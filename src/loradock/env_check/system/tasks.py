@@ -31,7 +31,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
                 "docker run --ulimit nproc=-1 ..." if facts.in_container else "sudo prlimit --nproc=unlimited --pid $$"
             )
         found += judge(soft, whose="this user's limit", remedy=remedy, facts=facts)
-    return found or [ok("no limit on processes and threads that a run would meet")]
+    return found or [ok("no limit on processes and threads that affects a run")]
 
 
 def judge(limit: int, *, whose: str, remedy: str, facts: Facts) -> list[Finding]:
@@ -46,6 +46,6 @@ def judge(limit: int, *, whose: str, remedy: str, facts: Facts) -> list[Finding]
 CHECK = Check(
     name="tasks",
     group="system",
-    proves="The limits on processes and threads leave room for workers and computing threads.",
+    proves="The limits on processes and threads allow data loader workers and compute threads.",
     look=look,
 )

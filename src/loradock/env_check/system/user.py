@@ -22,13 +22,13 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         return [ok(f"uid {uid} has a name")]
     if host.user_name() is not None:
         return [ok(f"uid {uid} is in the user database")]
-    what = f"uid {uid} has no name: torch's compiler and the trainer fail when they are imported"
+    what = f"uid {uid} has no name: importing torch's compiler and TRL fails"
     return [error(what, remedy="export USER=loradock LOGNAME=loradock")]
 
 
 CHECK = Check(
     name="user",
     group="system",
-    proves="This uid has a name, which torch asks for when it is imported.",
+    proves="This uid has a user name, which torch needs when it is imported.",
     look=look,
 )

@@ -1,8 +1,8 @@
-"""Let bitsandbytes 0.50 dequantise right on a CPU where the rows of a 4-bit weight are no whole number of blocks.
+"""Let bitsandbytes 0.50 dequantise right on a CPU where the rows of a 4-bit weight are not a whole number of blocks.
 
-Its kernel for CPUs begins a block anew with each row where the width is a multiple of 16 and none of 64, while NF4's
-blocks of 64 go on from row to row: a 64 x 160 weight came back with errors of 1.5 to 2.1 standard deviations. Asked for
-rows of one block each, it computes the same weights right; see docs/decisions/004-rows-of-whole-blocks.md.
+Its kernel for CPUs starts a new block with each row where the width is a multiple of 16 and none of 64, while NF4's
+blocks of 64 continue from row to row: a 64 x 160 weight came back with errors of 1.5 to 2.1 standard deviations. Asked
+for rows of one block each, it computes the same weights right; see docs/decisions/004-rows-of-whole-blocks.md.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ NAME = "bitsandbytes::dequantize_4bit"
 
 
 def apply(model: Any) -> int:
-    """Mend the operator where a 4-bit linear on the CPU needs it; returns how many layers do."""
+    """Fix the operator where a 4-bit linear on the CPU needs it; returns how many layers do."""
     from bitsandbytes.nn import Linear4bit
 
     layers = [module for module in model.modules() if isinstance(module, Linear4bit) and is_concerned(module)]
     if layers:
-        mend()
+        fix()
     return len(layers)
 
 
 def is_concerned(layer: Any) -> bool:
-    """True for a quantised layer on the CPU whose rows are no whole number of blocks."""
+    """True for a quantised layer on the CPU whose rows are not a whole number of blocks."""
     state = getattr(layer.weight, "quant_state", None)
     return state is not None and layer.weight.device.type == "cpu" and bool(state.shape[-1] % state.blocksize)
 
 
 @cache
-def mend() -> Any:
+def fix() -> Any:
     """Put an operator before bitsandbytes' own that asks it for whole blocks; it lasts as long as the process."""
     import torch
 

@@ -1,6 +1,6 @@
 """The audit of a plan: what is left on the table, by prediction, and what that would cost. Pure: nothing is run.
 
-Each trial that is a remedy is planned anew on the same machine, and its step time predicted (`prediction`, `gain`).
+Each trial that is a remedy is planned again on the same machine, and its step time predicted (`prediction`, `gain`).
 What the prediction is worth is said with each: the speed model compares plans, it does not promise seconds.
 """
 
@@ -72,7 +72,7 @@ def audit(
 ) -> Audit:
     """Plan as asked, and again with each remedy. Raises what `plan.make` raises for the configuration itself.
 
-    `at_length` counts the data set with rows cut at another length; `price_per_hour` is of one card.
+    `at_length` counts the data set with rows cut at another length; `price_per_hour` is of one GPU.
     """
     baseline = context_of(planner.make(config, facts=facts, model=model, data=data), config, facts=facts)
     findings, left = considered(baseline, at_length=at_length)
@@ -99,10 +99,10 @@ def is_worth_it(finding: Finding) -> bool:
 
 
 def finish_of(baseline: Context, *, price_per_hour: float | None) -> Finish:
-    """Tokens, steps, seconds and cost of a whole run, on all its cards."""
-    plan, cards = baseline.plan, baseline.facts.world_size
+    """Tokens, steps, seconds and cost of a whole run, on all its GPUs."""
+    plan, gpus = baseline.plan, baseline.facts.world_size
     steps, seconds = plan.steps.value, run_seconds(baseline)
-    cost = None if price_per_hour is None else price_per_hour * cards * seconds / 3600
+    cost = None if price_per_hour is None else price_per_hour * gpus * seconds / 3600
     train, data = baseline.config.train, plan.data
     epochs, rest = divmod(steps, max(1, math.ceil(data.samples_per_epoch / train.global_batch)))
     samples = epochs * data.samples_per_epoch + rest * train.global_batch

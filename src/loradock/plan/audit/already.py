@@ -22,14 +22,16 @@ def good(baseline: Context) -> list[str]:
 def reasoned(plan: Plan) -> list[tuple[str, str]]:
     """(what, why) of well-known remedies that the plan decided against by itself."""
     chosen = [each for each in plan.decisions if each.name in REASONED and each.value in LEFT_VALUES]
-    return [(f"{each.name} is {_shown(each.value)}", each.why) for each in chosen if each.why != "asked for"]
+    return [
+        (f"{each.name} is {_shown(each.value)}", each.why) for each in chosen if each.why != "set in the configuration"
+    ]
 
 
 def _half_precision(baseline: Context) -> str | None:
     dtype = baseline.plan.compute_dtype.value
     if dtype == "bfloat16":
         return "products in bfloat16: float32's range, so no loss scaling"
-    return "products in float16, with loss scaling: the card has no bfloat16" if dtype == "float16" else None
+    return "products in float16, with loss scaling: the GPU has no bfloat16" if dtype == "float16" else None
 
 
 def _four_bits(baseline: Context) -> str | None:
@@ -41,12 +43,12 @@ def _four_bits(baseline: Context) -> str | None:
 def _checkpointing(baseline: Context) -> str | None:
     count, layers = baseline.plan.checkpointed_layers.value, baseline.plan.model.layers
     if not count:
-        return "no layer is computed twice: all activations fit"
-    return f"only {count} of {layers} layers are computed twice" if count < layers else None
+        return "no layer is recomputed: all activations fit"
+    return f"only {count} of {layers} layers are recomputed" if count < layers else None
 
 
 def _packing(baseline: Context) -> str | None:
-    return "documents end to end: no token of padding is computed" if baseline.plan.packing.value else None
+    return "documents end to end: no padding is computed" if baseline.plan.packing.value else None
 
 
 def _optimizer(baseline: Context) -> str | None:
@@ -55,17 +57,13 @@ def _optimizer(baseline: Context) -> str | None:
 
 def _cache(baseline: Context) -> str | None:
     count, layers = baseline.plan.cached_layers.value, baseline.plan.model.layers
-    return (
-        f"nothing is dequantised for {count} of {layers} layers: dense copies of their weights are kept"
-        if count
-        else None
-    )
+    return f"{count} of {layers} layers keep dense weights: nothing is dequantised for them" if count else None
 
 
 def _loader(baseline: Context) -> str | None:
     loader = baseline.plan.dataloader.value
     pinned = ", into pinned memory" if loader.pin_memory else ""
-    by = f"{loader.workers} workers" if loader.workers else "the process that trains"
+    by = f"{loader.workers} workers" if loader.workers else "the training process"
     return f"rows are tokenised once, before training, and loaded by {by}{pinned}"
 
 
@@ -75,7 +73,7 @@ def _tf32(baseline: Context) -> str | None:
 
 def _processes(baseline: Context) -> str | None:
     count = baseline.facts.world_size
-    return f"{count} processes share each step" if count > 1 else None
+    return f"{count} ranks share each step" if count > 1 else None
 
 
 LINES: tuple[Line, ...] = (

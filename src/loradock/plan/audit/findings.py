@@ -76,7 +76,7 @@ def considered(baseline: Context, *, at_length: AtLength | None) -> tuple[tuple[
             left.append(Left(what=trial.title, why=why))
         elif worth.expected < LEAST_GAIN:
             left.append(
-                Left(what=trial.title, why=f"{worth.expected:.2f}x the real tokens a second expected ({worth.source})")
+                Left(what=trial.title, why=f"{worth.expected:.2f}x the real tokens/s expected ({worth.source})")
             )
         else:
             findings.append(Finding(trial=trial, gain=worth, memory_bytes=need))

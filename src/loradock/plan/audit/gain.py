@@ -19,7 +19,7 @@ from loradock.plan.trial import Stated
 MODEL = "speed model"
 ARITHMETIC = "arithmetic: a forward pass is a third of a training pass"
 VISIBLE = 1e-3
-UNSEEN = "no figure of the model moves; `loradock diagnose` measures it"
+UNSEEN = "the speed model predicts no change; `loradock diagnose` measures it"
 
 
 @dataclass(frozen=True, kw_only=True)

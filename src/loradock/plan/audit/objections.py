@@ -14,7 +14,7 @@ from loradock.plan.knobs import dataloader
 from loradock.plan.planner import context_of
 
 LONGEST_UNSAVED_SECONDS = 600
-"""What a run that is cut off may have to do again."""
+"""What a run that is cut off may have to repeat."""
 
 Objection = Callable[[Context, Context], str | None]
 
@@ -45,7 +45,7 @@ def _too_long_unsaved(baseline: Context, after: Context) -> str | None:
     seconds = now * predicted(after).step
     if now <= was or seconds <= LONGEST_UNSAVED_SECONDS:
         return None
-    return f"a run that is cut off would have up to {seconds / 60:.0f} min to do again"
+    return f"an interrupted run would repeat up to {seconds / 60:.0f} min"
 
 
 OBJECTIONS: tuple[Objection, ...] = (_unknown_rates, _more_workers_than_planned, _too_long_unsaved)

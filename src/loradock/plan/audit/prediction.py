@@ -18,7 +18,7 @@ from loradock.plan.memory.widths import widths
 HOST = "measured: bench/results/host/dispatch.md"
 SAVING = "measured: bench/results/checkpoint.md"
 PEFT_CHECKPOINTED_SECONDS = (0.2571 - 0.1307) / 32
-"""What a layer that is computed again costs the host beyond a plain one."""
+"""What a layer that is recomputed costs the host beyond a plain one."""
 PEFT_FORWARD_KERNELS_SHARE = 96 / 314
 SAVING_SECONDS, SAVING_SECONDS_A_BYTE = 0.034, (1.039 - 0.041) / 298_500_000
 """Of one checkpoint, on a shared CPU with a disk of its own."""

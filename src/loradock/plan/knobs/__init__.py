@@ -2,7 +2,7 @@
 
 A knob is a pure module with `decide(context) -> Decision`, which looks at the knobs above it by `context.plan`. It may
 have `propose(context) -> tuple[Trial, ...]`; and where the speed model knows nothing of it `GAIN`, a `Stated` range,
-with `gains(before, after) -> bool`, which says for which changes. A module that is no field of `Plan` only proposes.
+with `gains(before, after) -> bool`, which says for which changes. A module that is not a field of `Plan` only proposes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which attention kernel: by what is there and works on this card, or forced by name."""
+"""Which attention kernel: by what is there and works on this GPU, or forced by name."""
 
 from loradock.errors import EnvironmentUnfit
 from loradock.plan.context import Context, asked
@@ -10,7 +10,7 @@ GAIN = Stated(low=1.0, high=1.4, source=f"{CLAIMED}: 30 to 40 %; SDPA has the sa
 
 
 def decide(context: Context) -> Decision[str]:
-    """flash-attn where it is installed and the card has it; otherwise torch's SDPA, which picks its own kernel."""
+    """flash-attn where it is installed and the GPU has it; otherwise torch's SDPA, which picks its own kernel."""
     wanted = context.config.model.attention
     obstacle = flash_obstacle(context)
     if wanted == "flash_attention_2" and obstacle:
@@ -33,7 +33,7 @@ def flash_obstacle(context: Context) -> str | None:
     if not context.on_gpu:
         return "flash-attn needs a GPU"
     if context.facts.gpu.capability < FIRST_FLASH:
-        return f"flash-attn needs sm80 or newer, this card is {context.facts.gpu.architecture}"
+        return f"flash-attn needs sm80 or newer, this GPU is {context.facts.gpu.architecture}"
     if context.plan.compute_dtype.value == "float32":
         return "flash-attn has no float32"
     if "flash-attn" not in context.facts.packages:

@@ -28,15 +28,15 @@ def decide(context: Context) -> Decision[int]:
     tokens = context.plan.micro_batch.value * context.row_tokens
     shape = fitted(context.fast_memory, tokens=tokens, limits=context.limits)
     each = context.fast_memory.dense_layer / 2**20
-    within = "what is left" if context.on_gpu else f"{CPU_CACHE_SHARE:.0%} of the memory"
-    why = f"dense weights take {each:,.0f} MiB a layer of {within}; they spare dequantising, bit for bit the same"
+    within = "the rest" if context.on_gpu else f"{CPU_CACHE_SHARE:.0%} of the memory"
+    why = f"dense weights take {each:,.0f} MiB a layer of {within}; skips dequantisation; identical results"
     return Decision(name="cached_layers", value=shape.cached if shape else 0, why=why)
 
 
 def cache_obstacle(context: Context) -> str | None:
     """Why there is nothing to keep, or None."""
     if not context.is_fast:
-        return "only the fast engine keeps dense weights"
+        return "only the fast engine caches dense weights"
     if context.config.model.quantization != "nf4":
         return f"weights are {context.config.model.quantization}, not NF4: nothing is dequantised"
     return None

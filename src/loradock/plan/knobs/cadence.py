@@ -30,7 +30,7 @@ def decide(context: Context) -> Decision[Cadence]:
     value = Cadence(log=log, evaluate=evaluate, save=save)
     rows = context.data.validation_rows
     why = f"{-(-steps // save)} checkpoint(s) in {steps} steps; " + (
-        f"evaluating {rows} rows every {evaluate} steps" if evaluate else "nothing is held out to evaluate"
+        f"evaluating {rows} rows every {evaluate} steps" if evaluate else "no validation rows"
     )
     return Decision(name="cadence", value=value, why=why)
 
@@ -84,7 +84,7 @@ def _evaluation_less_often(context: Context) -> tuple[Trial, ...]:
             settings=(f"evaluation.every={wanted}",),
             cause="evaluating too often",
             phase="evaluation",
-            price="the best checkpoint, or the stop, is looked for less often" if is_judge else "",
+            price="the best checkpoint, or early stopping, is evaluated less often" if is_judge else "",
             accuracy_risk="low" if is_judge else "none",
         ),
     )

@@ -8,8 +8,8 @@ from loradock.plan.plan import Decision
 from loradock.plan.trial import Trial
 
 NAME = "checkpointed_layers"
-LESS = "layers are computed a second time in backward"
-MORE = "memory is full of activations, which keeps passes small"
+LESS = "layers are recomputed in the backward pass"
+MORE = "activations fill the memory, which keeps micro-batches small"
 
 
 def decide(context: Context) -> Decision[int]:
@@ -31,7 +31,8 @@ def decide(context: Context) -> Decision[int]:
     if not count:
         return Decision(name=NAME, value=0, why=f"all {layers} layers keep {kept:,.0f} MiB each, and it fits")
     why = (
-        f"{layers - count} of {layers} layers have room for the {kept:,.0f} MiB that each keeps; a byte here saves most"
+        f"{layers - count} of {layers} layers keep their {kept:,.0f} MiB of activations each; the best "
+        "use of the memory"
     )
     return Decision(name=NAME, value=count, why=why)
 
@@ -50,7 +51,7 @@ def _decide_sharded(context: Context) -> Decision[int]:
 
     have = context.memory_bytes
     count = next((count for count in range(layers) if needs(count) <= have), layers)
-    why = f"{layers - count} of {layers} layers have room for what they keep: {needs(count) / 2**30:.1f} GiB in all"
+    why = f"{layers - count} of {layers} layers keep their activations: {needs(count) / 2**30:.1f} GiB in all"
     return Decision(name=NAME, value=count, why=why)
 
 
@@ -64,7 +65,7 @@ def propose(context: Context) -> tuple[Trial, ...]:
     trials = [
         Trial(
             name=f"checkpointing-{name}",
-            title=f"{count} of {layers} layers computed again instead of {now}",
+            title=f"{count} of {layers} layers recomputed instead of {now}",
             settings=(f"train.checkpointing={value}",),
             cause=LESS if count < now else MORE,
             phase="passes",
@@ -80,7 +81,7 @@ def propose(context: Context) -> tuple[Trial, ...]:
 def _planned(layers: int, now: int) -> Trial:
     return Trial(
         name="checkpointing-auto",
-        title=f"as many of {layers} layers computed again as memory demands, instead of {now}",
+        title=f"as many of {layers} layers recomputed, as memory requires, instead of {now}",
         settings=("train.checkpointing=auto",),
         cause=LESS if now else MORE,
         phase="passes",

@@ -32,10 +32,9 @@ def _decide_fast(context: Context) -> Decision[bool]:
         return asked("checkpointing", context.asked_layers(wanted) >= layers - 1)
     choice = context.fast_choice()
     count = choice.shape.checkpointed if choice else layers
-    again = f"{count} of {layers} layers are computed again, where more memory would spare it"
-    if 0 < count < layers - 1:
-        again = f"not all layers: {again}"
-    why = again if count else f"the activations of all {layers} layers fit: none is computed again"
+    why = f"the activations of all {layers} layers fit: no layer is recomputed"
+    if count:
+        why = f"gradient checkpointing on {count} of {layers} layers; more memory would need fewer"
     return Decision(name="checkpointing", value=count >= layers - 1, why=why)
 
 

@@ -15,10 +15,10 @@ GAIN = Stated(low=1.0, high=1.25, source=f"{CLAIMED}: 15 to 25 % (docs/gpu.md, q
 
 
 def decide(context: Context) -> Decision[str]:
-    """Only what was asked for: no card has shown yet that it pays. Raises ConfigError where it cannot be."""
+    """Only what was asked for: no GPU has shown yet that it pays. Raises ConfigError where it cannot be."""
     wanted = context.config.train.compile
     if wanted == OFF:
-        why = "not asked for: compiling takes a minute or more, and products with 4-bit weights stay as they are"
+        why = "not asked for: compiling takes a minute or more, and does not speed up products with 4-bit weights"
         return Decision(name=NAME, value=OFF, why=why)
     for obstacle, remedy in obstacles(context):
         raise ConfigError(f"train.compile {wanted} cannot be used: {obstacle}", hint=f"--set {remedy}")
@@ -29,14 +29,14 @@ def obstacles(context: Context) -> Iterator[tuple[str, str]]:
     """Why the mode that was asked for cannot be used, each with a setting to type."""
     config, mode = context.config, context.config.train.compile
     if config.lora.dora:
-        yield "DoRA unpacks 4-bit weights in ways that cut a layer into dozens of graphs", "train.compile=off"
+        yield "DoRA dequantises in ways that split a layer into dozens of graphs", "train.compile=off"
     if config.model.quantization == "int8" and context.on_gpu:
         yield (
-            "int8 layers take columns apart by what is in them, which no compiled run has been held to",
+            "int8 layers take columns apart by what is in them, which was never verified for compiled runs",
             "train.compile=off",
         )
     if config.deterministic and context.on_gpu:
-        yield "the compiler picks kernels by their time, so a rerun may round otherwise", "train.compile=off"
+        yield "the compiler picks kernels by their time, so a rerun may round differently", "train.compile=off"
     if mode == "max-autotune" and not context.on_gpu:
         yield (
             "it picks kernels by their time, and reruns on a CPU are promised to be identical",
@@ -50,7 +50,7 @@ def graph_obstacles(context: Context) -> Iterator[str]:
     """Why micro-batches cannot be replayed from the CUDA graphs that reduce-overhead records."""
     data = context.data
     if not context.on_gpu:
-        yield "it records CUDA graphs, and there is no card"
+        yield "it records CUDA graphs, and there is no GPU"
     if context.plan.packing.value:
         yield "it records a CUDA graph for every length, and packs differ in length"
     if data.mean_tokens < data.longest_tokens:
@@ -75,7 +75,7 @@ def propose(context: Context) -> tuple[Trial, ...]:
             name=f"compile-{wanted}",
             title="decoder layers compiled" if is_off else f"eager layers instead of {config.train.compile}",
             settings=(f"train.compile={wanted}", *held),
-            cause="layers run operator by operator" if is_off else "compiling, and what it makes",
+            cause="layers run operator by operator" if is_off else "compiling, or the compiled code",
             phase="passes",
             price="the first step waits a minute or more for the compiler" if is_off else "",
             stability_risk="moderate" if is_off else "none",

@@ -21,19 +21,19 @@ def decide(context: Context) -> Decision[str]:
         if wanted != "auto":
             return asked("compute_dtype", wanted)
         return Decision(name="compute_dtype", value="float32", why="on a CPU: exact, and the same on every processor")
-    card = context.facts.gpu
-    if wanted == "bfloat16" and card.capability < FIRST_BFLOAT16:
+    gpu = context.facts.gpu
+    if wanted == "bfloat16" and gpu.capability < FIRST_BFLOAT16:
         raise EnvironmentUnfit(
-            f"compute_dtype bfloat16 needs sm80 or newer; {card.name} is {card.architecture}",
+            f"compute_dtype bfloat16 needs sm80 or newer; {gpu.name} is {gpu.architecture}",
             hint="--set model.compute_dtype=float16",
         )
     if wanted != "auto":
         return asked("compute_dtype", wanted)
-    if card.capability >= FIRST_BFLOAT16:
+    if gpu.capability >= FIRST_BFLOAT16:
         return Decision(
-            name="compute_dtype", value="bfloat16", why=f"{card.architecture}: float32's range, no loss scaling"
+            name="compute_dtype", value="bfloat16", why=f"{gpu.architecture}: float32's range, no loss scaling"
         )
-    why = f"{card.architecture} has no tensor cores for bfloat16 (sm80 and newer have); the loss is scaled"
+    why = f"{gpu.architecture} has no tensor cores for bfloat16 (sm80 and newer have); the loss is scaled"
     return Decision(name="compute_dtype", value="float16", why=why)
 
 
@@ -48,20 +48,20 @@ def _weights(context: Context) -> tuple[Trial, ...]:
         return (
             Trial(
                 name="quantization-nf4",
-                title="base weights in 4 bits instead of whole",
+                title="4-bit base weights instead of 16-bit ones",
                 settings=("model.quantization=nf4",),
-                cause="whole base weights leave too little memory for larger passes",
+                cause="16-bit base weights leave too little memory for larger micro-batches",
                 phase="passes",
                 price="base weights are rounded to 4 bits",
                 accuracy_risk="low",
             ),
         )
-    if context.plan.engine.value == "fsdp":  # whole weights are four times as many to gather for each pass
+    if context.plan.engine.value == "sharded":  # unquantised weights are four times as many to gather for each pass
         return ()
     return (
         Trial(
             name="quantization-none",
-            title=f"whole base weights instead of {now}",
+            title=f"unquantised base weights instead of {now}",
             settings=("model.quantization=none",),
             cause="base weights are dequantised for every product",
             phase="passes",

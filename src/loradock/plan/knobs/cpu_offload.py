@@ -22,11 +22,11 @@ def decide(context: Context) -> Decision[bool]:
     have = context.memory_bytes
     need, with_it = (context.smallest_bytes(mode=mode, cpu_offload=offloads)["total"] for offloads in (False, True))
     if need <= have:
-        return Decision(name=NAME, value=False, why=f"one row needs about {of_memory(need, have)} on each card")
+        return Decision(name=NAME, value=False, why=f"one row needs about {of_memory(need, have)} on each GPU")
     if with_it > have:
         raise OutOfMemory(
-            f"one row needs about {of_memory(need, have)} on each of {context.facts.world_size} GPUs that share the "
-            f"model, and {with_it / 2**30:.1f} GiB with its weights in host memory",
+            f"one row needs about {of_memory(need, have)} on each of {context.facts.world_size} GPUs "
+            f"that shard the model, and {with_it / 2**30:.1f} GiB with its weights in host memory",
             hint=f"--set data.max_length={max(64, context.data.limit_tokens // 2)}, more or larger GPUs",
         )
     host = context.host_bytes(mode=mode) / 2**30
@@ -40,5 +40,5 @@ def decide(context: Context) -> Decision[bool]:
 def _obstacle(context: Context) -> str | None:
     mode = context.plan.parallel.value
     if mode not in SHARDED:
-        return "each card has the whole model" if mode == "ddp" else "one process: nothing is shared"
-    return None if context.on_gpu else "there is no card to take weights off"
+        return "each GPU has the whole model" if mode == "ddp" else "one process: nothing is sharded"
+    return None if context.on_gpu else "there is no GPU to offload from"

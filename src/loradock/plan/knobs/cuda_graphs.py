@@ -1,6 +1,6 @@
 """Whether micro-steps are replayed from CUDA graphs, so that the GPU does not wait for the host.
 
-A replay spares the host's work for a micro-step, which does not depend on its tokens, and nothing of the GPU's. So it
+A replay saves the host's work for a micro-step, which does not depend on its tokens, and nothing of the GPU's. So it
 pays where the GPU is done before the host has launched the next kernels: in small micro-batches.
 """
 
@@ -21,7 +21,7 @@ MOVING = ("activations", "in flight", "batch")
 
 
 def decide(context: Context) -> Decision[bool]:
-    """On where the host is expected to be slower than the GPU by a margin, and memory has room for their buffers."""
+    """On where the host is expected to be slower than the GPU by a margin, and memory has space for their buffers."""
     wanted = context.config.train.cuda_graphs
     obstacle = graph_obstacle(context)
     if wanted is True and obstacle:
@@ -39,8 +39,8 @@ def decide(context: Context) -> Decision[bool]:
     need, have = parts["total"] + sum(parts[part] for part in MOVING), context.memory_bytes
     if need > have:
         sizes = f"{need / 2**30:.1f} of {have / 2**30:.1f} GiB"
-        return Decision(name=NAME, value=False, why=f"{times}, but with buffers of their own they need {sizes}")
-    return Decision(name=NAME, value=True, why=f"{times}: a replay spares the host's")
+        return Decision(name=NAME, value=False, why=f"{times}, but with their own buffers they need {sizes}")
+    return Decision(name=NAME, value=True, why=f"{times}: a replay saves the host time")
 
 
 def graph_obstacle(context: Context) -> str | None:
@@ -55,7 +55,7 @@ def graph_obstacle(context: Context) -> str | None:
 
 
 def _attention_obstacle(context: Context) -> str | None:
-    return None if context.has_flash else "attention is computed document by document, whose launches differ"
+    return None if context.has_flash else "attention runs document by document, with varying launches"
 
 
 def _shape(context: Context) -> Shape:
@@ -76,7 +76,7 @@ def _gpu_seconds(context: Context, shape: Shape) -> float:
 
 
 def propose(context: Context) -> tuple[Trial, ...]:
-    """The other way than now, with the fast engine on a card."""
+    """The other way than now, with the fast engine on a GPU."""
     plan = context.plan
     if plan.engine.value != "fast" or plan.device.value != "cuda":
         return ()
@@ -86,7 +86,7 @@ def propose(context: Context) -> tuple[Trial, ...]:
             name="cuda-graphs-off" if is_on else "cuda-graphs-on",
             title="kernels launched one by one" if is_on else "micro-steps replayed from CUDA graphs",
             settings=(f"train.cuda_graphs={'false' if is_on else 'true'}",),
-            cause="recording graphs" if is_on else "the card waits for the host to launch kernels",
+            cause="recording graphs" if is_on else "the GPU waits for the host to launch kernels",
             phase="passes",
             stability_risk="none" if is_on else "moderate",
             effort="one setting" if is_on else "a short run first",

@@ -19,13 +19,13 @@ def decide(context: Context) -> Decision[DataLoader]:
     asked = context.config.train.workers
     most = memory.loader_workers(context.facts)
     if asked != "auto":
-        workers, why = asked, "asked for"
+        workers, why = asked, "set in the configuration"
     elif context.data.train_rows < SMALL_ROWS:
         workers, why = 0, f"{context.data.train_rows} rows: starting a worker costs more than it saves"
     elif not context.on_gpu:
         workers, why = 0, "on a CPU a worker would take the cores that train"
     elif most < 1:
-        workers, why = 0, f"no core to spare: {context.facts.cpus} for {context.facts.processes_here} process(es)"
+        workers, why = 0, f"no free CPU: {context.facts.cpus} for {context.facts.processes_here} process(es)"
     else:
         workers = most
         why = f"rows are tokenised ahead, {workers} of {context.facts.cpus} CPUs keep up"
@@ -46,7 +46,7 @@ def propose(context: Context) -> tuple[Trial, ...]:
         [_trial("data-workers-more", now, more, cause="the loader is too slow for the steps")] if more > now else []
     )
     if now:
-        trials.append(_trial("data-workers-0", now, 0, cause="handing data over from loader processes"))
+        trials.append(_trial("data-workers-0", now, 0, cause="passing data from data loader processes"))
     return tuple(trials)
 
 

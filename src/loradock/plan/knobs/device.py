@@ -1,4 +1,4 @@
-"""Where the run computes: the card where there is one, else the CPU, and never a silent fall from one to the other."""
+"""Where the run computes: the GPU where there is one, else the CPU, and never a silent fall from one to the other."""
 
 from loradock.errors import EnvironmentUnfit
 from loradock.plan.context import Context
@@ -8,7 +8,7 @@ NOTICEABLE_BYTES = 256 << 20
 
 
 def decide(context: Context) -> Decision[str]:
-    """A card when one is visible; a request for cuda without a card is refused."""
+    """A GPU when one is visible; a request for cuda without a GPU is refused."""
     asked = context.config.device
     facts = context.facts
     if asked == "cuda" and not facts.has_gpu:
@@ -17,12 +17,12 @@ def decide(context: Context) -> Decision[str]:
             hint="start the container with --gpus all, check CUDA_VISIBLE_DEVICES, or use --set device=cpu",
         )
     if asked == "cpu" or not facts.has_gpu:
-        why = "asked for" if asked == "cpu" else "no GPU is visible"
+        why = "set in the configuration" if asked == "cpu" else "no GPU is visible"
         return Decision(name="device", value="cpu", why=why)
-    card = facts.gpu
-    why = f"{card.name}, {card.memory_bytes / 2**30:.0f} GiB, {card.architecture}"
-    if card.runtime_bytes is not None:
-        why += f"; CUDA itself takes {card.runtime_bytes / 2**20:,.0f} MiB of it"
-    if card.taken_bytes > NOTICEABLE_BYTES:
-        why += f"; other processes hold {card.taken_bytes / 2**30:.1f} GiB"
+    gpu = facts.gpu
+    why = f"{gpu.name}, {gpu.memory_bytes / 2**30:.0f} GiB, {gpu.architecture}"
+    if gpu.runtime_bytes is not None:
+        why += f"; CUDA itself takes {gpu.runtime_bytes / 2**20:,.0f} MiB of it"
+    if gpu.taken_bytes > NOTICEABLE_BYTES:
+        why += f"; other processes hold {gpu.taken_bytes / 2**30:.1f} GiB"
     return Decision(name="device", value="cuda", why=why)

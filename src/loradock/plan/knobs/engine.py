@@ -20,9 +20,9 @@ def decide(context: Context) -> Decision[str]:
     """fast wherever it serves. Raises ConfigError where it was asked for and does not."""
     wanted, mode = context.config.engine, context.plan.parallel.value
     if mode == "fsdp":
-        return Decision(name=NAME, value="fsdp", why="it trains a model that FSDP shards")
+        return Decision(name=NAME, value="fsdp", why="the model is sharded by FSDP")
     if mode in ("zero2", "zero3"):
-        return Decision(name=NAME, value="zero", why=f"it trains with DeepSpeed, and train.parallel is {mode}")
+        return Decision(name=NAME, value="zero", why=f"train.parallel {mode} is DeepSpeed's")
     if wanted == "peft":
         return asked(NAME, "peft")
     obstacle = obstacles.of_fast(context.config, context.model)
@@ -32,7 +32,7 @@ def decide(context: Context) -> Decision[str]:
         return Decision(name=NAME, value="peft", why=f"the fast engine cannot be used: {obstacle}")
     if wanted == "fast":
         return asked(NAME, "fast")
-    return Decision(name=NAME, value="fast", why=f"it serves {context.model.architecture} and all that was asked")
+    return Decision(name=NAME, value="fast", why=f"it supports {context.model.architecture} and all settings")
 
 
 def propose(context: Context) -> tuple[Trial, ...]:
@@ -58,7 +58,7 @@ def propose(context: Context) -> tuple[Trial, ...]:
             name="engine-fast",
             title=f"the fast engine instead of {NAMES[engine]}",
             settings=("engine=fast", *(setting for setting, is_needed in freed.items() if is_needed)),
-            cause=f"{NAMES[engine]}: padding, host time and traffic that fused kernels spare",
+            cause=f"{NAMES[engine]}: padding, host time and memory traffic that fused kernels save",
             phase="passes",
         ),
     )

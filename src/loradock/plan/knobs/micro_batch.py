@@ -10,13 +10,13 @@ from loradock.plan.context import Context, asked
 from loradock.plan.plan import Decision
 from loradock.plan.trial import Trial
 
-TOO_SMALL = "the micro-batch is too small: what is paid for each pass is paid too often"
-TOO_LARGE = "the micro-batch is too large for the memory: what it takes is missing elsewhere"
+TOO_SMALL = "the micro-batch is too small: too many passes, each with a fixed cost"
+TOO_LARGE = "the micro-batch is too large for the memory: little is left for anything else"
 PADDED = "the micro-batch is large: more rows are padded to its longest"
 
 
 def decide(context: Context) -> Decision[int]:
-    """The most that fits in memory and still is of use; OutOfMemory where not even one row fits on a card."""
+    """The most that fits in memory and still is of use; OutOfMemory where not even one row fits on a GPU."""
     wanted = context.config.train.micro_batch
     if wanted != "auto":
         return asked("micro_batch", wanted)
@@ -34,12 +34,12 @@ def too_large(context: Context, expected: dict[str, int]) -> OutOfMemory:
     """The error for a model of which not even one row fits; shorter rows are a remedy only where the weights fit."""
     length = context.row_tokens
     needed, have = expected["total"] / 2**30, context.memory_bytes / 2**30
-    card = f"{context.facts.gpu.name} has {have:.1f} GiB to plan with"
+    gpu = f"{context.facts.gpu.name} has {have:.1f} GiB available"
     weights = expected["base weights"] / 2**30
     if weights > have:
         return OutOfMemory(
-            f"the base weights need about {weights:.1f} GiB, {card}",
-            hint=f"--model with a smaller one, or {room(context)}",
+            f"the base weights need about {weights:.1f} GiB, {gpu}",
+            hint=f"a smaller --model, or {room(context)}",
         )
     mode = context.plan.parallel.value
     if mode == "fsdp" and not context.plan.cpu_offload.value:
@@ -51,17 +51,15 @@ def too_large(context: Context, expected: dict[str, int]) -> OutOfMemory:
     elif context.config.model.cache_weights not in ("auto", 0):
         remedy = "--set model.cache_weights=auto"
     elif context.is_fast and fits_paged(context):
-        remedy = "--set engine=peft, whose optimiser state can live outside the card"
+        remedy = "--set engine=trl, whose optimiser state can be paged to host memory"
     else:
         remedy = f"--set data.max_length={max(64, length // 2)}, a smaller model, or {room(context)}"
-    return OutOfMemory(f"one row of {length} tokens needs about {needed:.1f} GiB, {card}", hint=remedy)
+    return OutOfMemory(f"one row of {length} tokens needs about {needed:.1f} GiB, {gpu}", hint=remedy)
 
 
 def room(context: Context) -> str:
-    """Where there is more memory: several cards can share a model, one alone cannot."""
-    return (
-        "a larger card" if context.facts.world_size > 1 else "several cards (--gpus, loradock launch), or a larger one"
-    )
+    """Where there is more memory: several GPUs can share a model, one alone cannot."""
+    return "a larger GPU" if context.facts.world_size > 1 else "several GPUs (--gpus, loradock launch), or a larger GPU"
 
 
 def fits_paged(context: Context) -> bool:

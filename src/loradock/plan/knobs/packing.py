@@ -13,7 +13,7 @@ def decide(context: Context) -> Decision[bool]:
     if wanted != "auto":
         return asked("packing", wanted)
     if context.plan.engine.value == "fast":
-        why = "the fast engine lays rows end to end anyway; order and samples a step stay the same"
+        why = "the fast engine always packs; order and samples per step stay the same"
         return Decision(name="packing", value=True, why=why)
     data = context.data
     padding = 1 - data.mean_tokens / max(1, data.longest_tokens)
@@ -21,9 +21,11 @@ def decide(context: Context) -> Decision[bool]:
         return Decision(name="packing", value=False, why="on a CPU the mask over a packed row costs more than padding")
     if padding < WORTH_PADDING_SHARE:
         return Decision(
-            name="packing", value=False, why=f"rows are of like length: at most {padding:.0%} would be padding"
+            name="packing", value=False, why=f"rows have similar lengths: at most {padding:.0%} would be padding"
         )
-    why = f"rows average {data.mean_tokens:.0f} of {data.longest_tokens} tokens; order and samples a step stay the same"
+    why = (
+        f"rows average {data.mean_tokens:.0f} of {data.longest_tokens} tokens; order and samples per step stay the same"
+    )
     return Decision(name="packing", value=True, why=why)
 
 

@@ -18,7 +18,7 @@ ASKED_BY_ENGINE = {"fsdp": "fsdp", "zero": "zero2"}
 
 
 def decide(context: Context) -> Decision[str]:
-    """ddp wherever the model fits one card. Raises EnvironmentUnfit or ConfigError for a mode that cannot be."""
+    """ddp wherever the model fits one GPU. Raises EnvironmentUnfit or ConfigError for a mode that cannot be."""
     wanted, engine, processes = context.config.train.parallel, context.config.engine, context.facts.world_size
     if processes == 1:
         check_processes(context.config, processes)
@@ -29,7 +29,7 @@ def decide(context: Context) -> Decision[str]:
         return _decide_by_memory(context)
     if engine != "auto" and engine not in ENGINES[wanted]:
         raise ConfigError(
-            f"train.parallel is {wanted}, and engine {engine} does not share in this way", hint="--set engine=auto"
+            f"train.parallel is {wanted}, and engine {engine} does not support it", hint="--set engine=auto"
         )
     if obstacle := {"fsdp": _sharding_obstacle(context), "zero3": obstacles.of_parts(context.config)}.get(wanted):
         raise ConfigError(f"train.parallel {wanted} cannot be used: {obstacle}", hint="--set train.parallel=auto")
@@ -48,7 +48,7 @@ def check_processes(config: RunConfig, processes: int) -> None:
     asked_for = asks_for_several(config)
     if asked_for and processes == 1:
         raise EnvironmentUnfit(
-            f"{asked_for} shares a model among several processes, and there is one",
+            f"{asked_for} shards the model over several ranks, and there is one process",
             hint="loradock launch --nproc N train ..., or --set train.parallel=auto --set engine=auto",
         )
 
@@ -56,18 +56,18 @@ def check_processes(config: RunConfig, processes: int) -> None:
 def _decide_by_memory(context: Context) -> Decision[str]:
     engine, have = context.config.engine, context.memory_bytes
     need = context.smallest_bytes(mode="ddp", cpu_offload=False)["total"]
-    size = f"{context.model.parameters / 1e9:.1f}B weights, about {of_memory(need, have)} for one row on one card"
+    size = f"{context.model.parameters / 1e9:.1f}B weights, about {of_memory(need, have)} for one row on one GPU"
     if engine != "auto":
-        return Decision(name=NAME, value="ddp", why=f"engine {engine} was asked for, which shares by it; {size}")
+        return Decision(name=NAME, value="ddp", why=f"engine {engine} was requested, which uses it; {size}")
     if not context.on_gpu:
         return Decision(name=NAME, value="ddp", why=f"on a CPU each process has the whole model; {size}")
     if need <= have:
-        why = f"it fits: {size}; only the adapters' gradients are exchanged"
+        why = f"it fits: {size}; only the adapters' gradients are all-reduced"
         return Decision(name=NAME, value="ddp", why=why)
     if obstacle := _sharding_obstacle(context):
         raise OutOfMemory(
             f"the model does not fit: {size}; and it cannot be sharded: {obstacle}",
-            hint="a larger card, or settings that the fsdp backend takes",
+            hint="a larger GPU, or settings that the sharded engine supports",
         )
     return Decision(name=NAME, value="fsdp", why=f"it does not fit: {size}")
 

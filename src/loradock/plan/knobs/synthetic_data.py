@@ -13,11 +13,11 @@ def propose(context: Context) -> tuple[Trial, ...]:
     return (
         Trial(
             name="synthetic-data",
-            title="the first step's rows again and again, without the loader",
+            title="the first step's rows repeated, without the data loader",
             settings=("data.repeat_first=true",),
             cause="waiting for data",
             phase="data",
-            price="nothing is learned but the first step's rows",
+            price="only the first step's rows are learned",
             is_remedy=False,
             accuracy_risk="high",
         ),

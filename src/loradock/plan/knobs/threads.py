@@ -15,7 +15,7 @@ def decide(context: Context) -> Decision[int]:
             name="threads", value=min(GPU_THREADS, share), why=f"the GPU does the work; {share} CPU(s) a process"
         )
     if context.model.hidden < SMALL_HIDDEN:
-        why = "an operation of so small a model takes microseconds: waiting for a second thread would cost more"
+        why = "an operation of such a small model takes microseconds: a second thread would cost more"
         return Decision(name="threads", value=1, why=why)
     return Decision(
         name="threads", value=share, why=f"{context.facts.cpus} CPUs for {context.facts.processes_here} process(es)"

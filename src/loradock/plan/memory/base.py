@@ -31,7 +31,7 @@ def weight_bytes(model: ModelFacts, *, quantization: str, double_quant: bool, dt
 
 
 def loader_workers(facts: Facts) -> int:
-    """Loader workers of one process that feeds a card: one CPU is its own, and more than two have nothing to do."""
+    """Loader workers of one process that feeds a GPU: one CPU is its own, and more than two have nothing to do."""
     return max(0, min(LOADER_MOST_WORKERS, facts.cpus // facts.processes_here - 1))
 
 

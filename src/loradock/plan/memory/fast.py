@@ -1,11 +1,11 @@
 """Bytes that the fast engine needs on its device, by component, for any shape of its micro-batches. Pure arithmetic.
 
-Read from the engine's own code (`backends/fast/layer.py` says what a layer keeps) and held against the live bytes of
+Read from the engine's own code (`backends/fast/layer.py` says what a layer keeps) and compared with the live bytes of
 real micro-steps; see docs/memory.md. For a token of hidden size h, with a = all query heads, p = queries, keys and
 values, I = the MLP's inner size and r = the ranks of all adapters of a layer, in elements of the compute dtype:
 
     a plain layer keeps      2 h + p + a + 2 I + r, and in float32 two norms' rstd and a log-sum-exp a head
-    a checkpointed one       h, its input; the one that is computed again is whole for that time
+    a checkpointed one       h, its input; the one that is recomputed is whole for that time
     in flight, beyond that   the gradient h, and the widest moment of one layer's forward or backward, or the head's
 
 The last layers are the plain ones, so the peak is at the head or in the last layer's backward, where all the others
@@ -47,7 +47,7 @@ CAPPED_COPIES = 5
 """The same beside scores that are written out (softcap): measured, 2 to 5."""
 CAPPED_SCORE_BYTES = 12
 """A score's own bytes and these are alive at once in backward, where they are written out: measured with torch's plain
-operators, 14 in half precision and 16 in float32; a card's softmax needs 2 less in half precision."""
+operators, 14 in half precision and 16 in float32; a GPU's softmax needs 2 less in half precision."""
 CAPPED_MASK_BYTES = 1
 """Of one mask for all heads."""
 
@@ -129,7 +129,7 @@ class FastMemory:
         return self.widths.widest * self.bytes * is_used
 
     def fragmentation(self, moving: int) -> int:
-        """What the allocator holds beyond its tensors, while so many bytes come and go with a micro-batch."""
+        """What the allocator holds beyond its tensors, while this many bytes come and go with a micro-batch."""
         if not self.setting.on_gpu:
             return int(moving * CPU_FRAGMENTATION)
         return ALLOCATOR_FLOOR_BYTES + int(moving * FRAGMENTATION)
@@ -183,7 +183,7 @@ class FastMemory:
         backward = max(
             self._mlp_backward(tokens, has_dense=has_dense), self._attention_backward(tokens, has_dense=has_dense)
         )
-        if shape.checkpointed == self.widths.layers:  # a layer is whole in its forward, and when it is computed again
+        if shape.checkpointed == self.widths.layers:  # a layer is whole in its forward, and when it is recomputed
             return self.kept_by_layer(tokens) + max(forward - self._hidden(tokens), backward)
         return max(forward, backward)
 
@@ -219,7 +219,7 @@ class FastMemory:
         return sums + tokens * self.bytes * 2 * wide.attended * wide.has_grouped_heads
 
     def _document_workspace(self, tokens: int) -> float:
-        """One document of so many tokens computed again: copies of it and, with softcap, the scores of all heads."""
+        """One document of this many tokens recomputed: copies of it and, with softcap, the scores of all heads."""
         copy = tokens * self.bytes * self.widths.attended
         if not self.widths.capped_heads:
             return copy * PER_DOCUMENT_COPIES
@@ -227,7 +227,7 @@ class FastMemory:
         return copy * CAPPED_COPIES + tokens**2 * score
 
     def _head(self, tokens: int, *, hidden: int) -> int:
-        """In the loop over chunks of logits: one of them, and so many tensors of hidden states.
+        """In the loop over chunks of logits: one of them, and this many tensors of hidden states.
 
         Every position is taken to be supervised. The tensors are the last hidden states, the chosen ones, normed, and
         in training their gradient.

@@ -108,7 +108,7 @@ def activation_bytes(
 ) -> int:
     """Bytes kept from forward to backward, and what one layer's backward has in flight.
 
-    Checkpointed: the input of every layer, and one whole layer that is computed again. In flight is the gradient of
+    Checkpointed: the input of every layer, and one whole layer that is recomputed. In flight is the gradient of
     the widest input, with the float32 one of its adapter.
     """
     mask = 0 if attention == "flash_attention_2" else batch.mask_elements * BYTES[dtype]
@@ -159,7 +159,7 @@ def expected(
         on_gpu=on_gpu,
     )
     logits = logit_bytes(model, batch, dtype=dtype)
-    if on_gpu and checkpointing:  # the head and a layer that is computed again never meet
+    if on_gpu and checkpointing:  # the head and a layer that is recomputed never meet
         logits = max(0, logits - (activations - input_bytes(model, batch, dtype=dtype)))
     parts = {
         "base weights": weight_bytes(model, quantization=quantization, double_quant=double_quant, dtype=dtype),

@@ -1,4 +1,4 @@
-"""Bytes that a process needs on its card where several share a model, by component. Pure arithmetic.
+"""Bytes that a process needs on its GPU where several share a model, by component. Pure arithmetic.
 
 What is computed is as in the peft backend (`memory.peft`: PEFT's LoRA on NF4 layers under autocast); what differs is
 what is cut among N ranks. Under `ddp` nothing is; `zero2` cuts gradients and optimiser state (Rajbhandari et al. 2020,
@@ -10,7 +10,7 @@ its backward, the next one is fetched meanwhile, and what arrives is copied out 
     buffers            one layer as it arrives, the gradients of one layer's adapters as they leave, and NCCL's own;
                        with offload, what is staged
 
-NF4's scales are no parameters: each process keeps all of them. With `cpu_offload` the layers' parts, the adapter, its
+NF4's scales are not parameters: each process keeps all of them. With `cpu_offload` the layers' parts, the adapter, its
 gradients and its moments live in host memory.
 """
 
@@ -40,7 +40,7 @@ PACKED_BITS = {"nf4": 4.0, "int8": 8.0}
 FLOAT = 4
 GATHERED_LAYERS = 2
 NCCL_BYTES = 400 << 20
-"""Channels of a communicator. An assumption: 200 to 500 MiB a card are reported for 8 cards on one machine."""
+"""Channels of a communicator. An assumption: 200 to 500 MiB a GPU are reported for 8 GPUs on one machine."""
 STAGING_BYTES = 2 << 30
 """Beside weights that come from host memory: published runs need 0.7 to 4 GiB more than the parts explain."""
 CUTS_WEIGHTS = ("fsdp", "zero3")
@@ -68,7 +68,7 @@ class Sharing:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How weights are held and what computes; `checkpointed` of the layers are computed again."""
+    """How weights are held and what computes; `checkpointed` of the layers are recomputed."""
 
     quantization: str
     double_quant: bool
@@ -93,15 +93,15 @@ class Setting:
 
 
 def parts(model: ModelFacts, batch: Batch, *, setting: Setting, sharing: Sharing) -> dict[str, int]:
-    """Bytes on one card by component, with `total` last."""
-    on_card = 0 if sharing.cpu_offload else 1
+    """Bytes on one GPU by component, with `total` last."""
+    on_gpu = 0 if sharing.cpu_offload else 1
     adapters = model.adapter_parameters(setting.rank)
     found = {
-        "base weights": packed_bytes(model, setting) * on_card // sharing.of_weights,
+        "base weights": packed_bytes(model, setting) * on_gpu // sharing.of_weights,
         "scales": int(model.linear_parameters * setting.scale_bits / 8),
         "embedding and head": other_bytes(model, setting) // sharing.of_weights,
-        "adapters and gradients": adapter_bytes(adapters, setting=setting, sharing=sharing) * on_card,
-        "optimiser state": adapters * OPTIMIZER_BYTES[setting.optimizer] * on_card // sharing.of_gradients,
+        "adapters and gradients": adapter_bytes(adapters, setting=setting, sharing=sharing) * on_gpu,
+        "optimiser state": adapters * OPTIMIZER_BYTES[setting.optimizer] * on_gpu // sharing.of_gradients,
         **moving(model, setting, sharing),
         "activations": activation_bytes(model, batch, setting=setting),
         "logits": logit_bytes(model, batch, dtype=setting.dtype),
@@ -114,7 +114,7 @@ def parts(model: ModelFacts, batch: Batch, *, setting: Setting, sharing: Sharing
 
 
 def host_bytes(model: ModelFacts, *, setting: Setting, sharing: Sharing) -> int:
-    """Bytes of host memory that one process needs for what does not live on its card."""
+    """Bytes of host memory that one process needs for what does not live on its GPU."""
     if not sharing.cpu_offload:
         return 0
     adapters = model.adapter_parameters(setting.rank)
@@ -164,9 +164,9 @@ def moving(model: ModelFacts, setting: Setting, sharing: Sharing) -> dict[str, i
 
 
 def activation_bytes(model: ModelFacts, batch: Batch, *, setting: Setting) -> int:
-    """Bytes kept from forward to backward: inputs of the layers that are computed again, and the others whole.
+    """Bytes kept from forward to backward: inputs of the layers that are recomputed, and the others whole.
 
-    One that is computed again is whole for that time; in flight is the gradient of the widest input, and its adapter's.
+    One that is recomputed is whole for that time; in flight is the gradient of the widest input, and its adapter's.
     """
     dtype, again = setting.dtype, setting.checkpointed
     mask = 0 if setting.attention == "flash_attention_2" else batch.mask_elements * BYTES[dtype]

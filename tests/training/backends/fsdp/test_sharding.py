@@ -70,7 +70,7 @@ def test_parts_of_all_processes_are_the_whole_in_any_number_of_them() -> None:
 
 def test_weights_that_are_not_there_yet_cannot_be_used(llama: Path) -> None:
     model = spread_out(llama)
-    with pytest.raises(EnvironmentUnfit, match="the weights are spread over the processes"):
+    with pytest.raises(EnvironmentUnfit, match="the weights are sharded over the ranks"):
         model(input_ids=torch.zeros((1, 2), dtype=torch.long))
 
 

@@ -126,5 +126,5 @@ def test_one_process_that_is_to_share_its_model_is_refused_before_anything_is_lo
 ) -> None:
     group = start(tmp_path, "train.parallel=fsdp", model=llama, count=1)
     assert group.finish() == [EnvironmentUnfit.exit_code], group.text()
-    assert "error: train.parallel fsdp shares a model among several processes, and there is one" in group.text()
+    assert "error: train.parallel fsdp shards the model over several ranks, and there is one process" in group.text()
     assert "environment" not in group.text()

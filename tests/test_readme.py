@@ -1,0 +1,137 @@
+"""Every command in README.md's code blocks, as it stands there: run, or in a table with the reason why not.
+
+They run in one folder that has what the README names, with a tiny model in the place of the large ones; `scripts/run`
+there starts this Python (what it does besides is for test_repo_scripts).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from tiny import write_rows
+
+from loradock.cli import cli
+
+ROOT = Path(__file__).parents[1]
+BLOCKS = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+COMMANDS = [re.sub(r"\s+#.*", "", line) for block in BLOCKS for line in block.splitlines() if line.strip()]
+TRAINS = "scripts/run train run.yaml --output runs/second"
+SLOW = (
+    "scripts/run train --demo",
+    "scripts/run train --model ./Mistral-7B-v0.3 --data rows.jsonl --data more.parquet --output runs/first",
+    "scripts/run train run.yaml --set lora.rank=32 --lr 1e-4",
+    'scripts/run train --model "$(scripts/real-model smollm2)" --data rows.jsonl',
+    "scripts/run train --preset commonsense-adapters --model ./base --data commonsense.json",
+    "scripts/run launch --nproc 2 train run.yaml",
+    "scripts/run launch train run.yaml",
+    "scripts/run env-check",
+    "scripts/run env-check --config run.yaml",
+    "scripts/run env-check --level bench --json >a.json",
+    "scripts/run net-check --nproc 2",
+    "scripts/run diagnose run.yaml --budget 10m",
+    "scripts/run profile run.yaml",
+)
+NEEDS_AN_IMAGE = "needs a container engine and the image of this version; "
+NOT_RUN = {
+    "scripts/test": "runs this test",
+    "scripts/run build": NEEDS_AN_IMAGE + "tests/image/test_build.py builds one",
+    "scripts/run bundle create run.tar --image loradock:0.1.0 --model ./base --data rows.jsonl": NEEDS_AN_IMAGE
+    + "tests/image/test_bundle_image.py has a light one",
+    "docker run --gpus all -v $PWD:/workspace --user $(id -u):0 loradock:0.1.0 train run.yaml": NEEDS_AN_IMAGE
+    + "and a GPU; tests/image/test_container.py trains in one on a CPU",
+    "docker run --rm loradock:0.1.0 lock verify": NEEDS_AN_IMAGE + "tests/image/test_container.py",
+}
+# What a verdict about the machine may end with.
+VERDICTS = {"scripts/run env-check": (0, 71), "scripts/run net-check": (0, 71)}
+RUN = """\
+model: {name: ./base}
+data: {sources: [rows.jsonl], max_length: 128}
+lora: {rank: 4}
+train: {max_steps: 2, global_batch: 16}
+limits: {peer_seconds: 120}
+"""
+
+
+@pytest.fixture(scope="module")
+def place(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the README's commands name."""
+    import pandas as pd
+
+    folder = tmp_path_factory.mktemp("readme")
+    for name in ("base", "Mistral-7B-v0.3"):
+        (folder / name).symlink_to(llama)
+    write_rows(folder / "rows.jsonl", rows=48)
+    rows = pd.read_json(write_rows(folder / "more.jsonl", rows=200, seed=1), lines=True)
+    rows.to_parquet(folder / "more.parquet")
+    rows.to_json(folder / "commonsense.json", orient="records")
+    (folder / "run.yaml").write_text(RUN, encoding="utf-8")
+    (folder / "any.yaml").write_bytes((ROOT / "docs" / "examples" / "kubernetes" / "job.yaml").read_bytes())
+    (folder / "scripts").mkdir()
+    for name, does in (("run", f'exec {shlex.quote(sys.executable)} -m loradock "$@"'), ("real-model", "echo ./base")):
+        script = folder / "scripts" / name
+        script.write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
+        script.chmod(0o755)
+    return folder
+
+
+def typed(command: str, place: Path) -> subprocess.CompletedProcess[str]:
+    """The line in a shell, as a person types it."""
+    environ = os.environ | {"LORADOCK_CACHE": str(place / "cache"), "NO_COLOR": "1"}
+    return subprocess.run(["bash", "-c", command], cwd=place, env=environ, capture_output=True, text=True, timeout=900)
+
+
+@pytest.fixture(scope="module")
+def trained(place: Path) -> Path:
+    """The folder after one of its trainings, with a copy of the run under the other name that a report is made of."""
+    done = typed(TRAINS, place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shutil.copytree(place / "runs" / "second", place / "runs" / "first")
+    return place
+
+
+def test_the_tables_name_commands_that_the_readme_has() -> None:
+    assert {*SLOW, *NOT_RUN, TRAINS} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if "loradock:" in each or "scripts/run" in each])
+def test_each_command_has_options_that_there_are(command: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    words = shlex.split(re.sub(r"\s*>\S+$", "", command).split("loradock:0.1.0 ")[-1].replace("scripts/run ", ""))
+    if "--image" in command:
+        words = shlex.split(command.replace("scripts/run ", ""))
+    named: click.Command = cli
+    context = click.Context(cli)
+    while isinstance(named, click.Group):
+        found = named.get_command(context, words[0])
+        assert found is not None, words[0]
+        named, words = found, words[1:]
+    named.make_context("loradock", words)
+
+
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each not in (*SLOW, *NOT_RUN, TRAINS)])
+def test_a_command_of_the_readme_does_what_it_says(command: str, trained: Path) -> None:
+    done = typed(command, trained)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_same_training_again_shows_that_it_is_finished(trained: Path) -> None:
+    done = typed(TRAINS, trained)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "is finished" in done.stdout + done.stderr
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("command", SLOW)
+def test_a_slow_command_of_the_readme_does_what_it_says(command: str, place: Path) -> None:
+    shutil.rmtree(place / "runs", ignore_errors=True)
+    done = typed(command, place)
+    expected = next((codes for start, codes in VERDICTS.items() if command.startswith(start)), (0,))
+    assert done.returncode in expected, done.stdout + done.stderr
