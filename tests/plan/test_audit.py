@@ -192,7 +192,7 @@ def test_what_is_good_already_is_told_and_only_where_it_is() -> None:
     lines = "\n".join(audited().good)
     for words in ("bfloat16", "NF4", "no layer is recomputed", "end to end", "fused AdamW", "tokenised once"):
         assert words in lines, words
-    worse = "\n".join(audited(**{**SEED, "model": {"quantization": "none"}, "engine": "trl"}, gpu="h200").good)
+    worse = "\n".join(audited(**{**SEED, "model": {"quantization": "none"}, "engine": "peft"}, gpu="h200").good)
     assert "NF4" not in worse
     assert "is recomputed" not in worse
 

@@ -144,7 +144,7 @@ def test_what_fits_nowhere_says_what_it_needs_with_and_without_offload() -> None
     [
         ({"parallel": "fsdp", "engine": "fast"}, "engine fast does not support it"),
         ({"parallel": "zero3", "engine": "fast"}, "engine fast does not support it"),
-        ({"parallel": "ddp", "engine": "sharded"}, "engine sharded does not support it"),
+        ({"parallel": "ddp", "engine": "fsdp"}, "engine fsdp does not support it"),
         ({"parallel": "fsdp", "lora": {"dora": True}}, "train.parallel fsdp cannot be used: it has no DoRA"),
         ({"parallel": "zero3", "lora": {"dora": True}}, "train.parallel zero3 cannot be used: DoRA takes the norms of"),
         ({"parallel": "zero3", "lora": {"init": "pissa"}}, "zero3 cannot be used: lora.init pissa takes unquantised"),

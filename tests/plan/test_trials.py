@@ -55,7 +55,7 @@ def any_baseline(seed: int) -> Context | None:
     """Some baseline; None where the plan refuses it."""
     draw = random.Random(seed)
     gpu = draw.choice([None, "t4", "a10", "h200"])
-    engine = draw.choice(["auto", "fast", "trl"])
+    engine = draw.choice(["auto", "fast", "peft"])
     asked: dict[str, Any] = {
         "engine": engine,
         "model": {"quantization": draw.choice(["nf4", "nf4", "none", "int8"])},
@@ -175,7 +175,7 @@ def test_each_engine_is_offered_what_it_has() -> None:
 
 
 def test_a_cpu_is_offered_nothing_that_needs_a_gpu() -> None:
-    found = set(names(baseline(gpu=None, of="tinyllama-1.1b", engine="trl")))
+    found = set(names(baseline(gpu=None, of="tinyllama-1.1b", engine="peft")))
     assert not {"cuda-graphs-on", "optimizer-paged-adamw-8bit", "attention-flash"} & found
     assert "attention-flash" in names(baseline(flash=True, model={"attention": "sdpa"}))
     assert "attention-flash" not in names(baseline(model={"attention": "sdpa"}))

@@ -12,7 +12,7 @@ from loradock.plan.plan import DataLoader
 
 OLD = tuple(key for key, gpu in gpus().items() if gpu.capability < (8, 0))
 NEW = tuple(key for key in gpus() if key not in OLD)
-TRL = config(engine="trl")
+PEFT = config(engine="peft")
 LONG = data(mean=1800, longest=2048, limit=2048)
 
 
@@ -48,7 +48,7 @@ def test_float32_compute_leaves_neither_flash_attention_nor_tf32() -> None:
 
 
 def test_without_a_gpu_the_run_is_on_the_cpu_in_float32_unpacked() -> None:
-    plan = planned(facts=machine(), model=models()["tinyllama-1.1b"], config=TRL)
+    plan = planned(facts=machine(), model=models()["tinyllama-1.1b"], config=PEFT)
     assert plan.device.value == "cpu"
     assert "no GPU" in decision(plan, "device").why
     assert (plan.compute_dtype.value, plan.packing.value, plan.tf32.value) == ("float32", False, False)
@@ -112,8 +112,8 @@ def test_what_the_user_asked_for_is_decided_and_said_to_be_asked_for(
 
 
 def test_uneven_rows_are_packed_and_rows_of_like_length_are_not() -> None:
-    uneven = decision(planned(facts=machine("h200"), config=TRL), "packing")
-    even = decision(planned(facts=machine("h200"), data=data(mean=950, longest=1024), config=TRL), "packing")
+    uneven = decision(planned(facts=machine("h200"), config=PEFT), "packing")
+    even = decision(planned(facts=machine("h200"), data=data(mean=950, longest=1024), config=PEFT), "packing")
     assert uneven.value is True
     assert "166 of 1024" in uneven.why
     assert even.value is False
@@ -121,8 +121,8 @@ def test_uneven_rows_are_packed_and_rows_of_like_length_are_not() -> None:
 
 
 def test_a_7b_model_checkpoints_long_rows_on_24_gib_and_keeps_short_ones_whole_on_an_h200() -> None:
-    tight = decision(planned(facts=machine("rtx-4090"), data=LONG, config=TRL), "checkpointing")
-    roomy = decision(planned(facts=machine("h200"), config=TRL), "checkpointing")
+    tight = decision(planned(facts=machine("rtx-4090"), data=LONG, config=PEFT), "checkpointing")
+    roomy = decision(planned(facts=machine("h200"), config=PEFT), "checkpointing")
     assert tight.value is True
     assert "of 21.6" in tight.why
     assert roomy.value is False
@@ -131,14 +131,14 @@ def test_a_7b_model_checkpoints_long_rows_on_24_gib_and_keeps_short_ones_whole_o
 
 def test_checkpointing_is_judged_by_the_rows_that_a_step_can_fill() -> None:
     large = config(engine="peft", train={"global_batch": 128})
-    few = planned(facts=machine("rtx-3090"), model=models()["phi-3-mini"], config=TRL)
+    few = planned(facts=machine("rtx-3090"), model=models()["phi-3-mini"], config=PEFT)
     many = planned(facts=machine("rtx-3090"), model=models()["phi-3-mini"], config=large)
     assert (few.checkpointing.value, many.checkpointing.value) == (False, True)
 
 
 def test_the_micro_batch_halves_until_it_fits() -> None:
     found = {
-        gpu: planned(facts=machine(gpu), model=models()["llama-3-8b"], data=LONG, config=TRL).micro_batch.value
+        gpu: planned(facts=machine(gpu), model=models()["llama-3-8b"], data=LONG, config=PEFT).micro_batch.value
         for gpu in ("rtx-4090", "t4", "rtx-2080-ti")
     }
     assert found == {"rtx-4090": 8, "t4": 4, "rtx-2080-ti": 2}
@@ -154,7 +154,7 @@ def test_the_micro_batch_is_a_power_of_two_within_a_ranks_share_of_the_step() ->
 
 def test_the_micro_batch_stops_growing_where_the_device_is_busy() -> None:
     even = data(mean=1000, longest=1024)
-    big = config(engine="trl", train={"global_batch": 512})
+    big = config(engine="peft", train={"global_batch": 512})
     gpu = decision(
         planned(facts=machine("b200"), model=models()["tinyllama-1.1b"], data=even, config=big), "micro_batch"
     )

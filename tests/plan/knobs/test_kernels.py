@@ -41,8 +41,8 @@ def test_triton_without_a_gpu_is_refused_by_the_plan_with_what_to_type(gpu: str 
 
 @pytest.mark.parametrize("gpu", ["a10", None])
 def test_the_trl_engine_has_none_of_them_and_says_so_where_they_were_asked_for(gpu: str | None) -> None:
-    default = kernels(gpu, engine="trl")
+    default = kernels(gpu, engine="peft")
     assert (default.value, "no effect" in default.why) == ("none", False)
-    asked = kernels(gpu, engine="trl", model={"kernels": "triton"})
+    asked = kernels(gpu, engine="peft", model={"kernels": "triton"})
     assert asked.value == "none"
     assert "model.kernels=triton has no effect" in asked.why

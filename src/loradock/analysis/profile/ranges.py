@@ -37,11 +37,11 @@ def autograd(name: str) -> tuple[tuple[str, str, str, str], ...]:
     """What a backend does that computes by autograd."""
     shared = (f"{BACKENDS}.autograd", "AutogradBackend")
     owner = (f"{BACKENDS}.{name}.backend", f"{name.capitalize()}Backend")
-    backward = shared if name == "peft" else owner
+    module, kind = shared if name == "peft" else owner
     return (
         *EVERY,
         (*shared, "loss", FORWARD),
-        (*backward, "backward", BACKWARD),
+        (module, kind, "backward", BACKWARD),
         (*owner, "clip", NORM),
         (*owner, "update", OPTIMIZER),
     )

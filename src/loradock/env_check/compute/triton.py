@@ -62,7 +62,7 @@ def is_used(facts: Facts, plan: Intent) -> bool:
     """True where the run cannot do without: the fast engine's kernels on a GPU, or torch.compile."""
     if plan.config is None:
         return False
-    has_kernels = plan.config.engine != "trl" and plan.config.model.kernels != "torch"
+    has_kernels = plan.config.engine in ("auto", "fast") and plan.config.model.kernels != "torch"
     return plan.config.train.compile != "off" or (plan.uses_gpu(facts) and has_kernels)
 
 

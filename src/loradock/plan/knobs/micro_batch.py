@@ -51,7 +51,7 @@ def too_large(context: Context, expected: dict[str, int]) -> OutOfMemory:
     elif context.config.model.cache_weights not in ("auto", 0):
         remedy = "--set model.cache_weights=auto"
     elif context.is_fast and fits_paged(context):
-        remedy = "--set engine=trl, whose optimiser state can be paged to host memory"
+        remedy = "--set engine=peft, whose optimiser state can be paged to host memory"
     else:
         remedy = f"--set data.max_length={max(64, length // 2)}, a smaller model, or {room(context)}"
     return OutOfMemory(f"one row of {length} tokens needs about {needed:.1f} GiB, {gpu}", hint=remedy)

@@ -67,7 +67,7 @@ def _decide_by_memory(context: Context) -> Decision[str]:
     if obstacle := _sharding_obstacle(context):
         raise OutOfMemory(
             f"the model does not fit: {size}; and it cannot be sharded: {obstacle}",
-            hint="a larger GPU, or settings that the sharded engine supports",
+            hint="a larger GPU, or settings that the fsdp backend supports",
         )
     return Decision(name=NAME, value="fsdp", why=f"it does not fit: {size}")
 

@@ -15,7 +15,7 @@ from tiny import Silent, train
 
 from loradock.errors import StorageError
 from loradock.machine import Host
-from loradock.machine.gpu_sample import CardSampler
+from loradock.machine.gpu_sample import GpuSampler
 from loradock.training.batches import StepItems
 from loradock.training.observers.monitoring import monitor, sampler
 from loradock.training.observers.monitoring.alerts import Alert
@@ -268,7 +268,7 @@ def test_a_card_tells_its_state_in_our_units() -> None:
         ClockInfo=1695,
         CurrentClocksEventReasons=0x04 | 0x20,
     )
-    found = CardSampler.open(library, 0)
+    found = GpuSampler.open(library, 0)
     assert found is not None
     assert found.sample() == {
         "utilization": 0.87,
@@ -282,7 +282,7 @@ def test_a_card_tells_its_state_in_our_units() -> None:
 
 
 def test_a_question_that_a_card_refuses_is_left_out() -> None:
-    found = CardSampler.open(nvml(MemoryInfo=SimpleNamespace(used=1, total=2)), 0)
+    found = GpuSampler.open(nvml(MemoryInfo=SimpleNamespace(used=1, total=2)), 0)
     assert found is not None
     assert found.sample() == {"card_used_bytes": 1, "card_total_bytes": 2}
 
@@ -294,7 +294,7 @@ def test_without_nvml_there_is_no_sampler() -> None:
         raise Refused
 
     library.nvmlInit = failing
-    assert CardSampler.open(library, 0) is None
+    assert GpuSampler.open(library, 0) is None
     library.nvmlInit = lambda: None
     library.nvmlDeviceGetHandleByIndex = failing
-    assert CardSampler.open(library, 0) is None
+    assert GpuSampler.open(library, 0) is None
