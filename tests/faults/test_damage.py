@@ -162,10 +162,10 @@ def test_what_was_put_in_beside_and_what_is_no_plain_file_is_noticed(folder: Pat
     (newest / "notes.txt").unlink()
     (newest / "training_state.pt").rename(folder / "elsewhere")
     (newest / "training_state.pt").symlink_to(folder / "elsewhere")
-    assert found(folder)[0].problem == "training_state.pt is no plain file"
+    assert found(folder)[0].problem == "training_state.pt is not a regular file"
     shutil.rmtree(newest)
     newest.write_text("")
-    assert found(folder)[0].problem == "it is no folder"
+    assert found(folder)[0].problem == "it is not a folder"
 
 
 def test_what_json_does_not_know_is_never_committed(folder: Path) -> None:

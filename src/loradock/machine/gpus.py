@@ -42,7 +42,7 @@ class Gpus(Machine):
         """The state of the GPU behind each of `gpus`, in the same order; asked once a process."""
         return tuple(unit.state for unit in self._chosen())
 
-    def card_sampler(self, number: int) -> GpuSampler | None:
+    def gpu_sampler(self, number: int) -> GpuSampler | None:
         """Something that asks the GPU behind `gpus()[number]` again and again; None where NVML does not answer."""
         states = self.chosen_states()
         if number >= len(states):

@@ -112,7 +112,7 @@ def taken(
         except Locked as locked:
             if parent is None:
                 raise
-            screen.note(f"warning: {locked.what}; this one begins anew beside it")
+            screen.note(f"warning: {locked.what}; this run starts in a new directory beside it")
     if parent is not None:
         directory = directories.numbered(parent, run_name(loaded))
     else:

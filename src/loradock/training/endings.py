@@ -45,7 +45,7 @@ def as_loradock_error(error: BaseException, directory: Path, *, has_committed: b
         )
     if type(error).__name__ == "OutOfMemoryError":  # torch's, without importing torch
         first = str(error).splitlines()[0]
-        return OutOfMemory(f"the card is full: {first}", hint="free the card, or take a smaller model or a larger card")
+        return OutOfMemory(f"out of GPU memory: {first}", hint="free the GPU, or use a smaller model or a larger GPU")
     if isinstance(error, OSError):
         return storage_error(error, Path(error.filename or directory))
     if native := NATIVE_ERROR.search(str(error)):

@@ -16,14 +16,14 @@ from loradock.training.saving import Beginning, Saver
 
 @dataclass(frozen=True, kw_only=True)
 class Full:
-    """The card was full at this step; `what` is what the allocator said."""
+    """Out of GPU memory at this step; `what` is what the allocator said."""
 
     step: int
     what: str
 
 
 def smaller(job: Job, full: Full, saver: Saver, beginning: Beginning | None, emit: Emit) -> Job:
-    """The job from its last commit (or its beginning) on less of the card. OutOfMemory where nothing is left to give.
+    """The job from its last commit (or its beginning) on less GPU memory. OutOfMemory where nothing is left to give.
 
     First the dense weights go, which changes no bit; then the micro-batch is halved. Gradient accumulation grows as it
     shrinks, so the global batch, the order of samples and the loss stay as they were. Processes that train together
@@ -31,9 +31,9 @@ def smaller(job: Job, full: Full, saver: Saver, beginning: Beginning | None, emi
     """
     cached, micro_batch = job.plan.cached_layers.value, job.plan.micro_batch.value
     if job.world_size > 1 or (micro_batch == 1 and not cached):
-        rows = f"{micro_batch} row(s) of up to {job.plan.data.limit_tokens} tokens"
+        rows = f"{micro_batch}, rows of up to {job.plan.data.limit_tokens} tokens"
         raise OutOfMemory(
-            f"the card is full at step {full.step} with a micro-batch of {rows}: {full.what}", hint=remedy(job)
+            f"out of GPU memory at step {full.step} (micro-batch {rows}): {full.what}", hint=remedy(job)
         )
     gc.collect()
     if torch.cuda.is_available():
@@ -51,7 +51,7 @@ def smaller(job: Job, full: Full, saver: Saver, beginning: Beginning | None, emi
 
 
 def remedy(job: Job) -> str:
-    """What to type where the card is too small for the batch shape."""
+    """What to type where the batch shape does not fit the GPU."""
     micro_batch = job.plan.micro_batch.value
     if job.plan.cached_layers.value:
         return "--set model.cache_weights=0"
@@ -59,4 +59,4 @@ def remedy(job: Job) -> str:
         return f"--set train.micro_batch={micro_batch // 2} --allow-change train.micro_batch"
     if not job.plan.checkpointing.value:
         return "--set train.checkpointing=true --allow-change train.checkpointing"
-    return f"--set data.max_length={max(64, job.plan.data.limit_tokens // 2)} --fresh, or a larger card"
+    return f"--set data.max_length={max(64, job.plan.data.limit_tokens // 2)} --fresh, or a larger GPU"

@@ -82,7 +82,7 @@ def monitored(job: Job, context: RunContext) -> Iterator[Monitor | None]:
     sampler = sampler_of(
         job.directory,
         every_seconds=every_seconds,
-        card=0 if job.plan.device.value == "cuda" else None,
+        gpu=0 if job.plan.device.value == "cuda" else None,
         cpus=record.content["facts"]["cpus"],
         fence=record.fence,
     )

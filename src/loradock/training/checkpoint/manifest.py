@@ -70,7 +70,7 @@ def text(content: Mapping[str, Any]) -> bytes:
 def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a checkpoint folder, proven unchanged and of this step. Raises DamagedCheckpoint."""
     if not stat.S_ISDIR(_status(path).st_mode):
-        raise DamagedCheckpoint("it is no folder")
+        raise DamagedCheckpoint("it is not a folder")
     try:
         raw = _bytes(path / MANIFEST)
     except DamagedCheckpoint as error:
@@ -103,7 +103,7 @@ def check_files(path: Path, files: Mapping[str, Mapping[str, Any]], *, is_hashed
             raise DamagedCheckpoint(f"{name} is missing")
         status = _status(path / name)
         if not stat.S_ISREG(status.st_mode):
-            raise DamagedCheckpoint(f"{name} is no plain file")
+            raise DamagedCheckpoint(f"{name} is not a regular file")
         if status.st_size != wanted["bytes"]:
             raise DamagedCheckpoint(f"{name} has {status.st_size} bytes instead of {wanted['bytes']}")
     if extra := sorted(there - {*files, MANIFEST}):

@@ -42,7 +42,7 @@ class RandomState:
 
     @classmethod
     def now(cls) -> RandomState:
-        """A copy of the present state; nothing is read back from a card, whose generator counts on the host."""
+        """A copy of the present state; nothing is read back from a GPU, whose generator counts on the host."""
         kind, keys, *rest = np.random.get_state(legacy=True)
         words = np.asarray(keys).tolist()  # what reads it back takes plain values and tensors only
         cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None

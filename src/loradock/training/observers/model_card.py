@@ -90,7 +90,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 base = AutoModelForCausalLM.from_pretrained("{name}"{pin})
-adapter = "."  # the directory that holds this card
+adapter = "."  # the directory that holds this model card
 model = PeftModel.from_pretrained(base, adapter)
 tokenizer = AutoTokenizer.from_pretrained(adapter)
 question = [{{"role": "user", "content": "..."}}]

@@ -21,7 +21,7 @@ TENSOR_BYTES = 900
 STATE_BYTES = 24 << 10
 """Generators of a process, schedule, adapter_config.json and manifest."""
 RECORD_BYTES = 8 << 20
-"""run.json, metrics.jsonl, status.json, the curve and the card, and what a file system rounds up."""
+"""run.json, metrics.jsonl, status.json, the curve and the model card, and what a file system rounds up."""
 SPARE_BYTES = 1 << 20
 CHECKPOINT_FILES = 6
 RECORD_FILES = 32

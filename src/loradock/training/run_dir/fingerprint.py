@@ -173,7 +173,7 @@ def check(
         accept = " ".join(f"--allow-change {name}" for name in [*sorted(allowed), *_sections(left)])
         raise NoCheckpoint(
             f"the run in {directory} began as another one",
-            hint=f"{accept} continues it with these changes; --fresh or another --output starts anew beside it",
+            hint=f"{accept} continues it with these changes; --fresh or another --output starts a new run beside it",
             problems=[Problem(what=_difference(key, before.get(key), now.get(key))) for key in left],
         )
     return {key: {"was": before.get(key, "absent"), "now": now.get(key, "absent")} for key in changed}

@@ -91,7 +91,7 @@ def recorded_config(record: Mapping[str, Any], directory: Path) -> RunConfig:
     engine = record.get("config", {}).get("engine")
     if engine in FORMER_ENGINES:
         what = f"the run in {directory} was begun with engine {engine}, which {FORMER_ENGINES[engine]} has replaced"
-        raise NoCheckpoint(what, hint="--fresh or another --output starts anew beside it")
+        raise NoCheckpoint(what, hint="--fresh or another --output starts a new run beside it")
     try:
         return RunConfig.model_validate(record["config"])
     except (KeyError, ValueError) as error:
@@ -102,8 +102,8 @@ def recorded_config(record: Mapping[str, Any], directory: Path) -> RunConfig:
 def held(config: RunConfig, before: Mapping[str, Any], *, asked_anew: Collection[str]) -> tuple[RunConfig, list[str]]:
     """The configuration with what the run decided when it began, where it asks for nothing else; and which that is.
 
-    A continued run must not compute otherwise because it now has another card, or less memory free. A micro-batch that
-    was halved because the card was full stays halved, unless `asked_anew` (allowed changes) names it.
+    A continued run must not compute otherwise because it now has another GPU, or less memory free. A micro-batch that
+    was halved out of GPU memory stays halved, unless `asked_anew` (allowed changes) names it.
     """
     content = config.model_dump()
     names: list[str] = []

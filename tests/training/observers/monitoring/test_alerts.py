@@ -77,7 +77,7 @@ def test_a_run_without_a_card_raises_none() -> None:
 
 
 def test_an_idle_card_is_told_by_the_median() -> None:
-    alert = one(found([], samples(utilization=lambda _, draw: draw.uniform(0.1, 0.3))), "card-idle")
+    alert = one(found([], samples(utilization=lambda _, draw: draw.uniform(0.1, 0.3))), "gpu-idle")
     assert "below 85 %" in alert.what
 
 
@@ -87,11 +87,11 @@ def test_waiting_for_data_is_told_with_its_share() -> None:
 
 
 def test_a_nearly_full_card_is_told() -> None:
-    alert = one(found([], samples(card_used_bytes=lambda *_: int(92 * GIB))), "card-full")
+    alert = one(found([], samples(card_used_bytes=lambda *_: int(92 * GIB))), "gpu-full")
     assert "98 %" in alert.what
 
 
-@pytest.mark.parametrize(("key", "name"), [("rss_bytes", "memory-rising"), ("card_used_bytes", "card-memory-rising")])
+@pytest.mark.parametrize(("key", "name"), [("rss_bytes", "memory-rising"), ("card_used_bytes", "gpu-memory-rising")])
 def test_a_leak_is_told_through_noise(key: str, name: str) -> None:
     def leaking(index: int, draw: random.Random) -> int:
         return int(4 * GIB + index * 3 * 2**20 + draw.gauss(0, 20) * 2**20)

@@ -21,7 +21,7 @@ from loradock.training.events import Decided, Emit
 MOST_SHAPES = 16
 """Shapes beyond these go the ordinary way: each graph keeps buffers of its own."""
 TOLERANCE = 1e-2
-"""Of the gradient's norm and of the loss: attention's backward on a card adds up in no fixed order."""
+"""Of the gradient's norm and of the loss: attention's backward on a GPU adds up in no fixed order."""
 
 Step = Callable[[], torch.Tensor]
 Capture = Callable[[Step], tuple[Callable[[], None], torch.Tensor]]

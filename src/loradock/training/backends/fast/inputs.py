@@ -7,7 +7,7 @@ from loradock.training.backends.fast.batch import FlatBatch, flatten, rounded_up
 from loradock.training.job import Job
 
 CUDA_MULTIPLE = 64
-"""On a card tokens and supervised positions are filled up to a multiple of this."""
+"""On a GPU tokens and supervised positions are filled up to a multiple of this."""
 BUCKETS = 8
 """With graphs to a multiple of the budget over this, so that few shapes come up; documents by DOCUMENTS_MULTIPLE."""
 DOCUMENTS_MULTIPLE = 32
@@ -20,7 +20,7 @@ def flat_inputs(micro_batch: MicroBatch, **shape: int) -> tuple[FlatBatch, int]:
 
 
 def filled_up(job: Job) -> dict[str, int]:
-    """How micro-batches are filled up: not at all on a CPU; on a card to even shapes, with graphs to few of them."""
+    """How micro-batches are filled up: not at all on a CPU; on a GPU to even shapes, with graphs to few of them."""
     plan = job.plan
     shape = {"pad_token_id": job.tokenizer.pad_token_id, "longest": plan.data.limit_tokens}
     if plan.device.value == "cpu":

@@ -1,4 +1,4 @@
-"""The largest pass that the plan allows, made once before the first step: a card that is too small says so at once."""
+"""The largest pass that the plan allows, made once before the first step: a GPU that is too small says so at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOISE_BYTES = 256 << 20
 
 
 def found(model: FastModel, job: Job, *, seed: int | None) -> Decision:
-    """Make the pass on the card, and say what it took there, in GiB, and what was expected.
+    """Make the pass on the GPU, and say what it took there, in GiB, and what was expected.
 
     torch.OutOfMemoryError where it does not fit.
     """

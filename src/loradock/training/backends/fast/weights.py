@@ -16,7 +16,7 @@ from loradock.training.backends.fast.kernels import launch
 
 
 class Dequantise:
-    """bitsandbytes' kernel for cards, launched as a Triton kernel is: its operator costs the host thrice as much."""
+    """bitsandbytes' kernel for GPUs, launched as a Triton kernel is: its operator costs the host thrice as much."""
 
     def __getitem__(self, _: tuple[int, ...]) -> Any:
         """Ready to be called with its arguments; it finds its grid itself."""

@@ -23,7 +23,7 @@ from loradock.model.spread import GUARD, PART, decoder_layers, own_parameters
 
 EXCHANGES = ("pre_forward", "pre_backward", "post_backward", "finalize_backward")
 """Methods of a group of FSDP's in which it asks for what others have, and waits until it has come."""
-HINT = "report this with the versions in run.json; --set train.parallel=ddp, where the whole model fits a card"
+HINT = "report this with the versions in run.json; --set train.parallel=ddp, where the whole model fits a GPU"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ def take_parts(model: Any) -> dict[str, torch.Tensor]:
 
 def put_parts(model: Any, parts: dict[str, torch.Tensor]) -> None:
     """Give each sharded parameter its part, where it lies; FSDP takes up what it finds before its first forward."""
-    make: Any = DTensor  # DTensor.from_local would move a part from host memory to the card
+    make: Any = DTensor  # DTensor.from_local would move a part from host memory to the GPU
     filled: dict[int, torch.nn.Parameter] = {}
     for name, module, key, parameter in list(own_parameters(model)):
         if name not in parts or not isinstance(parameter, DTensor):

@@ -1,1 +1,1 @@
-"""How card and host are doing while a run trains: samples in `monitor.jsonl`, and alerts in words."""
+"""How GPU and host are doing while a run trains: samples in `monitor.jsonl`, and alerts in words."""

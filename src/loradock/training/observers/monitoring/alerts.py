@@ -13,16 +13,16 @@ from itertools import combinations, pairwise
 from typing import Any
 
 UTILIZATION_SHARE = 0.85
-"""Median over the recent samples in training below which the card is said to be waiting."""
+"""Median over the recent samples in training below which the GPU is said to be waiting."""
 WAITING_SHARE = 0.10
 """Of the training time waiting for data."""
 FULL_SHARE = 0.95
-"""Of the card's memory: the next larger batch may not fit."""
+"""Of the GPU's memory: the next larger batch may not fit."""
 PADDING_SHARE = 0.10
 UNPADDED = "--set engine=fast, which computes none"
 PACK = f"--set train.packing=true, or {UNPADDED}"
 LEAST_SAMPLES = 15
-"""Samples (half a minute at the default) that a statement on the card is made from."""
+"""Samples (half a minute at the default) that a statement on the GPU is made from."""
 RECENT = 300
 """Samples or metric lines that count as recent: ten minutes at the default."""
 LEAST_LINES = 10
@@ -50,7 +50,7 @@ STRAGGLING_NOISE = 3.0
 THROTTLED_SHARE = 0.2
 """Of the recent samples."""
 THROTTLES = ("HW Power Brake Slowdown", "HW Thermal Slowdown", "SW Thermal Slowdown", "HW Slowdown")
-"""What is no choice of anybody; a power cap under full load is how cards are run."""
+"""What is no choice of anybody; a power cap under full load is how GPUs are run."""
 
 Lines = Sequence[Mapping[str, Any]]
 
@@ -75,13 +75,13 @@ def found(lines: Lines, samples: Lines, *, against_padding: str = PACK) -> list[
 
 
 def idle_card(samples: Lines) -> Alert | None:
-    """The card waits, for whatever it is."""
+    """The GPU waits, for whatever it is."""
     used = values(samples[-RECENT:], "utilization")
     if len(used) < LEAST_SAMPLES or statistics.median(used) >= UTILIZATION_SHARE:
         return None
     return Alert(
-        name="card-idle",
-        what=f"the card is busy {percent(statistics.median(used))} of the time, below {percent(UTILIZATION_SHARE)}",
+        name="gpu-idle",
+        what=f"the GPU is busy {percent(statistics.median(used))} of the time, below {percent(UTILIZATION_SHARE)}",
         remedy="loradock profile says what it waits for",
     )
 
@@ -103,7 +103,7 @@ def waiting_for_data(lines: Lines) -> Alert | None:
 
 
 def card_nearly_full(samples: Lines) -> Alert | None:
-    """Little memory is left on the card."""
+    """Little memory is left on the GPU."""
     shares = [
         sample["card_used_bytes"] / sample["card_total_bytes"]
         for sample in samples[-LEAST_SAMPLES:]
@@ -112,8 +112,8 @@ def card_nearly_full(samples: Lines) -> Alert | None:
     if len(shares) < LEAST_SAMPLES or statistics.median(shares) <= FULL_SHARE:
         return None
     return Alert(
-        name="card-full",
-        what=f"{percent(statistics.median(shares))} of the card's memory is in use",
+        name="gpu-full",
+        what=f"{percent(statistics.median(shares))} of the GPU's memory is in use",
         remedy="a smaller train.micro_batch, or --set train.checkpointing=true, before a longer row does not fit",
     )
 
@@ -124,8 +124,8 @@ def host_memory_rising(samples: Lines) -> Alert | None:
 
 
 def card_memory_rising(samples: Lines) -> Alert | None:
-    """The card holds more and more."""
-    return rising(samples, "card_used_bytes", name="card-memory-rising", holder="the card")
+    """The GPU holds more and more."""
+    return rising(samples, "card_used_bytes", name="gpu-memory-rising", holder="the GPU")
 
 
 def rising(samples: Lines, key: str, *, name: str, holder: str) -> Alert | None:
@@ -174,7 +174,7 @@ def loss_diverging(lines: Lines) -> Alert | None:
 
 
 def throttled(samples: Lines) -> Alert | None:
-    """Heat or the power supply hold the card's clocks down."""
+    """Heat or the power supply hold the GPU's clocks down."""
     recent = [sample["slowdowns"] for sample in samples[-RECENT:] if "slowdowns" in sample]
     hit = [names for names in recent if set(names) & set(THROTTLES)]
     if len(recent) < LEAST_SAMPLES or len(hit) < THROTTLED_SHARE * len(recent):
@@ -184,8 +184,8 @@ def throttled(samples: Lines) -> Alert | None:
     heat = f", up to {hottest:.0f} degrees" if hottest else ""
     return Alert(
         name="throttled",
-        what=f"the card is held back ({reason}) in {percent(len(hit) / len(recent))} of the samples{heat}",
-        remedy="nvidia-smi -q -d PERFORMANCE says since when; mend cooling or power supply, or use another card",
+        what=f"the GPU is held back ({reason}) in {percent(len(hit) / len(recent))} of the samples{heat}",
+        remedy="nvidia-smi -q -d PERFORMANCE says since when; fix cooling or power supply, or use another GPU",
     )
 
 

@@ -80,20 +80,20 @@ class Monitor:
         self.looked = time.monotonic()
 
 
-def sources_of(host: Host, *, card: int | None, cpus: int) -> tuple[list[Source], Callable[[], None]]:
-    """What a run on this card (its number among those of this process; None on a CPU) is sampled from."""
+def sources_of(host: Host, *, gpu: int | None, cpus: int) -> tuple[list[Source], Callable[[], None]]:
+    """What a run on this GPU (its number among those of this process; None on a CPU) is sampled from."""
     process = ProcessReader(host, pid=os.getpid(), cpus=cpus)
-    sampler = None if card is None else host.card_sampler(card)
+    sampler = None if gpu is None else host.gpu_sampler(gpu)
     if sampler is None:
         return [process.sample], lambda: None
     return [sampler.sample, process.sample], sampler.close
 
 
-def sampler_of(directory: Path, *, every_seconds: float, card: int | None, cpus: int, **more: Any) -> Sampler:
+def sampler_of(directory: Path, *, every_seconds: float, gpu: int | None, cpus: int, **more: Any) -> Sampler:
     """The sampler of a run."""
     return Sampler(
         directory,
         every_seconds=every_seconds,
-        open_sources=lambda: sources_of(Host(), card=card, cpus=cpus),
+        open_sources=lambda: sources_of(Host(), gpu=gpu, cpus=cpus),
         **more,
     )

@@ -1,4 +1,4 @@
-"""A thread that samples card and host every few seconds into `monitor.jsonl`, beside the training.
+"""A thread that samples GPU and host every few seconds into `monitor.jsonl`, beside the training.
 
 It is never in the way: what goes wrong ends it with one line, and the run goes on; a call that hangs hangs alone. The
 file is bounded: where it has too many lines, every second one goes, so that a run of a week still shows as a whole.

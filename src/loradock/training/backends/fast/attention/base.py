@@ -51,7 +51,7 @@ class Documents:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What a backend has to serve. `device`: cpu or cuda; `capability` is the card's, None on a CPU."""
+    """What a backend has to serve. `device`: cpu or cuda; `capability` is the GPU's, None on a CPU."""
 
     device: str
     capability: tuple[int, int] | None

@@ -1,7 +1,7 @@
 """Attention by the flash-attn package: all documents in one launch, with window, softcap and grouped heads.
 
 Called beneath its autograd function, through the two functions that it keeps for that (read in 2.8.3.post2). Backward
-is deterministic where torch.use_deterministic_algorithms(True) is on; then its bits depend on the card and, with few
+is deterministic where torch.use_deterministic_algorithms(True) is on; then its bits depend on the GPU and, with few
 documents, on how many cu_seqlens names, besides the numbers.
 """
 

@@ -22,7 +22,7 @@ def no_flash_kernel(case: Case) -> str | None:
         return "FlashAttention-2 needs a GPU"
     if case.capability < FIRST_CAPABILITY:
         major, minor = case.capability
-        return f"FlashAttention-2 needs sm80 or newer, this card is sm{major}{minor}"
+        return f"FlashAttention-2 needs sm80 or newer, this GPU is sm{major}{minor}"
     if case.dtype not in (torch.float16, torch.bfloat16):
         return f"FlashAttention-2 computes in fp16 and bf16, not in {str(case.dtype).removeprefix('torch.')}"
     if case.head_dim > LARGEST_HEAD:

@@ -1,8 +1,8 @@
-"""Attention on cards from sm80 on: torch's own flash-attention kernels, all documents in one launch.
+"""Attention on GPUs from sm80 on: torch's own flash-attention kernels, all documents in one launch.
 
 The operators (aten::_flash_attention_forward and _backward, FlashAttention-2, arXiv:2307.08691) ship with torch: fp16
 and bf16, head sizes to 256, window and grouped heads inside, no softcap. Backward sums dq by atomic additions, so its
-bits vary from run to run, unless torch.use_deterministic_algorithms(True) is on; then they depend on the card and, with
+bits vary from run to run, unless torch.use_deterministic_algorithms(True) is on; then they depend on the GPU and, with
 few documents, on how many cu_seqlens names, besides the numbers.
 """
 

@@ -1,6 +1,6 @@
 """Attention for every other case: document by document, forward without a graph, backward by recomputing.
 
-For cards without flash kernels (sm75), fp32 on a card, and softcap where flash-attn is missing. Without softcap torch's
+For GPUs without flash kernels (sm75), fp32 on a GPU, and softcap where flash-attn is missing. Without softcap torch's
 scaled_dot_product_attention picks its kernel (memory-efficient on sm75); with softcap the scores are written out, and a
 document of n tokens needs H·n·n floats at a time. Backward runs a small autograd region for each document, so it cannot
 work inside torch.inference_mode().
