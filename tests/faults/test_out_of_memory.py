@@ -276,7 +276,7 @@ def test_a_card_that_cannot_hold_one_row_ends_with_80_and_the_sizes(
     record = json.loads((runs.folder / "run" / "run.json").read_text(encoding="utf-8"))
     assert ended.value.hint
     assert "--set" in ended.value.hint
-    assert "at step 1 with a micro-batch of 1 row(s) of up to 64 tokens: CUDA out of memory" in ended.value.what
+    assert "at step 1 (micro-batch 1, rows of up to 64 tokens): CUDA out of memory" in ended.value.what
     assert not list((runs.folder / "run").glob("checkpoints/*"))
     assert [each["value"] for each in record["shrunk"]] == [1]
     is_right = (record["status"], record["exit_code"]) == ("failed", 80)
