@@ -6,7 +6,7 @@ import json
 
 import click
 
-from loradock.commands.run_options import Ask, run_options
+from loradock.commands.run_options import Ask, RunCommand, run_options
 from loradock.config.annotated_yaml import annotated_yaml
 from loradock.config.load import Loaded, preset_names, preset_text
 from loradock.config.reference import json_schema, markdown
@@ -17,7 +17,7 @@ def config() -> None:
     """Show, validate or describe a run's configuration."""
 
 
-@config.command()
+@config.command(cls=RunCommand)
 @run_options
 @click.option("--json", "as_json", is_flag=True, help="Print the configuration, its origins and the warnings as JSON.")
 def show(ask: Ask, as_json: bool) -> None:
@@ -35,7 +35,7 @@ def show(ask: Ask, as_json: bool) -> None:
     _warn(loaded)
 
 
-@config.command()
+@config.command(cls=RunCommand)
 @run_options
 def validate(ask: Ask) -> None:
     """Check a configuration; report all its problems, with their lines."""

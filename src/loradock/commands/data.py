@@ -15,7 +15,7 @@ import click
 
 from loradock import signals
 from loradock.commands.page import page
-from loradock.commands.run_options import Ask, run_options
+from loradock.commands.run_options import Ask, RunCommand, run_options
 from loradock.commands.train import QUIET
 from loradock.errors import NotWritable, UsageError
 
@@ -43,7 +43,7 @@ def as_lengths(_: click.Context, __: click.Parameter, text: str | None) -> list[
     return sorted({int(word) for word in words})
 
 
-@data.command()
+@data.command(cls=RunCommand)
 @run_options(output="output of the run; this command writes nothing there.")
 @click.option(
     "--lengths",

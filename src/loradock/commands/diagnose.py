@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loradock import signals
-from loradock.commands.run_options import Ask, look_for_inputs, run_options
+from loradock.commands.run_options import Ask, RunCommand, look_for_inputs, run_options
 from loradock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Duration(click.ParamType):
         return float(match[1]) * UNITS[match[2] or "s"]
 
 
-@click.command()
+@click.command(cls=RunCommand)
 @run_options(output="Keep results in this folder; the same command continues from them.")
 @click.option("--steps", type=click.IntRange(min=2), default=20, show_default=True, help="Measured steps of each run.")
 @click.option(

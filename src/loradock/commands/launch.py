@@ -14,7 +14,6 @@ from typing import Any
 import click
 
 from loradock import termination_log
-from loradock.commands.run_options import Ask
 from loradock.distributed import processes
 from loradock.distributed.place import (
     AUTO,
@@ -159,7 +158,7 @@ def unfit(context: click.Context, command: tuple[str, ...]) -> LoradockError | N
         return None
     given = train.make_context(name, arguments, parent=context.parent).params
     try:
-        wanted(Ask.of(given), demo=given["demo"], resume=given["resume"], fresh=given["fresh"])
+        wanted(given["ask"], demo=given["demo"], resume=given["resume"], fresh=given["fresh"])
     except LoradockError as error:
         return error
     return None

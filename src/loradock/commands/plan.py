@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loradock.commands.run_options import Ask, run_options
+from loradock.commands.run_options import Ask, RunCommand, run_options
 from loradock.config.load import Loaded
 from loradock.errors import UsageError
 from loradock.plan import gpu_table
@@ -28,7 +28,7 @@ LEARNED_SHARE = 0.5
 TIMES_MEAN = 4
 
 
-class WithGpus(click.Command):
+class WithGpus(RunCommand):
     """A command whose help ends with the names of the GPUs."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import click
 
-from loradock.commands.run_options import Ask, look_for_inputs, run_options
+from loradock.commands.run_options import Ask, RunCommand, look_for_inputs, run_options
 
 LEAST_STEPS = 8
 SILENT_KINETO = {"KINETO_LOG_LEVEL": "99"}
 """Without a GPU torch's profiler tells an error that is none: it counts GPUs."""
 
 
-@click.command()
+@click.command(cls=RunCommand)
 @run_options(output="New folder for trace and tables. [default: one in profiles/]")
 @click.option(
     "--steps",

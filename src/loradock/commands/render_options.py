@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from loradock.commands.run_options import RunCommand
+
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
@@ -152,7 +154,7 @@ SECTIONS: dict[str, Sequence[click.Parameter]] = {
 }
 
 
-class SiteCommand(click.Command):
+class SiteCommand(RunCommand):
     """A command with these options, which its function receives as one keyword, `site: Site`."""
 
     def __init__(self, *given: Any, params: Sequence[click.Parameter] = (), **more: Any) -> None:

@@ -96,20 +96,25 @@ OPTIONS = (
 )
 
 
+class RunCommand(click.Command):
+    """A command with `run_options`: what they hold comes to its function as one argument, `ask: Ask`."""
+
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
+        """The parsed arguments; here, so that no frame lies between click and the command."""
+        context = super().make_context(*given, **more)
+        if not context.resilient_parsing:
+            others = {name: value for name, value in context.params.items() if name not in READ}
+            context.params = {**others, "ask": Ask.of(context.params)}
+        return context
+
+
 def run_options(command: Callable[..., Any] | None = None, *, output: str = OUTPUT) -> Callable[..., Any]:
-    """Give a click command the options that describe a run; the function receives them as one keyword, `ask: Ask`.
+    """Give a `RunCommand` the options that describe a run.
 
     `output` is the help of --output where it means something else to the command: `@run_options(output="...")`.
     """
     if command is None:
         return functools.partial(run_options, output=output)
-
-    @functools.wraps(command)
-    def with_ask(**values: Any) -> Any:
-        others = {name: value for name, value in values.items() if name not in READ}
-        return command(ask=Ask.of(values), **others)
-
-    wrapped: Callable[..., Any] = with_ask
     for option in (click.option("--output", metavar="DIR", help=output), *reversed(OPTIONS)):
-        wrapped = option(wrapped)
-    return wrapped
+        command = option(command)
+    return command

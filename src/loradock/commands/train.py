@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from loradock import signals
-from loradock.commands.run_options import Ask, look_for_inputs, run_options
+from loradock.commands.run_options import Ask, RunCommand, look_for_inputs, run_options
 from loradock.config.load import Loaded
 from loradock.errors import Interrupted, UsageError
 
@@ -34,7 +34,7 @@ ALLOCATOR_TODAY = "PYTORCH_ALLOC_CONF"
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
-@click.command()
+@click.command(cls=RunCommand)
 @run_options
 @click.option("--demo", is_flag=True, help="Train the embedded demo: a tiny model, a small task, a minute or two.")
 @click.option("--resume", is_flag=True, help="Continue the run in --output; an error if there is none.")

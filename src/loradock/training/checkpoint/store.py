@@ -221,7 +221,7 @@ def no_checkpoint(folder: Path, what: str, damaged: Mapping[Path, str]) -> NoChe
     """The refusal (83), with one problem for each damaged checkpoint."""
     return NoCheckpoint(
         what,
-        hint=f"loradock checkpoint verify {folder.parent} looks again; loradock train --fresh starts a new run beside it",
+        hint=f"loradock checkpoint verify {folder.parent} verifies again; loradock train --fresh starts a new run",
         problems=[Problem(what=reason, file=str(path)) for path, reason in damaged.items()],
     )
 
