@@ -88,7 +88,7 @@ def test_one_that_another_took_along_is_not_the_one_that_failed(tmp_path: Path) 
 import os, pathlib, sys, time
 words = pathlib.Path(os.environ['LORADOCK_LAST_WORDS'])
 if os.environ['RANK'] == '0':
-    (words / '0.told').touch()
+    (words / '0.peer').touch()
     sys.exit(65)
 while not (words / '0.json').exists(): time.sleep(0.02)
 sys.exit(65)

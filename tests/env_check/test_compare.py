@@ -78,8 +78,8 @@ def test_a_file_that_is_none_of_ours_is_refused_before_anything_is_measured(here
         "text.json: not JSON",
         "foreign.json: not what env-check",
         "old.json: its format is",
-        "lacks measured",
-        "odd.json: its GPUs are no values",
+        "missing: measured",
+        'odd.json: "gpus" is not a list',
     ):
         assert words in done.stderr
     assert "hint: on each node: loradock env-check --level bench --json > NODE.json" in done.stderr

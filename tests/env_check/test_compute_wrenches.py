@@ -79,7 +79,7 @@ def test_eager_attention_without_its_mask_and_one_that_is_wrong_in_4_bit_models_
     env = {**env, **damaged("eager_mask", "flash_with_nf4")}
     only = "triton,attention-kernels,training"
     seen = examined("--only", only, "--config", config, within=within, env=env)
-    kernels, training = seen.one("attention-kernels"), seen.one("training", containing="eager attention is at fault")
+    kernels, training = seen.one("attention-kernels"), seen.one("training", containing="eager attention is wrong")
     assert kernels["severity"] == training["severity"] == "error"
     assert "sdpa" not in kernels["what"] + training["what"]
     faults.seen("eager attention ignores its mask", made="real", finding=kernels, check="attention-kernels")

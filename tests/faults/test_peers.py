@@ -157,7 +157,7 @@ def test_a_process_that_is_killed_is_named_at_once_where_the_launcher_says_so(tm
     assert re.search(
         r"another process .*: rank 1 on \S+, last heard of .*: was killed by SIGKILL", pair.ranks[0].text()
     )
-    assert (words / "0.told").exists(), "the launcher must not take it for the one that failed"
+    assert (words / "0.peer").exists(), "the launcher must not take it for the one that failed"
 
 
 def test_the_keeper_of_the_store_is_named_where_it_is_killed(tmp_path: Path, start: Start) -> None:

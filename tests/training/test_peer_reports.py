@@ -61,7 +61,7 @@ def test_where_no_step_was_made_it_is_said_what_was_done_instead() -> None:
         assert error.exit_code == 137, "as the launcher, which ends with that of the one that is to blame"
     error = judged([heard(0), heard(1, phase="setup", step=0, unheard=6)], me=0, limit_seconds=5)
     assert error
-    assert error.what.endswith("the last that it said: setting up")
+    assert error.what.endswith("its last report: setting up")
     late = [heard(0, step=0, waiting_seconds=6), heard(1, step=0, quiet_seconds=9)]
     error = judged(late, me=0, limit_seconds=5)
     assert error

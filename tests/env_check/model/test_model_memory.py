@@ -204,7 +204,7 @@ def test_a_mode_of_several_processes_is_judged_for_them_where_this_one_is_alone(
     fits, warned = model_memory.look(Host(), alone, intent(Host(), wanted))
     assert fits.severity == "ok", fits
     assert (warned.severity, warned.remedy) == ("warning", "loradock launch --nproc 2 train ...")
-    assert warned.what.startswith(f"{what} shards the model over several ranks, and this is one: judged for 2")
+    assert warned.what.startswith(f"{what} shards the model over several ranks, and this is one process: checked for 2")
     (launched,) = model_memory.look(Host(), replace(alone, world_size=4), intent(Host(), wanted))
     assert launched.severity == "ok"
     assert launched.measured["needed_bytes"] < fits.measured["needed_bytes"]

@@ -40,7 +40,7 @@ def test_the_demo_is_rendered_without_a_card_and_its_settings_reach_train() -> N
 
 def test_a_model_that_is_not_here_gives_assumed_sizes_and_a_warning() -> None:
     found = content("job", *UNKNOWN, "--data-claim", "data", "--output-claim", "runs", "--gpu", "h200")
-    assert "not here" in " ".join(found["warnings"])
+    assert "not available here" in " ".join(found["warnings"])
     assert "not here to be measured" in found["sizes"]["memory_bytes"]["why"]
     assert "assumed" in found["sizes"]["grace_seconds"]["why"]
 

@@ -242,7 +242,7 @@ def test_the_network_is_looked_at_by_the_same_pods_in_a_job_of_its_own() -> None
         " --rdzv net-check-first-0.net-check-first:29400 net-check --timeout 600"
     )
     assert container.keys().isdisjoint({"startupProbe", "livenessProbe"})
-    assert "no network" in refused("job", *UNKNOWN, *HERE, "--net-check")
+    assert "needs several ranks" in refused("job", *UNKNOWN, *HERE, "--net-check")
 
 
 @pytest.mark.full
