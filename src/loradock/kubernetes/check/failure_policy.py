@@ -21,75 +21,28 @@ from loradock.errors import (
 )
 from loradock.kubernetes.check.base import (
     Manifest,
-    Pod,
-    Rule,
     is_training,
+    rules,
 )
 from loradock.kubernetes.check.fields import Field, Found
 
-ACTIONS = ("FailJob", "FailIndex", "Ignore", "Count")
-MOST_VALUES = 255
 _MAY_PASS: tuple[type[LoradockError], ...] = (HubError, StorageError, Stopped, Interrupted, GpuSuspect, Hung)
 _STAYS: tuple[type[LoradockError], ...] = (UsageError, DataError, InputMissing, NotWritable, ConfigError, NoCheckpoint)
 
 
-def _policies(manifest: Manifest) -> Iterator[tuple[Pod, Field]]:
-    """Each rule of each policy, with the pods that it is for."""
+def failure_policy_container(manifest: Manifest) -> Iterator[Found]:
+    """A rule names a container of the pod."""
     for pod in manifest.pods:
-        if pod.job is not None:
-            yield from ((pod, rule) for rule in pod.job.at("podFailurePolicy.rules"))
-
-
-def _zero(manifest: Manifest) -> Iterator[Found]:
-    for _, rule in _policies(manifest):
-        codes = rule["onExitCodes"]
-        for value in codes["values"]:
-            if value.whole == 0 and codes["operator"].text == "In":
-                yield value.found("is 0, which is success: a rule is for failures", "delete the 0")
-
-
-def _values(manifest: Manifest) -> Iterator[Found]:
-    for _, rule in _policies(manifest):
-        last = -1
-        for value in rule.at("onExitCodes.values"):
-            if value.whole is None:
-                continue
-            if not 0 <= value.whole <= MOST_VALUES:
-                yield value.found(
-                    f"is {value.whole}: exit codes go up to {MOST_VALUES}", "137 is SIGKILL, 143 is SIGTERM"
-                )
-            elif value.whole <= last:
-                yield value.found(
-                    f"is {value.whole} after {last}: Kubernetes takes them in order, each once", "sort them"
-                )
-            last = max(last, value.whole)
-
-
-def _action(manifest: Manifest) -> Iterator[Found]:
-    for _, rule in _policies(manifest):
-        action = rule["action"]
-        if action.text and action.text not in ACTIONS:
-            yield action.found(f"is {action.text!r}, which is no action", f"one of {', '.join(ACTIONS)}")
-
-
-def _one_condition(manifest: Manifest) -> Iterator[Found]:
-    for _, rule in _policies(manifest):
-        conditions = [name for name in ("onExitCodes", "onPodConditions") if rule[name]]
-        if rule.members and len(conditions) != 1:
-            what = "has both conditions" if conditions else "has no condition"
-            yield rule.found(what, "one of onExitCodes, onPodConditions")
-
-
-def _container(manifest: Manifest) -> Iterator[Found]:
-    for pod, rule in _policies(manifest):
-        name = rule.at("onExitCodes.containerName")
         known = {container["name"].text for container in pod.containers}
-        if name.text and pod.main and name.text not in known:
-            remedy = f"there is {', '.join(sorted(known - {''}))}"
-            yield name.found(f"is {name.text!r}, and the pod has no such container", remedy)
+        for rule in pod.job.at("podFailurePolicy.rules") if pod.job else ():
+            name = rule.at("onExitCodes.containerName")
+            if name.text and pod.main and name.text not in known:
+                remedy = f"there is {', '.join(sorted(known - {''}))}"
+                yield name.found(f"is {name.text!r}, and the pod has no such container", remedy)
 
 
-def _codes(manifest: Manifest) -> Iterator[Found]:
+def failure_policy_codes(manifest: Manifest) -> Iterator[Found]:
+    """By loradock's exit codes, what may pass is tried again, and what stays is not ignored."""
     for pod in manifest.pods:
         if pod.job is None or not pod.is_training:
             continue
@@ -123,15 +76,4 @@ def _judged(rule: Field, error: type[LoradockError]) -> Iterator[Found]:
         yield place.found(what, "FailJob")
 
 
-RULES = (
-    Rule(name="failure-policy-zero", says="No rule of a podFailurePolicy is for exit code 0.", look=_zero),
-    Rule(name="failure-policy-values", says="Exit codes stand in order, each once, up to 255.", look=_values),
-    Rule(name="failure-policy-action", says="The action of a rule is one that there is.", look=_action),
-    Rule(name="failure-policy-condition", says="A rule has exit codes or conditions, not both.", look=_one_condition),
-    Rule(name="failure-policy-container", says="A rule names a container of the pod.", look=_container),
-    Rule(
-        name="failure-policy-codes",
-        says="By loradock's exit codes, what may pass is tried again, and what stays is not ignored.",
-        look=_codes,
-    ),
-)
+RULES = rules(failure_policy_container, failure_policy_codes)

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from loradock.kubernetes.check.base import (
     BASELINE_CAPABILITIES,
     Manifest,
-    Rule,
     added_capabilities,
+    rules,
 )
 from loradock.kubernetes.check.fields import Found
 
@@ -39,33 +39,38 @@ _APP_ARMOR = "container.apparmor.security.beta.kubernetes.io/"
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle.postStart", "lifecycle.preStop")
 
 
-def _host_process(manifest: Manifest) -> Iterator[Found]:
+def pss_host_process(manifest: Manifest) -> Iterator[Found]:
+    """No Windows HostProcess container."""
     for context in (context for pod in manifest.pods for context in pod.security_contexts):
         field = context.at("windowsOptions.hostProcess")
         if field.value not in (None, False):
             yield field.found("gives the container the Windows node", "delete it")
 
 
-def _host_namespaces(manifest: Manifest) -> Iterator[Found]:
+def pss_host_namespaces(manifest: Manifest) -> Iterator[Found]:
+    """hostNetwork, hostPID and hostIPC are not true."""
     for field in (pod.spec[name] for pod in manifest.pods for name in ("hostNetwork", "hostPID", "hostIPC")):
         if field.value not in (None, False):
             yield field.found("shares a namespace of the node", "delete it; NCCL needs no host network")
 
 
-def _privileged(manifest: Manifest) -> Iterator[Found]:
+def pss_privileged(manifest: Manifest) -> Iterator[Found]:
+    """No container is privileged."""
     for container in manifest.containers:
         field = container.at("securityContext.privileged")
         if field.value not in (None, False):
-            yield field.found("gives the container the node", "delete it; cards come through the device plugin")
+            yield field.found("gives the container the node", "delete it; GPUs come through the device plugin")
 
 
-def _capabilities(manifest: Manifest) -> Iterator[Found]:
+def pss_capabilities(manifest: Manifest) -> Iterator[Found]:
+    """No capability beyond the 13 of baseline is added."""
     for _, added in added_capabilities(manifest):
         if added.value is not None and added.text not in BASELINE_CAPABILITIES:
             yield added.found(f"adds {added.value}, which baseline forbids", "delete it; training needs no capability")
 
 
-def _host_path(manifest: Manifest) -> Iterator[Found]:
+def pss_host_path(manifest: Manifest) -> Iterator[Found]:
+    """No volume is a path of the node."""
     for volume in manifest.volumes:
         field = volume["hostPath"]
         if field:
@@ -74,13 +79,15 @@ def _host_path(manifest: Manifest) -> Iterator[Found]:
             yield field.found(what, "a persistentVolumeClaim; the cluster's owner makes the volume")
 
 
-def _host_ports(manifest: Manifest) -> Iterator[Found]:
+def pss_host_ports(manifest: Manifest) -> Iterator[Found]:
+    """No container takes a port of the node."""
     for port in (port for container in manifest.containers for port in container["ports"]):
         if port["hostPort"].value not in (None, 0):
             yield port["hostPort"].found("takes a port of the node", "delete it; a Service reaches containerPort")
 
 
-def _host_probes(manifest: Manifest) -> Iterator[Found]:
+def pss_host_probes(manifest: Manifest) -> Iterator[Found]:
+    """No probe or lifecycle hook names a host."""
     for container in manifest.containers:
         for handler in (container.at(probe) for probe in _PROBES):
             for field in (handler.at("httpGet.host"), handler.at("tcpSocket.host")):
@@ -88,7 +95,8 @@ def _host_probes(manifest: Manifest) -> Iterator[Found]:
                     yield field.found("sends the node's requests to another host", "delete it: the pod itself is asked")
 
 
-def _app_armor(manifest: Manifest) -> Iterator[Found]:
+def pss_app_armor(manifest: Manifest) -> Iterator[Found]:
+    """AppArmor is RuntimeDefault or Localhost, by field and by annotation."""
     for pod in manifest.pods:
         for context in pod.security_contexts:
             field = context.at("appArmorProfile.type")
@@ -101,7 +109,8 @@ def _app_armor(manifest: Manifest) -> Iterator[Found]:
                 yield field.found(f"is {profile}", "delete it: runtime/default holds then")
 
 
-def _selinux(manifest: Manifest) -> Iterator[Found]:
+def pss_selinux(manifest: Manifest) -> Iterator[Found]:
+    """SELinux has a container type, and neither user nor role."""
     for options in (context["seLinuxOptions"] for pod in manifest.pods for context in pod.security_contexts):
         if options["type"] and options["type"].text not in _SELINUX_TYPES:
             yield options["type"].found(f"is {options['type'].value}", "delete it: container_t holds then")
@@ -110,21 +119,24 @@ def _selinux(manifest: Manifest) -> Iterator[Found]:
                 yield field.found("may not be set", "delete it")
 
 
-def _proc_mount(manifest: Manifest) -> Iterator[Found]:
+def pss_proc_mount(manifest: Manifest) -> Iterator[Found]:
+    """/proc keeps its masks."""
     for container in manifest.containers:
         field = container.at("securityContext.procMount")
         if field.value not in (None, "Default"):
             yield field.found(f"is {field.value}: it lays open what /proc hides", "delete it")
 
 
-def _seccomp(manifest: Manifest) -> Iterator[Found]:
+def pss_seccomp(manifest: Manifest) -> Iterator[Found]:
+    """No seccomp profile is Unconfined."""
     for profile in (context["seccompProfile"] for pod in manifest.pods for context in pod.security_contexts):
         field = profile["type"]
         if field.value not in (None, *_SECCOMP):
             yield field.found(f"is {field.value}", "write type: RuntimeDefault")
 
 
-def _sysctls(manifest: Manifest) -> Iterator[Found]:
+def pss_sysctls(manifest: Manifest) -> Iterator[Found]:
+    """Only the safe sysctls are set."""
     for name in (entry["name"] for pod in manifest.pods for entry in pod.spec.at("securityContext.sysctls")):
         if name.text not in _SYSCTLS:
             yield name.found(
@@ -132,21 +144,17 @@ def _sysctls(manifest: Manifest) -> Iterator[Found]:
             )
 
 
-RULES = (
-    Rule(name="pss-host-process", says="No Windows HostProcess container.", look=_host_process),
-    Rule(name="pss-host-namespaces", says="hostNetwork, hostPID and hostIPC are not true.", look=_host_namespaces),
-    Rule(name="pss-privileged", says="No container is privileged.", look=_privileged),
-    Rule(name="pss-capabilities", says="No capability beyond the 13 of baseline is added.", look=_capabilities),
-    Rule(name="pss-host-path", says="No volume is a path of the node.", look=_host_path),
-    Rule(name="pss-host-ports", says="No container takes a port of the node.", look=_host_ports),
-    Rule(name="pss-host-probes", says="No probe or lifecycle hook names a host.", look=_host_probes),
-    Rule(
-        name="pss-app-armor",
-        says="AppArmor is RuntimeDefault or Localhost, by field and by annotation.",
-        look=_app_armor,
-    ),
-    Rule(name="pss-selinux", says="SELinux has a container type, and neither user nor role.", look=_selinux),
-    Rule(name="pss-proc-mount", says="/proc keeps its masks.", look=_proc_mount),
-    Rule(name="pss-seccomp", says="No seccomp profile is Unconfined.", look=_seccomp),
-    Rule(name="pss-sysctls", says="Only the safe sysctls are set.", look=_sysctls),
+RULES = rules(
+    pss_host_process,
+    pss_host_namespaces,
+    pss_privileged,
+    pss_capabilities,
+    pss_host_path,
+    pss_host_ports,
+    pss_host_probes,
+    pss_app_armor,
+    pss_selinux,
+    pss_proc_mount,
+    pss_seccomp,
+    pss_sysctls,
 )

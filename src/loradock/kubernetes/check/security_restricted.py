@@ -13,8 +13,8 @@ from loradock.kubernetes.check.base import (
     BASELINE_CAPABILITIES,
     Manifest,
     Pod,
-    Rule,
     added_capabilities,
+    rules,
 )
 from loradock.kubernetes.check.fields import Field, Found
 
@@ -24,14 +24,16 @@ _VOLUMES = frozenset(
 )
 
 
-def _volume_types(manifest: Manifest) -> Iterator[Found]:
+def pss_volume_types(manifest: Manifest) -> Iterator[Found]:
+    """Each volume is of one of the 8 types allowed."""
     for volume in manifest.volumes:
         sources = {name for name, field in volume.members if field} - {"name", "hostPath"}
         for name in sorted(sources - _VOLUMES):
             yield volume[name].found("is no volume that restricted allows", "a persistentVolumeClaim")
 
 
-def _escalation(manifest: Manifest) -> Iterator[Found]:
+def pss_privilege_escalation(manifest: Manifest) -> Iterator[Found]:
+    """allowPrivilegeEscalation is false (Linux)."""
     for pod, container in _confined(manifest):
         field = container.at("securityContext.allowPrivilegeEscalation")
         if not pod.is_windows and field.value is not False and (field or not pod.is_partial):
@@ -41,7 +43,8 @@ def _escalation(manifest: Manifest) -> Iterator[Found]:
             )
 
 
-def _non_root(manifest: Manifest) -> Iterator[Found]:
+def pss_non_root(manifest: Manifest) -> Iterator[Found]:
+    """runAsNonRoot is true, for the pod or for each container."""
     for pod in manifest.pods:
         whole = pod.spec.at("securityContext.runAsNonRoot")
         fields = [container.at("securityContext.runAsNonRoot") for container in pod.confined]
@@ -53,13 +56,15 @@ def _non_root(manifest: Manifest) -> Iterator[Found]:
             yield place.found("is missing: the image could run as root", "write runAsNonRoot: true")
 
 
-def _non_root_user(manifest: Manifest) -> Iterator[Found]:
+def pss_non_root_user(manifest: Manifest) -> Iterator[Found]:
+    """No runAsUser is 0."""
     for field in (context["runAsUser"] for pod in manifest.pods for context in pod.security_contexts):
         if field.whole == 0:
             yield field.found("is 0, which is root", "write runAsUser: 1000, or leave it to the image")
 
 
-def _seccomp_set(manifest: Manifest) -> Iterator[Found]:
+def pss_seccomp_set(manifest: Manifest) -> Iterator[Found]:
+    """A seccomp profile is set, for the pod or for each container (Linux)."""
     for pod in manifest.pods:
         whole = pod.spec.at("securityContext.seccompProfile.type")
         fields = [container.at("securityContext.seccompProfile.type") for container in pod.confined]
@@ -71,7 +76,8 @@ def _seccomp_set(manifest: Manifest) -> Iterator[Found]:
             )
 
 
-def _drop_all(manifest: Manifest) -> Iterator[Found]:
+def pss_drop_all(manifest: Manifest) -> Iterator[Found]:
+    """Each container drops ALL capabilities (Linux)."""
     for pod, container in _confined(manifest):
         dropped = container.at("securityContext.capabilities.drop")
         has_all = any(name.text == "ALL" for name in dropped)
@@ -83,26 +89,19 @@ def _confined(manifest: Manifest) -> Iterator[tuple[Pod, Field]]:
     return ((pod, container) for pod in manifest.pods for container in pod.confined)
 
 
-def _restricted_capabilities(manifest: Manifest) -> Iterator[Found]:
+def pss_added_capabilities(manifest: Manifest) -> Iterator[Found]:
+    """NET_BIND_SERVICE is the only capability added (Linux)."""
     for pod, added in added_capabilities(manifest):
         if added.text in BASELINE_CAPABILITIES - _CAPABILITIES and not pod.is_windows:
             yield added.found(f"adds {added.text}; restricted allows NET_BIND_SERVICE alone", "delete it")
 
 
-RULES = (
-    Rule(name="pss-volume-types", says="Each volume is of one of the 8 types allowed.", look=_volume_types),
-    Rule(name="pss-privilege-escalation", says="allowPrivilegeEscalation is false (Linux).", look=_escalation),
-    Rule(name="pss-non-root", says="runAsNonRoot is true, for the pod or for each container.", look=_non_root),
-    Rule(name="pss-non-root-user", says="No runAsUser is 0.", look=_non_root_user),
-    Rule(
-        name="pss-seccomp-set",
-        says="A seccomp profile is set, for the pod or for each container (Linux).",
-        look=_seccomp_set,
-    ),
-    Rule(name="pss-drop-all", says="Each container drops ALL capabilities (Linux).", look=_drop_all),
-    Rule(
-        name="pss-added-capabilities",
-        says="NET_BIND_SERVICE is the only capability added (Linux).",
-        look=_restricted_capabilities,
-    ),
+RULES = rules(
+    pss_volume_types,
+    pss_privilege_escalation,
+    pss_non_root,
+    pss_non_root_user,
+    pss_seccomp_set,
+    pss_drop_all,
+    pss_added_capabilities,
 )
