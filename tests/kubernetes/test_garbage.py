@@ -22,9 +22,9 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdef", "bcdefg", strict=True)
 )
 GARBAGE = {
-    "nothing": ("", None, "there is no object in it"),
-    "blank": ("\n\n# only a comment\n---\n...\n", None, "there is no object in it"),
-    "a byte order mark alone": ("\ufeff", None, "there is no object in it"),
+    "nothing": ("", None, "it holds no object"),
+    "blank": ("\n\n# only a comment\n---\n...\n", None, "it holds no object"),
+    "a byte order mark alone": ("\ufeff", None, "it holds no object"),
     "a word": ("hello", 1, "a single value"),
     "a list": ("- kind: Job\n", 1, "the top level is a list"),
     "null": ("~\n", 1, "a single value"),

@@ -61,7 +61,7 @@ EXAMPLE = """\
 warning: job.yaml:124: image-digest: spec.template.spec.initContainers[0].image is registry.example.com/fetch:1.2: a \
 tag can be moved, a digest cannot (docker image inspect --format '{{index .RepoDigests 0}}' IMAGE)
 error: 6 problem(s) in 1 file(s)
-  job.yaml:10: configuration: data['config.yaml']: model.names is no key (did you mean model.name?)
+  job.yaml:10: configuration: data['config.yaml']: unknown key: model.names (did you mean model.name?)
   job.yaml:49: schema: spec.backofLimit is an unknown field (did you mean backoffLimit?)
   job.yaml:71: schema: spec.podFailurePolicy.rules[2].onExitCodes.values[0] is 0, which is success: a rule is for \
 failures (delete the 0)
