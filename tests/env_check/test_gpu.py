@@ -64,7 +64,7 @@ FAULTS = [
     ("power brake", "throttle", 71, "v100-power-brake", {}),
     ("memory row to be remapped", "ecc", 81, "a100-remap-pending", {}),
     ("PCIe x8 of x16", "pcie", 71, "rtx-2080-x8", {}),
-    ("another process holds the card", "card-memory", 71, "rtx-3080-in-use", {}),
+    ("another process holds the card", "gpu-memory", 71, "rtx-3080-in-use", {}),
     ("NVLinks down", "nvlink", 71, "v100-nvlink", {}),
     ("Xid in the kernel's log", "xid", 71, "xid-109", {}),
     ("uncorrected memory errors", "ecc", 81, "a100-pair", {"change": {"uncorrected_volatile": 2}}),
@@ -73,7 +73,7 @@ FAULTS = [
     ("card too hot", "throttle", 71, "a100-pair", {"change": {"slowdowns": ("SW Thermal Slowdown",)}}),
     ("lowered application clocks", "clocks", 71, "a100-pair", {"change": {"sm_application_mhz": 900}}),
     ("lowered power limit", "power", 71, "a100-pair", {"change": {"power_enforced_watts": 250.0}}),
-    ("a process on the card", "card-memory", 71, "a100-pair", {"change": A_PROCESS}),
+    ("a process on the card", "gpu-memory", 71, "a100-pair", {"change": A_PROCESS}),
     ("PCIe x1", "pcie", 71, "a100-pair", {"change": {"pcie_width": 1}}),
     (
         "CUDA_VISIBLE_DEVICES names a card too many",
@@ -207,7 +207,7 @@ def test_a_desktop_on_the_card_is_no_alarm() -> None:
     desktop = {"memory_bytes": 12 << 30, "used_bytes": 700 << 20, "processes": (CardProcess(pid=812),)}
     assert wrong(GpuHost("a100-pair", change=desktop)) == []
     texts = {
-        found(GpuHost("a100-pair", change={"used_bytes": used << 20}))["card-memory"][0].what for used in (9000, 9500)
+        found(GpuHost("a100-pair", change={"used_bytes": used << 20}))["gpu-memory"][0].what for used in (9000, 9500)
     }
     assert texts == {"other processes hold more than 5 % of the memory of GPU 0 (NVIDIA A100-SXM4-40GB)"}
 

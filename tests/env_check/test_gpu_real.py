@@ -73,13 +73,13 @@ def test_faults_of_a_card_are_read_from_nvml_by_the_whole_process(examined: Exam
     bad = {**INSIDE, "LD_LIBRARY_PATH": str(driver), "STUB_FAULTS": "throttle,power,memory,pcie,ecc,old"}
     seen = examined("--only", "gpu", env=bad)
     assert {f["check"] for f in seen.content["findings"] if f["severity"] != "ok"} == {
-        "driver", "ecc", "throttle", "power", "card-memory", "pcie"
+        "driver", "ecc", "throttle", "power", "gpu-memory", "pcie"
     }  # fmt: skip
     assert seen.exit_code == 71
     assert seen.one("ecc")["exit_code"] == 81
     assert seen.one("driver")["what"].startswith("driver 470.86 speaks CUDA 11.4")
-    assert "more than 25 % of the memory of GPU 0" in seen.one("card-memory")["what"]
-    assert seen.content["measured"]["card-memory"] == {"held_gib": 4.0, "processes": 1.0}
+    assert "more than 25 % of the memory of GPU 0" in seen.one("gpu-memory")["what"]
+    assert seen.content["measured"]["gpu-memory"] == {"held_gib": 4.0, "processes": 1.0}
     lost = examined("--only", "gpu", env={**bad, "STUB_FAULTS": "lost"})
     assert lost.exit_code == 81
     finding = lost.one("cards")

@@ -91,7 +91,7 @@ def test_a_nearly_full_card_is_told() -> None:
     assert "98 %" in alert.what
 
 
-@pytest.mark.parametrize(("key", "name"), [("rss_bytes", "memory-rising"), ("card_used_bytes", "card-memory-rising")])
+@pytest.mark.parametrize(("key", "name"), [("rss_bytes", "memory-rising"), ("card_used_bytes", "gpu-memory-rising")])
 def test_a_leak_is_told_through_noise(key: str, name: str) -> None:
     def leaking(index: int, draw: random.Random) -> int:
         return int(4 * GIB + index * 3 * 2**20 + draw.gauss(0, 20) * 2**20)
