@@ -11,13 +11,6 @@ from loradock.kubernetes.check.command_line import words
 from loradock.kubernetes.check.fields import Field, Found, Level
 
 CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
-BASELINE_CAPABILITIES = frozenset(
-    (
-        *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE"),
-        *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
-    )
-)
-"""What the Pod Security Standard "baseline" lets a container add."""
 RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
 TRAINER = "node"
 """The replicated job and the container of a training runtime that a TrainJob's trainer becomes."""

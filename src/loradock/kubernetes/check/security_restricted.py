@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loradock.kubernetes.check.base import (
-    BASELINE_CAPABILITIES,
     Manifest,
     Pod,
     added_capabilities,
     rules,
 )
 from loradock.kubernetes.check.fields import Field, Found
+from loradock.kubernetes.check.security_baseline import BASELINE_CAPABILITIES
 
 _CAPABILITIES = frozenset({"NET_BIND_SERVICE"})
 _VOLUMES = frozenset(
