@@ -14,18 +14,16 @@ from dataclasses import dataclass
 from loradock.errors import Problem
 from loradock.kubernetes.check import (
     containers,
-    failure_policy,
     health,
     jobs,
     meeting,
     places,
+    pod_security,
     quantities,
     references,
     rendezvous,
     run_config,
     schema,
-    security_baseline,
-    security_restricted,
     services,
     volumes,
 )
@@ -42,11 +40,11 @@ GROUPS: dict[str, tuple[Rule, ...]] = {
     "Volumes": volumes.RULES,
     "The configuration": run_config.RULES + places.RULES,
     "Starting and stopping": health.RULES,
-    "Jobs": jobs.RULES + failure_policy.RULES,
+    "Jobs": jobs.RULES,
     "Processes and nodes that meet": meeting.RULES + rendezvous.RULES,
     "Services and nodes": services.RULES,
-    "Pod Security: baseline": security_baseline.RULES,
-    "Pod Security: restricted": security_restricted.RULES,
+    "Pod Security: baseline": pod_security.BASELINE,
+    "Pod Security: restricted": pod_security.RESTRICTED,
 }
 RULES: tuple[Rule, ...] = tuple(rule for group in GROUPS.values() for rule in group)
 

@@ -201,13 +201,6 @@ def asks_for_gpus(container: Field) -> bool:
     return any(is_gpu(name) for part in ("limits", "requests") for name, _ in asked[part].members)
 
 
-def added_capabilities(manifest: Manifest) -> Iterator[tuple[Pod, Field]]:
-    """Each capability that a container adds, with its pod."""
-    for pod in manifest.pods:
-        for container in pod.containers:
-            yield from ((pod, added) for added in container.at("securityContext.capabilities.add"))
-
-
 def is_training(container: Field) -> bool:
     """True where a container asks for a GPU, or runs loradock or torchrun."""
     return runs_loradock(container) or asks_for_gpus(container) or "torchrun" in _programs(container)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from loradock.kubernetes.check import GROUPS, RULES
 from loradock.kubernetes.check.base import Rule
 from loradock.kubernetes.check.health import LEAST_GRACE_SECONDS, LEAST_WINDOW_SECONDS
+from loradock.kubernetes.check.pod_security import STANDARD
 from loradock.kubernetes.check.schema import KUBERNETES
-from loradock.kubernetes.check.security_baseline import STANDARD
 
 HEAD = """\
 # Checking a Kubernetes manifest

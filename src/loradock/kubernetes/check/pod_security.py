@@ -1,27 +1,73 @@
-"""Rules `pss-*` of the Pod Security Standard "restricted": what it asks for beyond baseline.
+"""Rules `pss-*` of the Pod Security Standards: each control of baseline and restricted a rule, for every container.
 
-Source: https://kubernetes.io/docs/concepts/security/pod-security-standards/ as published for Kubernetes 1.34. What
-baseline forbids already is not told again. Windows pods are exempt where the standard says so. What the patches of a
-TrainJob lack may stand in its runtime, and is not missed.
+Those that forbid values are lines of `pod_security.yaml`, with the source; the others are functions here. What baseline
+forbids already is not told again by restricted. Windows pods are exempt where the standard says so. What the patches of
+a TrainJob lack may stand in its runtime, and is not missed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
+from importlib.resources import files
+from typing import Any
 
-from loradock.kubernetes.check.base import (
-    Manifest,
-    Pod,
-    added_capabilities,
-    rules,
-)
+import yaml
+
+from loradock.kubernetes.check.base import Manifest, Pod, Rule, rules
 from loradock.kubernetes.check.fields import Field, Found
-from loradock.kubernetes.check.security_baseline import BASELINE_CAPABILITIES
 
-_CAPABILITIES = frozenset({"NET_BIND_SERVICE"})
+STANDARD = "1.34"
+_APP_ARMOR = "container.apparmor.security.beta.kubernetes.io/"
+_CONTROLS: dict[str, dict[str, Any]] = yaml.safe_load(
+    (files("loradock.kubernetes.check") / "pod_security.yaml").read_text(encoding="utf-8")
+)
+(_ADDING,) = _CONTROLS["pss-capabilities"]["checks"]
 _VOLUMES = frozenset(
     ("configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret")
 )
+
+
+def _forbidden(checks: list[Mapping[str, Any]], manifest: Manifest) -> Iterator[Found]:
+    for check in checks:
+        for field in (field for pod in manifest.pods for field in _places(pod, check["at"])):
+            if field.value not in (None, *check["allowed"]):
+                yield field.found(check["what"].replace("{value}", str(field.value)), check["remedy"])
+
+
+def _places(pod: Pod, at: str) -> list[Field]:
+    """The fields that a place of pod_security.yaml means in this pod."""
+    start, *parts = at.split(".")
+    found = [*{"pod": (pod.spec,), "containers": pod.containers, "contexts": pod.security_contexts}[start]]
+    for part in parts:
+        found = [field[name] for field in found for name in part.removesuffix("[]").split("|")]
+        if part.endswith("[]"):
+            found = [entry for field in found for entry in field]
+    return found
+
+
+def pss_host_path(manifest: Manifest) -> Iterator[Found]:
+    """No volume is a path of the node."""
+    for volume in manifest.volumes:
+        field = volume["hostPath"]
+        if field:
+            whole = field["path"].text.rstrip("/") == "" and field["path"].text != ""
+            what = "is the whole disk of the node" if whole else "is a folder of the node"
+            yield field.found(what, "a persistentVolumeClaim; the cluster's owner makes the volume")
+
+
+def pss_app_armor(manifest: Manifest) -> Iterator[Found]:
+    """AppArmor is RuntimeDefault or Localhost, by field and by annotation."""
+    for pod in manifest.pods:
+        for context in pod.security_contexts:
+            field = context.at("appArmorProfile.type")
+            if field.value not in (None, "RuntimeDefault", "Localhost"):
+                yield field.found(f"is {field.value}", "delete it: RuntimeDefault holds then")
+        for key, field in pod.metadata["annotations"].members:
+            profile = field.text
+            is_known = profile in ("", "runtime/default") or profile.startswith("localhost/")
+            if key.startswith(_APP_ARMOR) and not is_known:
+                yield field.found(f"is {profile}", "delete it: runtime/default holds then")
 
 
 def pss_volume_types(manifest: Manifest) -> Iterator[Found]:
@@ -91,12 +137,17 @@ def _confined(manifest: Manifest) -> Iterator[tuple[Pod, Field]]:
 
 def pss_added_capabilities(manifest: Manifest) -> Iterator[Found]:
     """NET_BIND_SERVICE is the only capability added (Linux)."""
-    for pod, added in added_capabilities(manifest):
-        if added.text in BASELINE_CAPABILITIES - _CAPABILITIES and not pod.is_windows:
-            yield added.found(f"adds {added.text}; restricted allows NET_BIND_SERVICE alone", "delete it")
+    for pod in (pod for pod in manifest.pods if not pod.is_windows):
+        for added in _places(pod, _ADDING["at"]):
+            if added.text in _ADDING["allowed"] and added.text != "NET_BIND_SERVICE":
+                yield added.found(f"adds {added.text}; restricted allows NET_BIND_SERVICE alone", "delete it")
 
 
-RULES = rules(
+BASELINE = (
+    *(Rule(name=name, says=made["says"], look=partial(_forbidden, made["checks"])) for name, made in _CONTROLS.items()),
+    *rules(pss_host_path, pss_app_armor),
+)
+RESTRICTED = rules(
     pss_volume_types,
     pss_privilege_escalation,
     pss_non_root,
