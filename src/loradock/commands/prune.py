@@ -66,7 +66,7 @@ class Place:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--apply", "is_applied", is_flag=True, help="Remove; without it nothing is touched, only told.")
+@click.option("--apply", "is_applied", is_flag=True, help="Delete. Without --apply this is a dry run.")
 @click.option("--older-than", metavar="AGE", help="Leave what was used since: 90m, 24h (the default), 7d, 2w, 0.")
 @click.option("--keep-size", metavar="SIZE", default="0", help="Take the oldest until what is left fits: 20GB.")
 @click.option(
