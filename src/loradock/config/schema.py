@@ -53,7 +53,9 @@ class SourceConfig(Section):
     path: str = Field(
         min_length=1, description="JSON, JSONL (.gz, .zst), CSV, Parquet, an arrow directory, or hub:OWNER/NAME."
     )
-    format: str = Field(default="auto", description="alpaca, messages, prompt-completion, sharegpt, text, or auto to detect.")
+    format: str = Field(
+        default="auto", description="alpaca, messages, prompt-completion, sharegpt, text, or auto to detect."
+    )
     fields: dict[str, str] = Field(
         default_factory=dict, description="The format's field name -> the column that holds it."
     )
