@@ -24,8 +24,8 @@ def build(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     [
         (("--flash-attn", "maybe"), 64, "none of off, build, wheel:PATH"),
         (("--flash-attn", "wheel:"), 64, "none of off, build, wheel:PATH"),
-        (("--flash-attn", "wheel:absent.whl"), 66, "there is no file absent.whl"),
-        (("--ca", "absent.pem"), 66, "--ca: there is no file absent.pem"),
+        (("--flash-attn", "wheel:absent.whl"), 66, "no such file: absent.whl"),
+        (("--ca", "absent.pem"), 66, "--ca: no such file: absent.pem"),
         ((), 71, "no container engine answers"),
         (("--dry-run",), 71, "no container engine answers"),
     ],

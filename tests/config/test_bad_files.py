@@ -108,7 +108,7 @@ def test_all_problems_of_a_file_and_of_the_command_line_are_told_at_once(tmp_pat
 
 def test_a_missing_file_a_directory_and_an_empty_file_are_each_said(tmp_path: Path) -> None:
     missing = error_of(str(tmp_path / "none.yaml"))
-    assert (missing.exit_code, "there is no such file" in str(missing)) == (66, True)
+    assert (missing.exit_code, "no such file" in str(missing)) == (66, True)
     directory = error_of(str(tmp_path))
     assert (directory.exit_code, "cannot be read" in str(directory)) == (66, True)
     empty = tmp_path / "empty.yaml"

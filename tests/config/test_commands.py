@@ -13,7 +13,9 @@ import yaml
 from click.testing import CliRunner
 
 from loradock.cli import cli
+from loradock.config.fields import keys
 from loradock.config.reference import json_schema, markdown
+from loradock.data.formats import FORMATS
 
 ROOT = Path(__file__).parents[2]
 INPUTS = ("--model", "./model", "--data", "rows.json")
@@ -92,6 +94,11 @@ def test_the_schema_describes_every_key() -> None:
     for section in [json_schema(), *json_schema()["$defs"].values()]:
         for name, field in section["properties"].items():
             assert field.get("description") or "$ref" in field, name
+
+
+def test_the_schema_names_every_data_format() -> None:
+    described = next(key.description for key in keys() if key.name == "data.sources.N.format")
+    assert [each.name for each in FORMATS if each.name not in described] == []
 
 
 def test_the_reference_page_is_the_one_made_from_the_schema() -> None:

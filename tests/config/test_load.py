@@ -188,7 +188,7 @@ def test_a_key_without_effect_warns_with_its_line(key: str, tmp_path: Path) -> N
 def test_a_moving_revision_and_a_warm_up_that_never_ends_warn(tmp_path: Path) -> None:
     branch = loaded("model: {name: owner/model, revision: main}\n", tmp_path).warnings
     assert len(branch) == 1
-    assert 'model.revision "main" is no commit' in branch[0]
+    assert 'model.revision "main" is not a commit' in branch[0]
     commit = loaded("model: {name: owner/model, revision: 0a1b2c3d}\n", tmp_path).warnings
     assert commit == ()
     endless = loaded("train: {warmup: 100, max_steps: 50}\n", tmp_path).warnings

@@ -93,10 +93,10 @@ def test_the_manifest_is_what_the_digest_is_of_and_reads_back(engine: DockerClie
 
 
 def test_what_is_no_manifest_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputMissing, match="no manifest"):
+    with pytest.raises(InputMissing, match="no such manifest"):
         read_manifest(tmp_path / "none")
     (tmp_path / "other").write_text("something\n")
-    with pytest.raises(InputMissing, match="is no manifest"):
+    with pytest.raises(InputMissing, match="is not a manifest"):
         read_manifest(tmp_path / "other")
     (tmp_path / "torn").write_text("loradock content 1\nconfig {}\n0644 0:0 file 1 ab\n")
     with pytest.raises(InputMissing, match="damaged"):

@@ -312,7 +312,7 @@ def test_an_environment_made_for_development_is_held_against_its_own_lock(tmp_pa
 
 
 def test_what_is_no_virtual_environment_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentUnfit, match="no virtual environment"):
+    with pytest.raises(EnvironmentUnfit, match="not a virtual environment"):
         verify_environment(tmp_path)
 
 

@@ -93,7 +93,7 @@ def test_a_statement_of_another_image_names_what_differs() -> None:
 
 
 def test_missing_files_and_odd_names_are_named(tmp_path: Path, key: Path, signers: Path) -> None:
-    with pytest.raises(InputMissing, match="no key"):
+    with pytest.raises(InputMissing, match="no such key"):
         sign(MINE, key=tmp_path / "none", signature=tmp_path / "image.sig")
     with pytest.raises(UsageError, match=r"ends with \.sig"):
         sign(MINE, key=key, signature=tmp_path / "image")

@@ -56,9 +56,9 @@ def test_every_problem_of_every_object_is_told_at_once_in_the_order_of_the_file(
     )
     found = problems({"job.yaml": text})
     assert [problem.what.partition(":")[0] for problem in found] == [
-        "object-name",
-        "quantity",
-        "restart-policy",
+        "schema",
+        "schema",
+        "schema",
         "schema",
     ]
     assert [problem.line for problem in found] == sorted(problem.line or 0 for problem in found)

@@ -37,7 +37,6 @@ def test_every_class_of_mistakes_in_a_file_is_told_at_once() -> None:
     assert {rule for rule, _ in told(text)} == {
         "yaml",
         "schema",
-        "quantity",
         "rendezvous-host",
         "config-map",
         "pss-privileged",

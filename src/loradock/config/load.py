@@ -87,7 +87,7 @@ def preset_text(name: str) -> str:
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
         start = f"did you mean --preset {near[0]}? " if near else ""
-        raise ConfigError(f"there is no preset {name!r}", hint=f"{start}the presets are: {', '.join(names)}")
+        raise ConfigError(f"unknown preset: {name}", hint=f"{start}the presets are: {', '.join(names)}")
     return (resources.files("loradock.config") / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
@@ -133,7 +133,7 @@ def _put_override(layers: Layers, override: str) -> None:
     key, equals, text = override.partition("=")
     origin = Origin(label="--set")
     if not equals or not key.strip():
-        problem = origin.problem(f'"{override}" is no KEY=VALUE', hint="such as --set train.learning_rate=1e-4")
+        problem = origin.problem(f'"{override}" is not KEY=VALUE', hint="such as --set train.learning_rate=1e-4")
         layers.problems.append(problem)
         return
     try:

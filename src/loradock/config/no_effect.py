@@ -60,9 +60,9 @@ def _kernels(config: RunConfig) -> Iterator[Finding]:
 def _model_revision(config: RunConfig) -> Iterator[Finding]:
     name, revision = config.model.name, config.model.revision
     if name and revision and not is_hub_model(name):
-        yield _idle("model.revision", f"{name} is no hub id")
+        yield _idle("model.revision", f"{name} is not a hub id")
     elif revision and not _is_commit(revision):
-        what = f'model.revision "{revision}" is no commit: a branch or tag can move'
+        what = f'model.revision "{revision}" is not a commit: a branch or tag can move'
         yield Finding(keys=("model.revision",), what=what)
 
 
@@ -71,9 +71,9 @@ def _source_keys(config: RunConfig) -> Iterator[Finding]:
         key = f"data.sources.{index}"
         if not source.path.startswith(HUB_PREFIX):
             for name in ("revision", "split"):
-                yield _idle(f"{key}.{name}", f"{source.path} is no hub data set")
+                yield _idle(f"{key}.{name}", f"{source.path} is not a data set on the hub")
         elif source.revision and not _is_commit(source.revision):
-            what = f'{key}.revision "{source.revision}" is no commit: a branch or tag can move'
+            what = f'{key}.revision "{source.revision}" is not a commit: a branch or tag can move'
             yield Finding(keys=(f"{key}.revision",), what=what)
 
 

@@ -53,7 +53,7 @@ def _data_are_given(config: RunConfig) -> Iterator[Finding]:
 def _hub_model_is_pinned(config: RunConfig) -> Iterator[Finding]:
     name = config.model.name
     if is_hub_model(name) and not config.model.revision:
-        what = f"model.name {name} is no local directory, and as a hub id it needs a commit"
+        what = f"model.name {name} is not a local directory, and as a hub id it needs a commit"
         hint = f"--set model.revision=COMMIT, or ./{name} for the path of a directory (in render: on the data volume)"
         yield Finding(keys=("model.name", "model.revision"), what=what, hint=hint)
 

@@ -36,7 +36,7 @@ class ModelConfig(Section):
         default="auto", description="Attention kernel."
     )
     kernels: Literal["auto", "triton", "torch"] = Field(
-        default="auto", description="Elementwise kernels of the fast engine; auto: Triton on a card, torch elsewhere."
+        default="auto", description="Elementwise kernels of the fast engine; auto: Triton on a GPU, torch elsewhere."
     )
     cache_weights: NotNegative | Auto = Field(
         default="auto",
@@ -53,7 +53,9 @@ class SourceConfig(Section):
     path: str = Field(
         min_length=1, description="JSON, JSONL (.gz, .zst), CSV, Parquet, an arrow directory, or hub:OWNER/NAME."
     )
-    format: str = Field(default="auto", description="alpaca, messages, prompt-completion, text, or auto to detect.")
+    format: str = Field(
+        default="auto", description="alpaca, messages, prompt-completion, sharegpt, text, or auto to detect."
+    )
     fields: dict[str, str] = Field(
         default_factory=dict, description="The format's field name -> the column that holds it."
     )
@@ -143,7 +145,7 @@ class TrainConfig(Section):
     )
     parallel: Literal["auto", "ddp", "fsdp", "zero2", "zero3"] = Field(
         default="auto",
-        description="How processes share the model; auto: ddp where it fits one card, fsdp where it does not.",
+        description="How processes share the model; auto: ddp where it fits one GPU, fsdp where it does not.",
     )
     cpu_offload: bool | Auto = Field(
         default="auto", description="Weights of a shared model in host memory; auto: only where nothing else fits."
@@ -159,7 +161,7 @@ class TrainConfig(Section):
     neftune_alpha: Annotated[float, Field(ge=0)] = Field(
         default=0.0, description="NEFTune embedding noise (Jain et al. 2023)."
     )
-    tf32: bool | Auto = Field(default="auto", description="TF32 for float32 matrix products, where the card has it.")
+    tf32: bool | Auto = Field(default="auto", description="TF32 for float32 matrix products, where the GPU has it.")
     compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = Field(
         default="off",
         description="torch.compile each decoder layer (peft backend); what cannot be compiled runs eagerly.",
@@ -189,16 +191,17 @@ class CheckpointConfig(Section):
     keep_best: bool = Field(default=False, description="Keep the one with the best evaluation loss too, and export it.")
 
 
+TrackerName = Literal["tensorboard", "wandb", "mlflow", "comet_ml", "aim", "clearml", "dvclive", "swanlab", "trackio"]
+
+
 class LoggingConfig(Section):
     """What is recorded while training."""
 
     every: Positive | Auto = Field(default="auto", description="Optimiser steps between metric lines.")
-    trackers: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = Field(
-        default=(), description="Experiment trackers."
-    )
+    trackers: tuple[TrackerName, ...] = Field(default=(), description="Experiment trackers; each has to be installed.")
     project: str = Field(default="loradock", description="Project or experiment name for the trackers.")
     monitor_seconds: Annotated[float, Field(ge=0)] = Field(
-        default=2.0, description="Between samples of card and host in monitor.jsonl; 0: none are taken."
+        default=2.0, description="Between samples of GPU and host in monitor.jsonl; 0: none are taken."
     )
 
 

@@ -52,12 +52,12 @@ def read_document(path: Path) -> Document:
         with path.open("rb") as stream:
             content = stream.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
-        raise InputMissing(f"{path}: there is no such file", hint=f"ls {path.parent}") from error
+        raise InputMissing(f"{path}: no such file", hint=f"ls {path.parent}") from error
     except OSError as error:
         raise InputMissing(f"{path}: cannot be read: {error.strerror}", hint=f"ls -ld {path}") from error
     file = str(path)
     if len(content) > MAX_BYTES:
-        raise _bad(file, None, "larger than 1 MB: this is no configuration", "give data files with --data")
+        raise _bad(file, None, "larger than 1 MB: this is not a configuration", "give data files with --data")
     return parse_document(_decode(content, file=file), file=file)
 
 
@@ -107,7 +107,7 @@ def _decode(content: bytes, *, file: str) -> str:
     nul = content.find(b"\0")
     if nul >= 0:
         line = content.count(b"\n", 0, nul) + 1
-        raise _bad(file, line, "a NUL byte: this is no text file", "give data files with --data")
+        raise _bad(file, line, "a NUL byte: this is not a text file", "give data files with --data")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -145,7 +145,7 @@ def _check_events(text: str, *, file: str) -> None:
         if depth > MAX_DEPTH:
             raise _bad(file, line, f"nested deeper than {MAX_DEPTH} levels")
         if nodes > MAX_NODES:
-            raise _bad(file, line, f"more than {MAX_NODES} values: this is no configuration")
+            raise _bad(file, line, f"more than {MAX_NODES} values: this is not a configuration")
 
 
 def _syntax(error: yaml.MarkedYAMLError, text: str, *, file: str) -> ConfigError:

@@ -120,7 +120,7 @@ class Unknown:
 def unknown_key(path: KeyPath) -> Unknown:
     """Explain the unknown key at `path`, whose parent is a known section."""
     name = str(path[-1])
-    what = f"{dotted(path)} is no key"
+    what = f"unknown key: {dotted(path)}"
     if annotation_at(tuple(name.split("."))) is not None and "." in name:
         section, _, rest = name.partition(".")
         return Unknown(what=what, hint=f"write {section}: {{{rest}: ...}}; dots are for --set", meant=name)

@@ -220,13 +220,13 @@ def read_manifest(path: Path) -> Content:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputMissing(
-            f"there is no manifest {path}", hint=f"loradock image verify IMAGE --write-manifest {path}"
+            f"{path}: no such manifest", hint=f"loradock image verify IMAGE --write-manifest {path}"
         ) from None
     except OSError as error:
         raise storage_error(error, path) from error
     lines = text.splitlines()
     if len(lines) < 2 or lines[0] != TITLE or not lines[1].startswith("config "):
-        raise InputMissing(f"{path} is no manifest of an image", hint="write one with --write-manifest")
+        raise InputMissing(f"{path} is not a manifest of an image", hint="write one with --write-manifest")
     entries = {"config": lines[1].removeprefix("config ")}
     for line in lines[2:]:
         match = re.fullmatch(r'(.*?) ("(?:[^"\\]|\\.)*")', line)

@@ -51,9 +51,9 @@ class BuildAsk:
         named = (("--flash-attn", Path(wheel) if wheel else None), ("--pip-conf", self.pip_conf), ("--ca", self.ca))
         for option, path in named:
             if path is not None and not path.is_file():
-                raise InputMissing(f"{option}: there is no file {path}", hint=f"name a file with {option}")
+                raise InputMissing(f"{option}: no such file: {path}", hint=f"name a file with {option}")
         if wheel and not wheel.endswith(".whl"):
-            raise UsageError(f"--flash-attn: {wheel} is no wheel", hint="--flash-attn wheel:PATH.whl")
+            raise UsageError(f"--flash-attn: {wheel} is not a wheel", hint="--flash-attn wheel:PATH.whl")
 
     @property
     def wheel(self) -> Path | None:

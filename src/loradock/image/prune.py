@@ -131,7 +131,7 @@ def parse_age(text: str) -> float:
     if text.strip() == "0":
         return 0.0
     if match is None:
-        raise UsageError(f"{text!r} is no age", hint="a number and s, m, h, d or w: --older-than 7d")
+        raise UsageError(f"{text!r} is not an age", hint="a number and s, m, h, d or w: --older-than 7d")
     return float(match[1]) * AGES[match[2]]
 
 
@@ -139,7 +139,7 @@ def parse_size(text: str) -> int:
     """Bytes of `20GB`, `500MiB`, `0`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
     if match is None or match[2] not in SIZES:
-        raise UsageError(f"{text!r} is no size", hint="a number and MB, GB, MiB or GiB: --keep-size 20GB")
+        raise UsageError(f"{text!r} is not a size", hint="a number and MB, GB, MiB or GiB: --keep-size 20GB")
     return int(float(match[1]) * SIZES[match[2]])
 
 

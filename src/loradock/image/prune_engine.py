@@ -85,7 +85,7 @@ def _image_entries(
     elif strangers:
         kept = f"the container {strangers[0]} uses it"
     else:
-        kept = f"{foreign[0]} is no name of ours (--name takes it)" if foreign else ""
+        kept = f"{foreign[0]} is not a name of ours (--name takes it)" if foreign else ""
     finished = [container.last_used for container in containers if container.id in users]
     whole = Entry(
         kind="image",

@@ -21,12 +21,12 @@ FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 def scratch_root(directory: Path) -> Path:
     """The scratch at `directory` (or in its folder `loradock`); UsageError without the marker of `loradock build`."""
     if not directory.is_dir():
-        raise InputMissing(f"there is no directory {directory}", hint="name what `loradock build --scratch` was given")
+        raise InputMissing(f"{directory}: no such directory", hint="name what `loradock build --scratch` was given")
     for root in (directory, directory / "loradock"):
         if _is_regular(root / MARKER):
             return root
     raise UsageError(
-        f"{directory} is no scratch of loradock: it has no {MARKER}; nothing in it is touched",
+        f"{directory} is not a scratch directory of loradock: it has no {MARKER}; nothing in it is touched",
         hint="name what `loradock build --scratch` was given",
     )
 

@@ -46,7 +46,7 @@ def sign(content: dict[str, str], *, key: Path, signature: Path) -> Path:
     """Write the statement and its signature; returns the statement's path. ssh-keygen asks for the passphrase."""
     place = statement_file(signature)
     if not key.is_file():
-        raise InputMissing(f"there is no key {key}", hint=f"ssh-keygen -t ed25519 -f {key}")
+        raise InputMissing(f"{key}: no such key", hint=f"ssh-keygen -t ed25519 -f {key}")
     armoured = _ssh_keygen("sign", "-f", str(key), standard_input=canonical(content), wanted="sign with")
     try:
         place.write_bytes(canonical(content))

@@ -1,13 +1,16 @@
-"""The Job of a run: one pod, or one for each of several machines, and what follows when a pod fails."""
+"""The Job of a run, what follows when a pod of it fails, and what its pods may reach."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from loradock.kubernetes.container import RENDEZVOUS_PORT
-from loradock.kubernetes.pod_spec import metadata, template
+from loradock.kubernetes.pod_spec import metadata, own_pods, template
 from loradock.kubernetes.policy import pod_failure_policy
 from loradock.kubernetes.workload import Workload
+
+DNS, OPENSHIFTS_DNS = 53, 5353
+"""OpenShift's own pods of DNS listen at another port than their service, and its network looks behind the service."""
 
 
 def job_spec(workload: Workload, *, container: str, rendezvous: str | None, failures: int) -> dict[str, Any]:
@@ -55,3 +58,23 @@ def set_failure_policy(workload: Workload) -> dict[str, Any]:
 def network() -> dict[str, Any]:
     """Of a JobSet: it makes the headless service itself, which names pods before they are ready."""
     return {"enableDNSHostnames": True, "publishNotReadyAddresses": True}
+
+
+def network_policy(workload: Workload) -> list[dict[str, Any]]:
+    """A NetworkPolicy, where one was asked for; between the pods all ports, since gloo and NCCL choose theirs."""
+    if workload.egress is None:
+        return []
+    peers = [{"podSelector": own_pods(workload)}] if workload.nodes > 1 else []
+    ports = (DNS, OPENSHIFTS_DNS) if workload.account.is_openshift else (DNS,)
+    names = {"ports": [{"protocol": protocol, "port": port} for port in ports for protocol in ("UDP", "TCP")]}
+    elsewhere = [{"ipBlock": {"cidr": address}} for address in workload.egress]
+    reached = [{"to": [each]} for each in (*peers, *elsewhere)]
+    spec = {
+        "podSelector": own_pods(workload),
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": [each]} for each in peers],
+        "egress": [names, *reached],
+    }
+    return [
+        {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata(workload), "spec": spec}
+    ]

@@ -142,8 +142,8 @@ def init_containers(workload: Workload) -> list[dict[str, Any]]:
 
 
 def tolerations(workload: Workload) -> list[dict[str, Any]]:
-    """Those asked for, and the taint that GPU nodes commonly carry, where cards are."""
-    cards = [{"key": CARDS, "operator": "Exists", "effect": "NoSchedule"}] if workload.sizes.gpus.value else []
+    """Those asked for, and the taint that GPU nodes commonly carry, where GPUs are."""
+    of_gpus = [{"key": CARDS, "operator": "Exists", "effect": "NoSchedule"}] if workload.sizes.gpus.value else []
     asked = [
         {
             "key": each.key,
@@ -152,7 +152,7 @@ def tolerations(workload: Workload) -> list[dict[str, Any]]:
         }
         for each in workload.placement.tolerations
     ]
-    return [*cards, *(each for each in asked if each not in cards)]
+    return [*of_gpus, *(each for each in asked if each not in of_gpus)]
 
 
 def own_pods(workload: Workload) -> dict[str, Any]:

@@ -34,7 +34,7 @@ TOKEN_BYTES = 8 * 4
 NCCL_BYTES = 32 * MIB
 LEAST_SHM_BYTES = 256 * MIB
 HELPER_CPUS, CPUS_WITHOUT = 2, 2
-"""Beside loader workers: the thread that steps, and the helpers of CUDA and NCCL. Without a card: all train."""
+"""Beside loader workers: the thread that steps, and the helpers of CUDA and NCCL. Without a GPU: all train."""
 SCRATCH_BYTES = 8 * GIB
 UNKNOWN_MODEL_BYTES = 64 * GIB
 LOGS_BYTES = GIB
@@ -116,7 +116,7 @@ def sizes(
 ) -> Sizes:
     """The sizes of one pod on one machine (`facts`), whose processes are `facts.processes_here`.
 
-    `model` and `plan` are None where the model's files, or the card, are not known. `has_claim`: the output lies on a
+    `model` and `plan` are None where the model's files, or the GPU, are not known. `has_claim`: the output lies on a
     volume of its own; `downloads`: the base is fetched into the scratch; `fetched_bytes`: as much
     is fetched into an empty volume. `asked`: figures by name that a person gave.
     """
@@ -139,19 +139,19 @@ def sizes(
 
 
 def cpus_of(config: RunConfig, *, gpus: int) -> int:
-    """Processors of a machine with so many cards."""
+    """Processors of a machine with so many GPUs."""
     return gpus * (loader_workers(config) + HELPER_CPUS) if gpus else CPUS_WITHOUT
 
 
 def _cpus(config: RunConfig, facts: Facts) -> Sized:
     if not facts.gpus:
-        return Sized(value=CPUS_WITHOUT, why="no card: the processors train")
+        return Sized(value=CPUS_WITHOUT, why="no GPU: the processors train")
     why = f"{loader_workers(config)} loader worker(s) of each process, its step, and a helper of CUDA and NCCL"
     return Sized(value=cpus_of(config, gpus=len(facts.gpus)), why=why)
 
 
 def loader_workers(config: RunConfig) -> int:
-    """Of one process that feeds a card: those asked for, else the most that a plan takes."""
+    """Of one process that feeds a GPU: those asked for, else the most that a plan takes."""
     asked = config.train.workers
     return LOADER_MOST_WORKERS if asked == "auto" else asked
 
@@ -175,7 +175,7 @@ def _memory(config: RunConfig, facts: Facts, model: ModelFacts | None, plan: Pla
     offloaded = host_bytes(plan, config, facts=facts) * facts.processes_here if plan is not None else 0
     if offloaded:
         need += offloaded
-        said.append(f"{shown(offloaded)} for what does not fit the card(s) (cpu_offload)")
+        said.append(f"{shown(offloaded)} for what does not fit the GPU(s) (cpu_offload)")
     why = " + ".join([*said, f"{shown(shm.value)} of /dev/shm"])
     return Sized(value=up_to_gib(need * SPARE_MEMORY), why=f"{why}, and a quarter more")
 
@@ -194,7 +194,7 @@ def _shm(config: RunConfig, facts: Facts, plan: Plan | None) -> Sized:
     nccl = NCCL_BYTES * len(facts.gpus) if len(facts.gpus) > 1 else 0
     size = max(LEAST_SHM_BYTES, GIB if facts.gpus else 0, 2 * (loader + nccl))
     why = f"twice {shown(loader)} of {workers} loader worker(s) and {shown(nccl)} of NCCL, at least"
-    least = "1Gi on cards" if facts.gpus else shown(LEAST_SHM_BYTES)
+    least = "1Gi with GPUs" if facts.gpus else shown(LEAST_SHM_BYTES)
     return Sized(value=math.ceil(size / MIB) * MIB, why=f"{why} {least}; without the volume it is 64Mi")
 
 

@@ -139,7 +139,7 @@ def test_the_worst_comes_first_and_nothing_that_a_finding_says_is_markdown() -> 
     )
     assert "  - remedy: ``` export A=``x`` ```" in lines
     assert "- base: `</details> all is well`" in lines
-    assert "not compared: /nowhere is no virtual environment: No such file or directory for pyvenv.cfg" in lines
+    assert "not compared: /nowhere is not a virtual environment: No such file or directory for pyvenv.cfg" in lines
     assert "driver differs" in lines
     assert report.count("<details>") == report.count("\n</details>")
 

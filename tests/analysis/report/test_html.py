@@ -280,7 +280,7 @@ def test_samples_of_the_monitor_are_drawn_over_minutes_also_those_that_nobody_kn
     found = {chart.kind.name: chart for chart in charts(read([directory]))}
     assert found["utilisation"].series[0].points == ((0.0, 50.0), (1.0, 50.0), (2.0, 50.0), (3.0, 50.0))
     assert found["utilisation"].x_name == "minute"
-    assert [each.name for each in found["card-memory"].series] == ["in use"]
+    assert [each.name for each in found["gpu-memory"].series] == ["in use"]
     assert found["sampled-fan-percent"].kind.unit == "%"
     assert "HW Slowdown in 100% of the samples" in page(directory)
 

@@ -102,7 +102,7 @@ def test_outcomes_hold_each_run_against_the_first(two: list[Path]) -> None:
     speed = found["real tokens a second of training"]
     assert speed.values == ("2,000", "500")
     assert speed.ratios == ("1.00x", "0.25x")
-    assert found["peak memory of the card"].ratios == ("1.00x", "0.25x")
+    assert found["peak GPU memory"].ratios == ("1.00x", "0.25x")
     assert found["training loss, last steps"].values[1] == "1.0000"
     assert found["evaluation loss, last"].values == ("1.2500", ABSENT)
     assert found["steps"].values == ("40", "2")

@@ -195,7 +195,7 @@ def test_unlike_devices_are_said_and_not_compared() -> None:
 
 def test_ranks_that_share_processors_take_turns_and_those_with_cards_do_not() -> None:
     assert node.turns(peers(2, ranks_each=2)) == [[0, 2], [1, 3]]
-    assert node.turns(peers(2, ranks_each=2, has_card=True)) == [[0, 1, 2, 3]]
+    assert node.turns(peers(2, ranks_each=2, has_gpu=True)) == [[0, 1, 2, 3]]
 
 
 def test_interfaces_are_chosen_as_nccl_does() -> None:

@@ -186,7 +186,7 @@ def test_an_interface_that_is_not_there_is_named(forking: Forking, tmp_path: Pat
     code = "import os\nos.environ['GLOO_SOCKET_IFNAME'] = 'ib7'"
     ranks = start(forking, tmp_path, "--only", "interface", ranks=(0, 1), codes={1: code})
     assert ranks.codes() == {0: UNFIT, 1: UNFIT}
-    assert "GLOO_SOCKET_IFNAME is ib7, which is not an interface there" in one(ranks)[2]
+    assert "GLOO_SOCKET_IFNAME is ib7, not an interface there" in one(ranks)[2]
     assert "rank 1 (" in one(ranks)[2]
 
 
@@ -197,7 +197,7 @@ def test_without_a_launcher_it_says_how_to_start_it(forking: Forking, tmp_path: 
     assert "--nproc 2" in alone.text()
     unknown = forking.start(tmp_path, "net-check", "--only", "clock,lynk", RANK="0", WORLD_SIZE="2")
     assert unknown.finish() == 64
-    assert "there is no stage 'lynk'" in unknown.text()
+    assert "unknown stage: lynk" in unknown.text()
 
 
 @pytest.mark.full

@@ -291,7 +291,7 @@ def test_all_that_cannot_go_in_is_told_at_once(inputs: Path, tmp_path: Path) -> 
     assert "pipe: neither a file nor a link to one" in text
     assert "dangling: neither" in text
     assert "'data/rows.jsonl' would be there twice" in text
-    assert "absent: there is no file in it, or it is not there" in text
+    assert "absent: missing, or holds no file" in text
     with pytest.raises(UsageError, match="nothing would be in the bundle"):
         gather(model=None, data=[], lock=None, image=None)
 

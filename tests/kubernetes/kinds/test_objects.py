@@ -127,7 +127,7 @@ def test_one_process_is_not_launched_by_anything() -> None:
 
 
 def test_a_pod_of_several_machines_is_refused() -> None:
-    with pytest.raises(UsageError, match="one machine"):
+    with pytest.raises(UsageError, match="one node"):
         rendered("pod", nodes=2)
 
 

@@ -64,5 +64,5 @@ def test_a_relative_path_that_reads_as_a_hub_id_is_told_how_to_be_written() -> N
 
 def test_all_that_a_pod_cannot_do_is_told_at_once() -> None:
     said = refused("pod", *UNKNOWN, *HERE, "--nodes", "2", "--ttl-seconds", "4")
-    assert "one machine, not 2" in said
+    assert "one node, not 2" in said
     assert "--ttl-seconds" in said

@@ -1,4 +1,4 @@
-"""All-reduce: known values summed by gloo, and by NCCL where every rank has a card; who holds it up, who spoils it."""
+"""All-reduce: known values summed by gloo, and by NCCL where every rank has a GPU; who holds it up, who spoils it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def part(me: Me, asked: Asked) -> dict[str, Any]:
 
 def look(crew: Crew) -> Outcome:
     """Each backend in turn. Sizes that the slowest link would take long for are left out."""
-    backends = ["gloo", *(["nccl"] if all(peer.has_card for peer in crew.peers.values()) else [])]
+    backends = ["gloo", *(["nccl"] if all(peer.has_gpu for peer in crew.peers.values()) else [])]
     sizes = fitting(crew.slowest_mb_per_second)
     findings: list[Finding] = []
     for backend in backends:
@@ -95,7 +95,7 @@ def _came(step: int, fault: str | None) -> str:
 
 STAGE = Stage(
     name="all-reduce",
-    proves="gloo, and NCCL where every rank has a card, sum known values of several sizes and dtypes exactly.",
+    proves="gloo, and NCCL where every rank has a GPU, sum known values of several sizes and dtypes exactly.",
     look=look,
     part=part,
 )

@@ -40,7 +40,7 @@ class Peer:
     mtu_bytes: int | None = None
     speed_mbit: int | None = None
     device: str = "CPU"
-    has_card: bool = False
+    has_gpu: bool = False
 
     @property
     def label(self) -> str:

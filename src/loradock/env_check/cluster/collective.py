@@ -44,8 +44,8 @@ def bounded(me: Me, *, backend: str, sizes: list[int], attempt: str, limit_secon
         has_agent_store=True,  # whoever opened it, it is open
         prefix=f"{me.prefix}/{attempt}",
     )
-    card = me.facts.local_rank % len(me.facts.gpus) if me.facts.has_gpu else 0
-    process = context.Process(target=_share, args=(theirs, where, backend, card, sizes, limit_seconds), daemon=True)
+    gpu = me.facts.local_rank % len(me.facts.gpus) if me.facts.has_gpu else 0
+    process = context.Process(target=_share, args=(theirs, where, backend, gpu, sizes, limit_seconds), daemon=True)
     try:
         with warnings.catch_warnings(), signals.held():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -71,7 +71,7 @@ def _followed(pipe: Connection, *, until: float) -> dict[str, Any]:
     return seen | {"fault": "it did not finish in time"}
 
 
-def _share(pipe: Connection, where: Launched, backend: str, card: int, sizes: list[int], limit_seconds: float) -> None:
+def _share(pipe: Connection, where: Launched, backend: str, gpu: int, sizes: list[int], limit_seconds: float) -> None:
     """The child: join the group, exchange, sum, compare."""
     signals.die_with_parent()
     with open(os.devnull, "w") as nowhere:  # what gloo and NCCL warn of would be between the lines of rank 0
@@ -79,12 +79,12 @@ def _share(pipe: Connection, where: Launched, backend: str, card: int, sizes: li
             os.dup2(nowhere.fileno(), stream.fileno())
     try:
         pipe.send({"reached": 0})
-        device = f"cuda:{card}" if backend == "nccl" else "cpu"
+        device = f"cuda:{gpu}" if backend == "nccl" else "cpu"
         import torch
         import torch.distributed as dist
 
         if backend == "nccl":
-            torch.cuda.set_device(card)
+            torch.cuda.set_device(gpu)
         torch.set_num_threads(1)
         store = open_store(where, is_master=False, timeout_seconds=limit_seconds)
         pipe.send({"reached": 1})

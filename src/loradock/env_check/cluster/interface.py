@@ -109,7 +109,7 @@ def _named(peer: Peer, answer: Mapping[str, Any]) -> list[Finding]:
     there = ", ".join(answer["there"])
     return [
         error(
-            f"{peer.label}: {name} is {answer['named'][name]}, which is no interface there ({there})",
+            f"{peer.label}: {name} is {answer['named'][name]}, not an interface there ({there})",
             remedy=f"unset {name}, or export {name}={peer.interface or 'eth0'}",
         )
         for name in answer["absent"]

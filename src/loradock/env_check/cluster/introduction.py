@@ -38,7 +38,7 @@ def introduction(me: Me, connection: socket.socket | None) -> dict[str, Any]:
         "mtu_bytes": interface.mtu_bytes if interface else None,
         "speed_mbit": interface.speed_mbit if interface else None,
         "device": me.facts.gpu.name if me.facts.has_gpu else processor(me.host),
-        "has_card": me.facts.has_gpu,
+        "has_gpu": me.facts.has_gpu,
     }
 
 
@@ -48,7 +48,7 @@ def peer_of(told: dict[str, Any]) -> Peer:
 
 
 def named_interface(host: Host, facts: Facts, found: dict[str, Interface]) -> Interface | None:
-    """The interface that NCCL (with a card) or gloo is told to use, where it is there."""
+    """The interface that NCCL (with a GPU) or gloo is told to use, where it is there."""
     value = host.environ.get(NCCL if facts.has_gpu else GLOO, "")
     if not value:
         return None

@@ -38,7 +38,7 @@ RENDEZVOUS = "rendezvous"
 def chosen(only: Sequence[str]) -> tuple[Stage, ...]:
     """The stages of these names, in their order; UsageError for one unknown."""
     names = [stage.name for stage in STAGES]
-    problems = [Problem(what=f"there is no stage {name!r}") for name in only if name not in names]
+    problems = [Problem(what=f"unknown stage: {name}") for name in only if name not in names]
     if problems:
         raise UsageError("--only names what is not there", hint=f"stages: {', '.join(names)}", problems=problems)
     return tuple(stage for stage in STAGES if not only or stage.name in only)

@@ -34,10 +34,10 @@ from loradock.env_check.paired_ratio import Ratio, ratio
 from loradock.env_check.seen import meanwhile, own_cards
 
 BY_NAME: dict[str, Check] = {check.name: check for check in CHECKS}
-OF_CARDS = ("gemm", "memory-bandwidth", "host-to-device")
+OF_GPUS = ("gemm", "memory-bandwidth", "host-to-device")
 OF_PROCESSORS = ("gemm", "memory-bandwidth")
 DISK = "disk"
-CARD = re.compile(r"^gpu\d+_")
+GPU_PREFIX = re.compile(r"^gpu\d+_")
 LEAST_DEVIATION = 0.005
 CAUSE_SECONDS = 30.0
 BUSY = 1.5
@@ -60,15 +60,15 @@ def part(me: Me, asked: Asked) -> dict[str, Any]:
         me.bench.close()
         me.bench = None
     worst = next((each for each in looked.findings if each.severity == "error"), None)
-    measured = {CARD.sub("", key): rate for each in looked.findings for key, rate in each.measured.items()}
+    measured = {GPU_PREFIX.sub("", key): rate for each in looked.findings for key, rate in each.measured.items()}
     return {"measured": measured, "fault": worst.what if worst else None}
 
 
 def causes(me: Me) -> list[str]:
     """What of this rank's machine would make it slow."""
     if me.facts.has_gpu:
-        cards = own_cards(me.host, me.facts).values()
-        return [cause for card in cards for cause in suspects(meanwhile(me.host, card))]
+        own = own_cards(me.host, me.facts).values()
+        return [cause for gpu in own for cause in suspects(meanwhile(me.host, gpu))]
     found: list[str] = []
     allowed, quotas = me.host.cpus_allowed(), me.host.cpu_quotas()
     if quotas and min(quotas) < allowed:
@@ -110,14 +110,14 @@ def _checks(peers: Mapping[int, Peer], rank: int) -> list[str]:
     """What is measured on a rank: a disk by the first rank of each place, where there are several."""
     heads = [head.rank for head in leaders(peers.values())]
     disk = [DISK] if len(heads) > 1 and rank in heads else []
-    return [*(OF_CARDS if peers[rank].has_card else OF_PROCESSORS), *disk]
+    return [*(OF_GPUS if peers[rank].has_gpu else OF_PROCESSORS), *disk]
 
 
 def turns(peers: Mapping[int, Peer]) -> list[list[int]]:
-    """Ranks with cards all at once, as in training; those that share processors one after another."""
+    """Ranks with GPUs all at once, as in training; those that share processors one after another."""
     placed: dict[str, list[int]] = {}
     for rank, peer in sorted(peers.items()):
-        placed.setdefault(f"{peer.place} {rank if peer.has_card else ''}", []).append(rank)
+        placed.setdefault(f"{peer.place} {rank if peer.has_gpu else ''}", []).append(rank)
     longest = max(map(len, placed.values()))
     return [[ranks[turn] for ranks in placed.values() if turn < len(ranks)] for turn in range(longest)]
 

@@ -94,7 +94,7 @@ def members(file: BinaryIO) -> Iterator[Place]:
         raise Damaged(f"it should end at byte {at + END_BYTES}, and has {end}")
     file.seek(at)
     if file.read(END_BYTES) != bytes(END_BYTES):
-        raise Damaged(f"its end, from byte {at} on, is no zeros")
+        raise Damaged(f"its end, from byte {at} on, is not zeros")
 
 
 def _place(file: BinaryIO, first: bytes, at: int) -> Place:

@@ -68,7 +68,7 @@ def gather(*, model: Path | None, data: Sequence[Path], lock: Path | None, image
         root = f"{part}/{source.resolve().name}"
         found = _below(source, problems)
         if not found:
-            problems.append(Problem(what=f"there is no file in it, or it is not there ({part})", file=str(source)))
+            problems.append(Problem(what=f"missing, or holds no file ({part})", file=str(source)))
         for relative, file in found:
             member = f"{root}/{relative}" if relative else root
             if escape := escapes(member) or (f"{member!r} would be there twice" if member in files else None):

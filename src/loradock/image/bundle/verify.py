@@ -57,7 +57,7 @@ def index(file: BinaryIO, path: Path) -> tuple[Manifest, dict[str, Place]]:
         Problem(what=f"{name!r} is there {names.count(name)} times") for name in places if names.count(name) > 1
     ]
     if problems:
-        raise DataError(f"{path} is no bundle that loradock made", hint="do not unpack it", problems=problems)
+        raise DataError(f"{path} is not a bundle that loradock made", hint="do not unpack it", problems=problems)
     if NAME not in places or places[NAME].size_bytes > LONGEST_BYTES:
         raise DataError(f"{path} holds no {NAME}", hint="name a file that loradock bundle create made")
     manifest = read(b"".join(content(file, places.pop(NAME))), file=str(path))

@@ -32,5 +32,5 @@ def read_manifest(path: Path) -> dict[str, bytes]:
         else:
             files[match[2]] = bytes.fromhex(match[1])
     if problems or not files:
-        raise EnvironmentUnfit(f"{path} is no manifest", hint="build or pull the image again", problems=problems)
+        raise EnvironmentUnfit(f"{path} is not a manifest", hint="build or pull the image again", problems=problems)
     return files

@@ -73,7 +73,7 @@ def read_lock(path: Path, *, python_version: str) -> dict[str, Locked]:
                 problems.append(Problem(what=f"{name} is named twice for this Python", file=str(path), line=line))
             locked[name] = Locked(name=name, version=pins[0], hashes=hashes)
     if problems or not locked:
-        what = f"{path} is no lock" if locked else f"{path} names no package for Python {python_version}"
+        what = f"{path} is not a lock" if locked else f"{path} names no package for Python {python_version}"
         raise EnvironmentUnfit(what, hint="scripts/lock makes it anew", problems=problems)
     return locked
 
@@ -122,7 +122,7 @@ def python_of(prefix: Path) -> str:
         text = (prefix / "pyvenv.cfg").read_text(encoding="utf-8")
     except OSError as error:
         raise EnvironmentUnfit(
-            f"{prefix} is no virtual environment: {error.strerror} for pyvenv.cfg",
+            f"{prefix} is not a virtual environment: {error.strerror} for pyvenv.cfg",
             hint="loradock lock verify --venv .venv",
         ) from error
     found = re.search(r"^version(?:_info)?\s*=\s*(\d+\.\d+\.\d+)", text, flags=re.MULTILINE)

@@ -1,8 +1,9 @@
 """What is wrong with Kubernetes manifests: schema, meaning, and the Pod Security Standard "restricted".
 
-To add a rule: a function `look(manifest)` that yields what it finds, by `field.found(what, remedy)`, in the file of its
-family; a `Rule` with its name, its sentence and its level in that file's table; a broken manifest in tests/kubernetes.
-A new family is a new file, and a line in GROUPS. No rule relies on what another one found.
+To add a rule on a single value: a line in `api_server.yaml`. Any other is a function of a manifest that yields what it
+finds, by `field.found(what, remedy)`: its name is the rule's, the first paragraph of its docstring the rule's sentence.
+It goes into the file of its family and that file's RULES, with a broken manifest in tests/kubernetes. A new family is a
+new file, and a line in GROUPS. No rule relies on what another one found.
 """
 
 from __future__ import annotations
@@ -13,22 +14,17 @@ from dataclasses import dataclass
 from loradock.errors import Problem
 from loradock.kubernetes.check import (
     containers,
-    failure_policy,
     health,
     jobs,
     meeting,
-    names,
     places,
+    pod_security,
     quantities,
     references,
     rendezvous,
     run_config,
-    scheduling,
     schema,
-    security_baseline,
-    security_restricted,
     services,
-    values,
     volumes,
 )
 from loradock.kubernetes.check.base import Manifest, Rule
@@ -38,17 +34,17 @@ from loradock.kubernetes.check.reading import read_all
 LONGEST = 400
 
 GROUPS: dict[str, tuple[Rule, ...]] = {
-    "The schema, and single values": schema.RULES + values.RULES,
-    "Names": names.RULES + references.RULES,
+    "The schema": schema.RULES,
+    "Names and references": references.RULES,
     "Containers": containers.RULES + quantities.RULES,
     "Volumes": volumes.RULES,
     "The configuration": run_config.RULES + places.RULES,
     "Starting and stopping": health.RULES,
-    "Jobs": jobs.RULES + failure_policy.RULES,
+    "Jobs": jobs.RULES,
     "Processes and nodes that meet": meeting.RULES + rendezvous.RULES,
-    "Services and nodes": services.RULES + scheduling.RULES,
-    "Pod Security: baseline": security_baseline.RULES,
-    "Pod Security: restricted": security_restricted.RULES,
+    "Services and nodes": services.RULES,
+    "Pod Security: baseline": pod_security.BASELINE,
+    "Pod Security: restricted": pod_security.RESTRICTED,
 }
 RULES: tuple[Rule, ...] = tuple(rule for group in GROUPS.values() for rule in group)
 

@@ -11,13 +11,6 @@ from loradock.kubernetes.check.command_line import words
 from loradock.kubernetes.check.fields import Field, Found, Level
 
 CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
-BASELINE_CAPABILITIES = frozenset(
-    (
-        *("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE"),
-        *("SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"),
-    )
-)
-"""What the Pod Security Standard "baseline" lets a container add."""
 RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
 TRAINER = "node"
 """The replicated job and the container of a training runtime that a TrainJob's trainer becomes."""
@@ -161,6 +154,9 @@ class Manifest:
         return (_templated(template),) if template.at("spec.containers") else ()
 
 
+Look = Callable[[Manifest], Iterable[Found]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """One rule: its name (kebab-case), what it holds to in a sentence for the docs, and what looks.
@@ -171,8 +167,21 @@ class Rule:
 
     name: str
     says: str
-    look: Callable[[Manifest], Iterable[Found]]
+    look: Look
     level: Level = "error"
+
+
+def rules(*looks: Look, warnings: tuple[Look, ...] = ()) -> tuple[Rule, ...]:
+    """The rules that functions are: each by its name, and by the first paragraph of its docstring."""
+    return tuple(
+        Rule(
+            name=look.__name__.replace("_", "-"),
+            says=" ".join((look.__doc__ or "").partition("\n\n")[0].split()),
+            look=look,
+            level="warning" if look in warnings else "error",
+        )
+        for look in looks
+    )
 
 
 def resources(container: Field) -> Field:
@@ -180,28 +189,21 @@ def resources(container: Field) -> Field:
     return container["resourcesPerNode"] or container["resources"]
 
 
-def is_card(resource: str) -> bool:
+def is_gpu(resource: str) -> bool:
     """True for the name of an accelerator: nvidia.com/gpu, amd.com/gpu, nvidia.com/mig-1g.10gb."""
     domain, _, name = resource.partition("/")
     return bool(domain) and name.startswith(("gpu", "mig-", "gaudi"))
 
 
-def asks_for_cards(container: Field) -> bool:
+def asks_for_gpus(container: Field) -> bool:
     """True where the container's limits or requests name an accelerator."""
     asked = resources(container)
-    return any(is_card(name) for part in ("limits", "requests") for name, _ in asked[part].members)
-
-
-def added_capabilities(manifest: Manifest) -> Iterator[tuple[Pod, Field]]:
-    """Each capability that a container adds, with its pod."""
-    for pod in manifest.pods:
-        for container in pod.containers:
-            yield from ((pod, added) for added in container.at("securityContext.capabilities.add"))
+    return any(is_gpu(name) for part in ("limits", "requests") for name, _ in asked[part].members)
 
 
 def is_training(container: Field) -> bool:
-    """True where a container asks for a card, or runs loradock or torchrun."""
-    return runs_loradock(container) or asks_for_cards(container) or "torchrun" in _programs(container)
+    """True where a container asks for a GPU, or runs loradock or torchrun."""
+    return runs_loradock(container) or asks_for_gpus(container) or "torchrun" in _programs(container)
 
 
 def runs_loradock(container: Field) -> bool:

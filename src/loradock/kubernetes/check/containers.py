@@ -1,4 +1,4 @@
-"""Rules on containers: that there is one, its image, its environment, secrets in the open."""
+"""Rules on containers: the image, the environment, secrets in the open."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from loradock import redact
 from loradock.kubernetes import names
-from loradock.kubernetes.check.base import Manifest, Rule
+from loradock.kubernetes.check.base import Manifest, rules
 from loradock.kubernetes.check.command_line import arguments
 from loradock.kubernetes.check.fields import Field, Found
 
@@ -17,19 +17,12 @@ _ITS_DIGEST = "docker image inspect --format '{{index .RepoDigests 0}}' IMAGE"
 _PUT_AWAY = "kubectl create secret generic NAME --from-literal KEY=..., and valueFrom.secretKeyRef here"
 
 
-def _present(manifest: Manifest) -> Iterator[Found]:
-    for pod in manifest.pods:
-        if not pod.is_partial and not any(container.members for container in pod.spec["containers"]):
-            yield pod.spec["containers"].found("lists no container: nothing would run", "add one with name and image")
-    if manifest.kind in ("Job", "CronJob", "Pod", "JobSet") and not manifest.pods:
-        yield manifest.spec.found("holds no pod", "loradock render job --demo shows a whole one")
-
-
 def _images(manifest: Manifest) -> Iterator[Field]:
     return (container["image"] for pod in manifest.pods for container in pod.containers)
 
 
-def _image(manifest: Manifest) -> Iterator[Found]:
+def image(manifest: Manifest) -> Iterator[Found]:
+    """Each container names an image, by a name and a digest that can be one."""
     for pod in manifest.pods:
         for container in pod.containers:
             image = container["image"]
@@ -50,14 +43,16 @@ def _tag(image: Field) -> str | None:
     return name.rpartition("/")[2].partition(":")[2]
 
 
-def _latest(manifest: Manifest) -> Iterator[Found]:
+def image_latest(manifest: Manifest) -> Iterator[Found]:
+    """No image is named without a tag or as :latest."""
     for image in _images(manifest):
         if _tag(image) in ("", "latest"):
             remedy = f"name one build by its digest: {_ITS_DIGEST}"
             yield image.found(f"is {image.text}: another image each time it is pushed", remedy)
 
 
-def _digest(manifest: Manifest) -> Iterator[Found]:
+def image_digest(manifest: Manifest) -> Iterator[Found]:
+    """Each image is named by its digest."""
     for image in _images(manifest):
         if _tag(image) not in (None, "", "latest"):
             yield image.found(f"is {image.text}: a tag can be moved, a digest cannot", _ITS_DIGEST)
@@ -68,30 +63,8 @@ def _variables(manifest: Manifest) -> Iterator[tuple[Field, list[Field]]]:
         yield from ((container, list(container["env"])) for container in pod.containers)
 
 
-def _twice(manifest: Manifest) -> Iterator[Found]:
-    for _, variables in _variables(manifest):
-        seen: set[str] = set()
-        for variable in variables:
-            name = variable["name"]
-            if name.text in seen:
-                yield name.found(f"is {name.text} a second time: the last one wins", "delete one of the two")
-            seen.add(name.text)
-
-
-def _one_source(manifest: Manifest) -> Iterator[Found]:
-    for _, variables in _variables(manifest):
-        for variable in variables:
-            sources = [name for name, field in variable["valueFrom"].members if field]
-            if variable["value"].text and variable["valueFrom"]:
-                yield variable["valueFrom"].found("stands beside a value", "keep one of the two")
-            elif variable["valueFrom"] and len(sources) != 1:
-                what = f"names {' and '.join(sources) or 'no source'}"
-                yield variable["valueFrom"].found(
-                    what, "one of secretKeyRef, configMapKeyRef, fieldRef, resourceFieldRef"
-                )
-
-
-def _references(manifest: Manifest) -> Iterator[Found]:
+def variable_reference(manifest: Manifest) -> Iterator[Found]:
+    """What $(NAME) refers to is defined, and before it is used."""
     for container, variables in _variables(manifest):
         if container["envFrom"]:
             continue  # what it brings is not in this container
@@ -118,7 +91,8 @@ def _is_open(name: str, value: str) -> bool:
     return is_secret and not value.startswith(("/", "$("))
 
 
-def _open_variables(manifest: Manifest) -> Iterator[Found]:
+def secret_variable(manifest: Manifest) -> Iterator[Found]:
+    """No variable or argument holds a secret in the open."""
     for _, variables in _variables(manifest):
         for variable in variables:
             if _is_open(variable["name"].text, variable["value"].text):
@@ -130,7 +104,8 @@ def _open_variables(manifest: Manifest) -> Iterator[Found]:
                 yield word.found("holds a secret in the open, for all who may read the object", _PUT_AWAY)
 
 
-def _open_objects(manifest: Manifest) -> Iterator[Found]:
+def secret_object(manifest: Manifest) -> Iterator[Found]:
+    """No Secret or ConfigMap in the file holds a secret's value."""
     data = manifest.root["data"].members if manifest.kind in ("ConfigMap", "Secret") else ()
     if manifest.kind == "Secret":
         for _, field in (*data, *manifest.root["stringData"].members):
@@ -143,14 +118,6 @@ def _open_objects(manifest: Manifest) -> Iterator[Found]:
                 yield field.found("holds a secret, and a ConfigMap is not guarded as a Secret is", _PUT_AWAY)
 
 
-RULES = (
-    Rule(name="containers", says="A pod has a container.", look=_present),
-    Rule(name="image", says="Each container names an image, by a name and a digest that can be one.", look=_image),
-    Rule(name="image-latest", says="No image is named without a tag or as :latest.", look=_latest),
-    Rule(name="image-digest", says="Each image is named by its digest.", look=_digest, level="warning"),
-    Rule(name="variable-twice", says="No variable of a container is set twice.", look=_twice),
-    Rule(name="variable-source", says="A variable has a value or one source.", look=_one_source),
-    Rule(name="variable-reference", says="What $(NAME) refers to is defined, and before it is used.", look=_references),
-    Rule(name="secret-variable", says="No variable or argument holds a secret in the open.", look=_open_variables),
-    Rule(name="secret-object", says="No Secret or ConfigMap in the file holds a secret's value.", look=_open_objects),
+RULES = rules(
+    image, image_latest, image_digest, variable_reference, secret_variable, secret_object, warnings=(image_digest,)
 )

@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 
 from loradock.kubernetes.check.base import (
     Manifest,
-    Rule,
     is_training,
+    rules,
     runs_loradock,
 )
 from loradock.kubernetes.check.command_line import variables, words
@@ -20,19 +20,10 @@ LEAST_GRACE_SECONDS = 120
 LEAST_WINDOW_SECONDS = 60
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HEARTBEAT = "LORADOCK_HEARTBEAT"
-_HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 
 
-def _handlers(manifest: Manifest) -> Iterator[Found]:
-    for container in (container for pod in manifest.pods for container in pod.containers):
-        for probe in (container[name] for name in _PROBES):
-            ways = [name for name in _HANDLERS if probe[name]]
-            if probe and len(ways) != 1:
-                what = f"asks by {' and '.join(ways)}" if ways else "says not how to ask"
-                yield probe.found(what, f"one of {', '.join(_HANDLERS)}")
-
-
-def _startup(manifest: Manifest) -> Iterator[Found]:
+def liveness_startup(manifest: Manifest) -> Iterator[Found]:
+    """What trains and has a liveness probe has a startup probe."""
     for container in _training(manifest):
         if container["livenessProbe"] and not container["startupProbe"]:
             what = "begins at once, and loading a model takes minutes: the pod would be killed while it starts"
@@ -41,7 +32,8 @@ def _startup(manifest: Manifest) -> Iterator[Found]:
             )
 
 
-def _window(manifest: Manifest) -> Iterator[Found]:
+def liveness_window(manifest: Manifest) -> Iterator[Found]:
+    """What trains is not killed for less than 60 s of silence."""
     for container in _training(manifest):
         probe = container["livenessProbe"]
         period, failures = probe["periodSeconds"].whole, probe["failureThreshold"].whole
@@ -57,8 +49,11 @@ def _training(manifest: Manifest) -> Iterator[Field]:
     return (container for pod in manifest.pods for container in pod.main if is_training(container))
 
 
-def _heartbeat(manifest: Manifest) -> Iterator[Found]:
-    """A file that nobody writes. What a trainer gives its runtime, or an `envFrom` sets, is not known here."""
+def probe_heartbeat(manifest: Manifest) -> Iterator[Found]:
+    """A probe that tests for a heartbeat tests for the file that loradock writes.
+
+    A file that nobody writes. What a trainer gives its runtime, or an `envFrom` sets, is not known here.
+    """
     for container in (each for pod in manifest.pods if not pod.is_partial for each in pod.main if runs_loradock(each)):
         written = {name: field.text for name, field in variables(container)}.get(_HEARTBEAT)
         is_elsewhere = container["envFrom"] or any(_HEARTBEAT in word.text for word in words(container))
@@ -81,25 +76,20 @@ def _asked_heartbeats(container: Field) -> Iterator[Field]:
             yield Field(tested[0].text.rstrip(";"), tested[0].path)
 
 
-def _grace(manifest: Manifest) -> Iterator[Found]:
+def grace_period(manifest: Manifest) -> Iterator[Found]:
+    """What trains has 120 s or more to commit a checkpoint after SIGTERM."""
     for pod in manifest.pods:
         grace = pod.spec["terminationGracePeriodSeconds"]
-        if grace.whole is not None and grace.whole < 0:
-            yield grace.found(f"is {grace.whole}, less than nothing", f"write {LEAST_GRACE_SECONDS}")
-        elif pod.is_training and not pod.is_partial:
-            yield from _short_grace(grace)
+        seconds = DEFAULT_GRACE_SECONDS if not grace else grace.whole
+        is_short = seconds is not None and 0 <= seconds < LEAST_GRACE_SECONDS
+        if is_short and pod.is_training and not pod.is_partial:
+            remedy = f"the longest step and save and 10 s, {LEAST_GRACE_SECONDS} at least"
+            what = f"is {seconds} s" if grace else f"is missing, which means {seconds} s"
+            yield grace.found(f"{what}: a step and a checkpoint take longer, and then the pod is killed", remedy)
 
 
-def _short_grace(grace: Field) -> Iterator[Found]:
-    seconds = DEFAULT_GRACE_SECONDS if not grace else grace.whole
-    if seconds is None or seconds >= LEAST_GRACE_SECONDS:
-        return
-    remedy = f"the longest step and save and 10 s, {LEAST_GRACE_SECONDS} at least"
-    what = f"is {seconds} s" if grace else f"is missing, which means {seconds} s"
-    yield grace.found(f"{what}: a step and a checkpoint take longer, and then the pod is killed", remedy)
-
-
-def _deadline(manifest: Manifest) -> Iterator[Found]:
+def active_deadline(manifest: Manifest) -> Iterator[Found]:
+    """A deadline is longer than the time to stop."""
     for pod in manifest.pods:
         for bearer in (pod.spec, *((pod.job,) if pod.job is not None else ())):
             deadline = bearer["activeDeadlineSeconds"]
@@ -110,23 +100,4 @@ def _deadline(manifest: Manifest) -> Iterator[Found]:
                 yield deadline.found(what, f"write more than {seconds}, or leave it out")
 
 
-RULES = (
-    Rule(name="probe-handler", says="A probe asks in one way.", look=_handlers),
-    Rule(name="liveness-startup", says="What trains and has a liveness probe has a startup probe.", look=_startup),
-    Rule(
-        name="liveness-window",
-        says=f"What trains is not killed for less than {LEAST_WINDOW_SECONDS} s of silence.",
-        look=_window,
-    ),
-    Rule(
-        name="probe-heartbeat",
-        says="A probe that tests for a heartbeat tests for the file that loradock writes.",
-        look=_heartbeat,
-    ),
-    Rule(
-        name="grace-period",
-        says=f"What trains has {LEAST_GRACE_SECONDS} s or more to commit a checkpoint after SIGTERM.",
-        look=_grace,
-    ),
-    Rule(name="active-deadline", says="A deadline is longer than the time to stop.", look=_deadline),
-)
+RULES = rules(liveness_startup, liveness_window, probe_heartbeat, grace_period, active_deadline)

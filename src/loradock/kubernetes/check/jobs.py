@@ -1,27 +1,34 @@
-"""Rules on Jobs: restarts, counts, queues, schedules."""
+"""Rules on Jobs: restarts, counts, queues, and the podFailurePolicy by the exit codes of `loradock.errors`."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
-from loradock.kubernetes.check.base import Manifest, Rule, runs_loradock
-from loradock.kubernetes.check.fields import Found
+from loradock.errors import (
+    ConfigError,
+    DataError,
+    GpuSuspect,
+    HubError,
+    Hung,
+    InputMissing,
+    Interrupted,
+    LoradockError,
+    NoCheckpoint,
+    NotWritable,
+    Stopped,
+    StorageError,
+    UsageError,
+)
+from loradock.kubernetes.check.base import Manifest, is_training, rules, runs_loradock
+from loradock.kubernetes.check.fields import Field, Found
 from loradock.kubernetes.names import QUEUE_LABEL
 
-_CRON_FIELD = r"(?:[\d*/,\-?LW#]|[A-Za-z]{3})+"
-_CRON = re.compile(rf"@(?:yearly|annually|monthly|weekly|daily|midnight|hourly)|{_CRON_FIELD}(?:\s+{_CRON_FIELD}){{4}}")
+_MAY_PASS: tuple[type[LoradockError], ...] = (HubError, StorageError, Stopped, Interrupted, GpuSuspect, Hung)
+_STAYS: tuple[type[LoradockError], ...] = (UsageError, DataError, InputMissing, NotWritable, ConfigError, NoCheckpoint)
 
 
-def _restart(manifest: Manifest) -> Iterator[Found]:
-    for pod in manifest.pods:
-        policy = pod.spec["restartPolicy"]
-        if pod.job is not None and pod.spec and policy.value in (None, "Always"):
-            what = "is Always" if policy else "is missing, which means Always"
-            yield policy.found(f"{what}: a Job does not take it", "write restartPolicy: Never")
-
-
-def _failure_policy_restart(manifest: Manifest) -> Iterator[Found]:
+def failure_policy_restart(manifest: Manifest) -> Iterator[Found]:
+    """With a podFailurePolicy the pods' restartPolicy is Never."""
     for pod in manifest.pods:
         policy = pod.spec["restartPolicy"]
         if pod.job is not None and pod.job["podFailurePolicy"] and policy.text == "OnFailure":
@@ -29,8 +36,11 @@ def _failure_policy_restart(manifest: Manifest) -> Iterator[Found]:
             yield policy.found(what, "write restartPolicy: Never")
 
 
-def _exit_codes(manifest: Manifest) -> Iterator[Found]:
-    """Restarts within the pod, which no podFailurePolicy forbids; a Job's Always is another rule's."""
+def restart_exit_code(manifest: Manifest) -> Iterator[Found]:
+    """What runs loradock has restartPolicy Never: what happens next depends on its exit code.
+
+    Restarts within the pod, which no podFailurePolicy forbids; a Job's Always is another rule's.
+    """
     for pod in manifest.pods:
         policy = pod.spec["restartPolicy"]
         is_restarted = policy.text == "OnFailure" or (manifest.kind == "Pod" and policy.value in (None, "Always"))
@@ -42,25 +52,17 @@ def _exit_codes(manifest: Manifest) -> Iterator[Found]:
             )
 
 
-def _backoff(manifest: Manifest) -> Iterator[Found]:
+def completions(manifest: Manifest) -> Iterator[Found]:
+    """A Job runs no more pods at once than it wants in all."""
     for job in manifest.jobs:
-        limit = job["backoffLimit"]
-        if limit.whole is not None and limit.whole < 0:
-            yield limit.found(f"is {limit.whole}, less than nothing", "0 for no second try, 6 by default")
+        wanted, at_once = job["completions"].whole, job["parallelism"].whole
+        if wanted is not None and at_once is not None and at_once > wanted >= 0:
+            what = f"is {at_once}, and only {wanted} pods are wanted in all"
+            yield job["parallelism"].found(what, f"write parallelism: {wanted}")
 
 
-def _counts(manifest: Manifest) -> Iterator[Found]:
-    for job in manifest.jobs:
-        completions, parallelism = job["completions"].whole, job["parallelism"].whole
-        is_indexed = job["completionMode"].text == "Indexed"
-        if is_indexed and completions is None and not job["completions"]:
-            yield job["completions"].found("is missing: an Indexed Job has that many indexes", "write completions: 2")
-        elif completions is not None and parallelism is not None and parallelism > completions >= 0:
-            what = f"is {parallelism}, and only {completions} pods are wanted in all"
-            yield job["parallelism"].found(what, f"write parallelism: {completions}")
-
-
-def _queue(manifest: Manifest) -> Iterator[Found]:
+def queue(manifest: Manifest) -> Iterator[Found]:
+    """What is suspended names a queue, and what names a queue is suspended."""
     if manifest.kind not in ("Job", "JobSet", "TrainJob"):
         return
     label = manifest.root.at("metadata.labels")[QUEUE_LABEL]
@@ -75,29 +77,52 @@ def _queue(manifest: Manifest) -> Iterator[Found]:
         )
 
 
-def _schedule(manifest: Manifest) -> Iterator[Found]:
-    schedule = manifest.spec["schedule"]
-    if manifest.kind == "CronJob" and schedule.text and not _CRON.fullmatch(schedule.text.strip()):
-        remedy = "five fields, minute to day of the week: 0 2 * * *; a time zone goes into timeZone"
-        yield schedule.found(f"is {schedule.text!r}, which is no schedule", remedy)
+def failure_policy_container(manifest: Manifest) -> Iterator[Found]:
+    """A rule names a container of the pod."""
+    for pod in manifest.pods:
+        known = {container["name"].text for container in pod.containers}
+        for rule in pod.job.at("podFailurePolicy.rules") if pod.job else ():
+            name = rule.at("onExitCodes.containerName")
+            if name.text and pod.main and name.text not in known:
+                remedy = f"there is {', '.join(sorted(known - {''}))}"
+                yield name.found(f"is {name.text!r}, and the pod has no such container", remedy)
 
 
-RULES = (
-    Rule(name="restart-policy", says="A Job's pods do not restart for ever.", look=_restart),
-    Rule(
-        name="failure-policy-restart",
-        says="With a podFailurePolicy the pods' restartPolicy is Never.",
-        look=_failure_policy_restart,
-    ),
-    Rule(
-        name="restart-exit-code",
-        says="What runs loradock has restartPolicy Never: what follows hangs on its exit code.",
-        look=_exit_codes,
-    ),
-    Rule(name="backoff-limit", says="backoffLimit is not negative.", look=_backoff),
-    Rule(
-        name="completions", says="An Indexed Job counts its indexes, and runs no more pods than it wants.", look=_counts
-    ),
-    Rule(name="queue", says="What is suspended names a queue, and what names a queue is suspended.", look=_queue),
-    Rule(name="schedule", says="A CronJob's schedule has five fields.", look=_schedule),
+def failure_policy_codes(manifest: Manifest) -> Iterator[Found]:
+    """By loradock's exit codes, what may pass is tried again, and what stays is not ignored."""
+    for pod in manifest.pods:
+        if pod.job is None or not pod.is_training:
+            continue
+        trainer = next(container["name"].text for container in pod.main if is_training(container))
+        for error in (*_MAY_PASS, *_STAYS):
+            rule = _first(pod.job, error.exit_code, container=trainer)
+            if rule is not None:
+                yield from _judged(rule, error)
+
+
+def _first(job: Field, code: int, *, container: str) -> Field | None:
+    """The rule that such an end of the container meets."""
+    for rule in job.at("podFailurePolicy.rules"):
+        codes = rule["onExitCodes"]
+        values = {value.whole for value in codes["values"]}
+        is_meant = codes["containerName"].text in ("", container)
+        if is_meant and ((codes["operator"].text, code in values) in (("In", True), ("NotIn", False))):
+            return rule
+    return None
+
+
+def _judged(rule: Field, error: type[LoradockError]) -> Iterator[Found]:
+    place = next((value for value in rule.at("onExitCodes.values") if value.whole == error.exit_code), rule["action"])
+    says = (error.__doc__ or "").splitlines()[0].rstrip(".").lower()
+    action = rule["action"].text
+    if error in _MAY_PASS and action in ("FailJob", "FailIndex"):
+        what = f"ends the Job on {error.exit_code} ({says}), after which a new pod goes on from the last checkpoint"
+        yield place.found(what, "leave it to backoffLimit, or Count; Ignore for 75 and 76")
+    elif error in _STAYS and action == "Ignore":
+        what = f"ignores {error.exit_code} ({says}), which comes again with each new pod, for ever"
+        yield place.found(what, "FailJob")
+
+
+RULES = rules(
+    failure_policy_restart, restart_exit_code, completions, queue, failure_policy_container, failure_policy_codes
 )

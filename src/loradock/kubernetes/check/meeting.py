@@ -10,9 +10,9 @@ from loradock.kubernetes.check.base import (
     TRAINER,
     Manifest,
     Pod,
-    Rule,
-    is_card,
+    is_gpu,
     resources,
+    rules,
     runs_loradock,
 )
 from loradock.kubernetes.check.command_line import option, variables, words
@@ -36,7 +36,8 @@ def is_group(pod: Pod) -> bool:
     return False
 
 
-def _indexed(manifest: Manifest) -> Iterator[Found]:
+def indexed(manifest: Manifest) -> Iterator[Found]:
+    """Pods that need a rank, or limits for each index, are Indexed."""
     for pod in manifest.pods:
         if pod.job is None or not pod.spec:
             continue
@@ -51,8 +52,11 @@ def _indexed(manifest: Manifest) -> Iterator[Found]:
                 yield pod.job[name].found("does nothing without indexes", "completionMode: Indexed")
 
 
-def _nodes(manifest: Manifest) -> Iterator[Found]:
-    """Several nodes that wait for each other have to run at the same time, as many as each of them is told."""
+def nodes(manifest: Manifest) -> Iterator[Found]:
+    """Nodes that wait for each other run at once, as many as each is told.
+
+    Several nodes that wait for each other have to run at the same time, as many as each of them is told.
+    """
     for pod in manifest.pods:
         if pod.job is not None and is_group(pod):
             completions, parallelism = pod.job["completions"].whole, pod.job["parallelism"]
@@ -95,7 +99,8 @@ def counts(manifest: Manifest, pod: Pod) -> dict[int, str]:
     return {own: "completions", sum(size for _, size in sizes): "completions"}
 
 
-def _same_rank(manifest: Manifest) -> Iterator[Found]:
+def node_rank(manifest: Manifest) -> Iterator[Found]:
+    """Nodes made from one template have a rank each."""
     for pod in manifest.pods:
         for container in pod.main:
             rank = option(container, *_RANK, variable="PET_NODE_RANK")
@@ -108,7 +113,7 @@ def run_processes(manifest: Manifest, pod: Pod, container: Field) -> int | None:
     """How many processes the container's run has on all its nodes; None where the file does not say."""
     if train_alone(container):
         return 1
-    told = _told_processes(container).count or _cards(pod, container)
+    told = _told_processes(container).count or _gpus(pod, container)
     nodes = nnodes(container)
     made = next(iter(counts(manifest, pod)), None) if nodes or container is pod.trainer else 1
     machines = nodes.count if nodes and nodes.count is not None else made
@@ -116,23 +121,23 @@ def run_processes(manifest: Manifest, pod: Pod, container: Field) -> int | None:
 
 
 def _launched(manifest: Manifest) -> Iterator[tuple[Field, int, int]]:
-    """Where a container's processes are counted, how many they are, and how many cards it has, where it has any."""
+    """Where a container's processes are counted, how many they are, and how many GPUs it has, where it has any."""
     for pod in manifest.pods:
         for container in pod.main:
-            told, cards = _told_processes(container), _cards(pod, container)
+            told, gpus = _told_processes(container), _gpus(pod, container)
             alone = train_alone(container)
             processes = 1 if alone else told.count
-            if processes is not None and cards > 0:
-                yield alone or told, processes, cards
+            if processes is not None and gpus > 0:
+                yield alone or told, processes, gpus
 
 
 def _told_processes(container: Field) -> Field:
     return option(container, *_PROCESSES, variable="PET_NPROC_PER_NODE") or container["numProcPerNode"]
 
 
-def _cards(pod: Pod, container: Field) -> int:
+def _gpus(pod: Pod, container: Field) -> int:
     asked = resources(container) or resources(_beneath(pod, container))
-    amounts = [field.amount for name, field in asked["limits"].members if is_card(name)]
+    amounts = [field.amount for name, field in asked["limits"].members if is_gpu(name)]
     return sum(int(amount) for amount in amounts if amount is not None)
 
 
@@ -149,24 +154,20 @@ def _beneath(pod: Pod, container: Field) -> Field:
     return next((each for each in template if each["name"].text == TRAINER), Field(None))
 
 
-def _processes(manifest: Manifest) -> Iterator[Found]:
-    for told, processes, cards in _launched(manifest):
-        if processes > cards:
-            what = f"starts {processes} processes on {cards} card(s), and NCCL takes no two on one"
-            yield told.found(what, f"write {cards}, or a limit of {processes} cards")
+def processes(manifest: Manifest) -> Iterator[Found]:
+    """A container starts no more processes than it has GPUs."""
+    for told, processes, gpus in _launched(manifest):
+        if processes > gpus:
+            what = f"starts {processes} processes on {gpus} GPU(s), and NCCL needs a GPU for each"
+            yield told.found(what, f"write {gpus}, or a limit of {processes} GPUs")
 
 
-def _idle_cards(manifest: Manifest) -> Iterator[Found]:
-    for told, processes, cards in _launched(manifest):
-        if processes < cards:
-            what = f"starts {processes} process(es), and {cards - processes} of {cards} cards stay idle"
-            yield told.found(what, f"write {cards}, or a limit of {processes}")
+def idle_gpus(manifest: Manifest) -> Iterator[Found]:
+    """A container starts a process for each GPU."""
+    for told, processes, gpus in _launched(manifest):
+        if processes < gpus:
+            what = f"starts {processes} process(es), and {gpus - processes} of {gpus} GPUs stay idle"
+            yield told.found(what, f"write {gpus}, or a limit of {processes}")
 
 
-RULES = (
-    Rule(name="indexed", says="Pods that need a rank, or limits for each index, are Indexed.", look=_indexed),
-    Rule(name="nodes", says="Nodes that wait for each other run at once, as many as each is told.", look=_nodes),
-    Rule(name="node-rank", says="Nodes made from one template have a rank each.", look=_same_rank),
-    Rule(name="processes", says="A container starts no more processes than it has cards.", look=_processes),
-    Rule(name="idle-cards", says="A container starts a process for each card.", look=_idle_cards, level="warning"),
-)
+RULES = rules(indexed, nodes, node_rank, processes, idle_gpus, warnings=(idle_gpus,))

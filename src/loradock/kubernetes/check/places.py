@@ -10,7 +10,7 @@ from loradock.errors import ConfigError
 from loradock.kubernetes.check.base import (
     Manifest,
     Pod,
-    Rule,
+    rules,
     runs_loradock,
 )
 from loradock.kubernetes.check.command_line import variables
@@ -63,7 +63,8 @@ def _loaded(given: Given) -> Loaded | None:
         return None
 
 
-def _output(config_map: Manifest) -> Iterator[Found]:
+def output_volume(config_map: Manifest) -> Iterator[Found]:
+    """The output of a configuration lies on a volume (a warning where the root can be written)."""
     for given, loaded in ((given, _loaded(given)) for given in given_to(config_map)):
         path = _absolute(given.container, loaded.config.output or "") if loaded else None
         here = (given.manifest, given.pod, given.container)
@@ -79,7 +80,8 @@ def _output(config_map: Manifest) -> Iterator[Found]:
             )
 
 
-def _data(config_map: Manifest) -> Iterator[Found]:
+def data_volume(config_map: Manifest) -> Iterator[Found]:
+    """The data of a configuration lie on a volume."""
     for given, loaded in ((given, _loaded(given)) for given in given_to(config_map)):
         here = (given.manifest, given.pod, given.container)
         for index, source in enumerate(loaded.config.data.sources if loaded else ()):
@@ -100,8 +102,11 @@ def _paths(manifest: Manifest, pod: Pod, container: Field) -> str:
     return ", ".join(path for path in paths if path != "/dev/shm") or "no volumes: add one"
 
 
-def _caches(manifest: Manifest) -> Iterator[Found]:
-    """A cache of the hub that comes with the image is read, and needs no volume where the hub is off."""
+def cache_volume(manifest: Manifest) -> Iterator[Found]:
+    """Beside a read-only root caches lie on volumes.
+
+    A cache of the hub that comes with the image is read, and needs no volume where the hub is off.
+    """
     for pod in manifest.pods:
         for container in (each for each in pod.main if runs_loradock(each)):
             given = dict(variables(container))
@@ -114,8 +119,11 @@ def _caches(manifest: Manifest) -> Iterator[Found]:
                     yield given[name].found(what, f"a directory below one of {_paths(*here)}")
 
 
-def _one_directory(manifest: Manifest) -> Iterator[Found]:
-    """Pods that run at once and do not meet are runs of their own."""
+def own_output(manifest: Manifest) -> Iterator[Found]:
+    """Runs that run at once do not share an output.
+
+    Pods that run at once and do not meet are runs of their own.
+    """
     for given in given_by(manifest):
         job, container = given.pod.job, given.container
         at_once = (job["parallelism"].whole or 1) if job is not None else 1
@@ -130,13 +138,4 @@ def _one_directory(manifest: Manifest) -> Iterator[Found]:
             yield job["parallelism"].found(what, remedy)
 
 
-RULES = (
-    Rule(
-        name="output-volume",
-        says="The output of a configuration lies on a volume (a warning where the root can be written).",
-        look=_output,
-    ),
-    Rule(name="data-volume", says="The data of a configuration lie on a volume.", look=_data, level="warning"),
-    Rule(name="cache-volume", says="Beside a read-only root caches lie on volumes.", look=_caches),
-    Rule(name="own-output", says="Runs that run at once do not share an output.", look=_one_directory),
-)
+RULES = rules(output_volume, data_volume, cache_volume, own_output, warnings=(data_volume,))

@@ -47,7 +47,7 @@ def read(text: str, *, file: str) -> tuple[list[Manifest], list[Problem]]:
     """The objects of a file, those of a List one by one, and what is wrong with its YAML; they stand alone."""
     if len(text.encode(errors="replace")) > MAX_BYTES:
         hint = "a ConfigMap holds 1 MiB at most; split the file"
-        return [], [Problem(what="larger than 1 MB: this is no manifest", file=file, hint=hint)]
+        return [], [Problem(what="larger than 1 MB: this is not a manifest", file=file, hint=hint)]
     manifests: list[Manifest] = []
     problems: list[Problem] = []
     for offset, part in _documents(text):
@@ -64,7 +64,7 @@ def read(text: str, *, file: str) -> tuple[list[Manifest], list[Problem]]:
         first_line = min(lines.values(), default=offset + 1)
         manifests += objects(values, file=file, lines=lines, blocks=blocks, first_line=first_line)
     if not manifests and not problems:
-        problems.append(Problem(what="there is no object in it", file=file, hint="loradock render job --demo"))
+        problems.append(Problem(what="it holds no object", file=file, hint="loradock render job --demo"))
     return manifests, problems
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from loradock.kubernetes.check import GROUPS, RULES
 from loradock.kubernetes.check.base import Rule
 from loradock.kubernetes.check.health import LEAST_GRACE_SECONDS, LEAST_WINDOW_SECONDS
+from loradock.kubernetes.check.pod_security import STANDARD
 from loradock.kubernetes.check.schema import KUBERNETES
-from loradock.kubernetes.check.security_baseline import STANDARD
 
 HEAD = """\
 # Checking a Kubernetes manifest
@@ -31,15 +31,16 @@ stays 0, unless `--strict` makes them errors. `--skip RULE`, as often as needed,
 - Files of several documents, and `List`; all files of one call are looked at side by side, as they would be applied.
   YAML is read as Kubernetes reads it: an unquoted `yes` or `on` is a truth value, 0644 is octal. Refused: a key given
   twice, merge keys (`<<`), tags, aliases that expand beyond 10 000 values, nesting beyond 32 levels, more than 1 MB.
-- The schemas of Kubernetes {kubernetes} for its own kinds, read strictly. JobSet (v1alpha2), TrainJob, TrainingRuntime
-  and ClusterTrainingRuntime (v1alpha1, Trainer 2.2 and later) from their published fields. Another kind is a problem:
-  it is said to be unknown, not passed over.
+- The schemas of Kubernetes {kubernetes} for its own kinds, read strictly, and what the API server refuses beyond them:
+  fixed words, ranges, names, labels, quantities (`kubernetes/check/api_server.yaml`). JobSet (v1alpha2), TrainJob,
+  TrainingRuntime and ClusterTrainingRuntime (v1alpha1, Trainer 2.2 and later) from their published fields. Another kind
+  is a problem: it is reported as unknown, not skipped.
 - The [Pod Security Standards](https://kubernetes.io/docs/concepts/security/pod-security-standards/) as published for
   Kubernetes {standard}: each control of baseline and restricted is a rule `pss-...`, for main, init and ephemeral
   containers, and tried there with values that it forbids and that it allows. What the standard asks of Linux alone is
   not asked where `spec.os.name` is `windows`. The relaxations that a cluster may grant to pods with user namespaces
   (`hostUsers: false`) are not granted here.
-- Some rules hold for what trains: a container that asks for a card, runs `loradock` or `torchrun`, or whose image's
+- Some rules hold for what trains: a container that asks for a GPU, runs `loradock` or `torchrun`, or whose image's
   name holds loradock. It needs {grace} s to stop, /dev/shm in memory, a liveness probe that waits for the start and for
   {window} s of silence.
 - What `train` is given from a ConfigMap of the files is read as loradock reads it, with the options beside it; its
@@ -57,19 +58,19 @@ stays 0, unless `--strict` makes them errors. `--skip RULE`, as often as needed,
 
 
 EXAMPLE = """\
-warning: job.yaml:124: image-digest: spec.template.spec.initContainers[0].image is registry.example.com/fetch:1.2: \
-a tag can be moved, a digest cannot (docker image inspect --format '{{index .RepoDigests 0}}' IMAGE)
+warning: job.yaml:124: image-digest: spec.template.spec.initContainers[0].image is registry.example.com/fetch:1.2: a \
+tag can be moved, a digest cannot (docker image inspect --format '{{index .RepoDigests 0}}' IMAGE)
 error: 6 problem(s) in 1 file(s)
-  job.yaml:10: configuration: data['config.yaml']: model.names is no key (did you mean model.name?)
-  job.yaml:49: schema: spec.backofLimit is no field that Kubernetes knows (did you mean backoffLimit?)
-  job.yaml:71: failure-policy-zero: spec.podFailurePolicy.rules[2].onExitCodes.values[0] is 0, which is success: a \
-rule is for failures (delete the 0)
-  job.yaml:121: quantity: spec.template.spec.volumes[2].emptyDir.sizeLimit is '8Gb', which is no quantity (a number \
-and k, M, G, Ki, Mi or Gi: 16Gi)
-  job.yaml:141: processes: spec.template.spec.containers[0].args[2] starts 2 processes on 1 card(s), and NCCL takes \
-no two on one (write 1, or a limit of 2 cards)
+  job.yaml:10: configuration: data['config.yaml']: unknown key: model.names (did you mean model.name?)
+  job.yaml:49: schema: spec.backofLimit is an unknown field (did you mean backoffLimit?)
+  job.yaml:71: schema: spec.podFailurePolicy.rules[2].onExitCodes.values[0] is 0, which is success: a rule is for \
+failures (delete the 0)
+  job.yaml:121: schema: spec.template.spec.volumes[2].emptyDir.sizeLimit is '8Gb', which is no quantity (a number of \
+0 or more and k, M, G, Ki, Mi or Gi: 16Gi; for CPUs 500m or 4)
+  job.yaml:141: processes: spec.template.spec.containers[0].args[2] starts 2 processes on 1 GPU(s), and NCCL needs a \
+GPU for each (write 1, or a limit of 2 GPUs)
   job.yaml:166: pss-privileged: spec.template.spec.containers[0].securityContext.privileged gives the container the \
-node (delete it; cards come through the device plugin)
+node (delete it; GPUs come through the device plugin)
 """
 TESTS = "tests/kubernetes/test_pod_security.py"
 CONTROLS = {
@@ -107,7 +108,7 @@ def markdown() -> str:
     )
     parts = [
         head,
-        f"\n## The rules\n\n{len(RULES)} rules. How to add one: the docstring of `manifests/check/__init__.py`.\n",
+        f"\n## The rules\n\n{len(RULES)} rules. How to add one: the docstring of `kubernetes/check/__init__.py`.\n",
     ]
     for group, rules in GROUPS.items():
         parts.append(f"\n### {group}\n\n{table(rules)}")

@@ -7,7 +7,7 @@ import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from loradock.kubernetes.check.base import RUNTIMES, Manifest, Rule
+from loradock.kubernetes.check.base import RUNTIMES, Manifest, rules
 from loradock.kubernetes.check.command_line import option
 from loradock.kubernetes.check.fields import Field, Found
 from loradock.kubernetes.check.hosts import known, without_cluster
@@ -57,7 +57,8 @@ def _address(text: str) -> tuple[str, str]:
     return (host, port) if colon else (text, "")
 
 
-def _host(manifest: Manifest) -> Iterator[Found]:
+def rendezvous_host(manifest: Manifest) -> Iterator[Found]:
+    """Nodes meet at the first pod, by a name that an object of the file makes."""
     made = list(known(manifest))
     firsts = [each.first for each in made if each.counts]
     for meeting in _meetings(manifest):
@@ -88,8 +89,11 @@ def _is_of_cluster(host: str) -> bool:
     return False
 
 
-def _port(manifest: Manifest) -> Iterator[Found]:
-    """A Service with an address forwards its ports alone; a headless one only names them."""
+def rendezvous_port(manifest: Manifest) -> Iterator[Found]:
+    """Nodes meet at a port of the Service (a warning where it is headless, and names ports only).
+
+    A Service with an address forwards its ports alone; a headless one only names them.
+    """
     for meeting in _meetings(manifest):
         if meeting.is_ours and not meeting.port:
             yield meeting.place.found("names no port, and loradock launch takes none by itself", f"HOST:{PORT}")
@@ -102,15 +106,4 @@ def _port(manifest: Manifest) -> Iterator[Found]:
             yield meeting.place.found(what, "make them one", level="warning" if is_headless else "error")
 
 
-RULES = (
-    Rule(
-        name="rendezvous-host",
-        says="Nodes meet at the first pod, by a name that an object of the file makes.",
-        look=_host,
-    ),
-    Rule(
-        name="rendezvous-port",
-        says="Nodes meet at a port of the Service (a warning where it is headless, and names ports only).",
-        look=_port,
-    ),
-)
+RULES = rules(rendezvous_host, rendezvous_port)

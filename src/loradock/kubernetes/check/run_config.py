@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from loradock.config.schema import LimitsConfig
 from loradock.errors import ConfigError, Problem
-from loradock.kubernetes.check.base import Manifest, Rule, runs_loradock
+from loradock.kubernetes.check.base import Manifest, rules, runs_loradock
 from loradock.kubernetes.check.command_line import option
 from loradock.kubernetes.check.fields import Field, Found, shown
 from loradock.kubernetes.check.given import (
@@ -27,7 +27,8 @@ from loradock.plan.planner import require_samples
 HEARTBEAT_LIMIT, HEARTBEAT_LIMIT_SECONDS = "LORADOCK_HEARTBEAT_LIMIT", 3900
 
 
-def _path(manifest: Manifest) -> Iterator[Found]:
+def config_path(manifest: Manifest) -> Iterator[Found]:
+    """The configuration that `train` is given lies where the ConfigMap of the file is mounted."""
     for given in given_by(manifest):
         if not given.key:
             keys = ", ".join(key for key, _ in given.config_map.root["data"].members) or "no file"
@@ -52,8 +53,11 @@ def _elsewhere(manifest: Manifest, mounts: Mapping[PurePosixPath, tuple[Field, F
     return min(found, key=lambda each: PurePosixPath(each).name != name, default=None)
 
 
-def _configuration(config_map: Manifest) -> Iterator[Found]:
-    """Looks at a ConfigMap, so that what is wrong is told at its lines; what options add is told at the key."""
+def configuration(config_map: Manifest) -> Iterator[Found]:
+    """A configuration in a ConfigMap is one that loradock takes, with the options beside it.
+
+    Looks at a ConfigMap, so that what is wrong is told at its lines; what options add is told at the key.
+    """
     found: dict[tuple[str, int | None], Found] = {}
     for given in given_to(config_map):
         found |= {(each.what, each.line): each for each in _wrong(given)}
@@ -83,8 +87,11 @@ def _wrong(given: Given) -> Iterator[Found]:
         )
 
 
-def _samples(config_map: Manifest) -> Iterator[Found]:
-    """Looks at a ConfigMap, as `_configuration` does, for the processes that the pods beside it start."""
+def global_batch(config_map: Manifest) -> Iterator[Found]:
+    """A step has a sample for each process that the file starts.
+
+    Looks at a ConfigMap, as `configuration` does, for the processes that the pods beside it start.
+    """
     for given in given_to(config_map):
         processes = run_processes(given.manifest, given.pod, given.container)
         try:
@@ -102,8 +109,11 @@ def _samples(config_map: Manifest) -> Iterator[Found]:
             )
 
 
-def _silence(manifest: Manifest) -> Iterator[Found]:
-    """The healthcheck kills a run whose heartbeat is older than its limit; the run ends itself with 82 before that."""
+def heartbeat_limit(manifest: Manifest) -> Iterator[Found]:
+    """The healthcheck waits longer than the watchdog (a warning where the configuration is elsewhere).
+
+    The healthcheck kills a run whose heartbeat is older than its limit; the run ends itself with 82 before that.
+    """
     configured = {given.word.path: given for given in given_by(manifest) if given.text.text}
     for container in (container for pod in manifest.pods for container in pod.main):
         asked = option(container, variable=HEARTBEAT_LIMIT)
@@ -135,25 +145,4 @@ def _longest(given: Given | None) -> float | None:
     return math.inf if 0 in each else max(each)
 
 
-RULES = (
-    Rule(
-        name="config-path",
-        says="The configuration that `train` is given lies where the ConfigMap of the file is mounted.",
-        look=_path,
-    ),
-    Rule(
-        name="configuration",
-        says="A configuration in a ConfigMap is one that loradock takes, with the options beside it.",
-        look=_configuration,
-    ),
-    Rule(
-        name="global-batch",
-        says="A step has a sample for each process that the file starts.",
-        look=_samples,
-    ),
-    Rule(
-        name="heartbeat-limit",
-        says="The healthcheck waits longer than the watchdog (a warning where the configuration is elsewhere).",
-        look=_silence,
-    ),
-)
+RULES = rules(config_path, configuration, global_batch, heartbeat_limit)

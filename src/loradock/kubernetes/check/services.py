@@ -1,24 +1,28 @@
-"""Rules on Services: that they find the pods of the file, and give them their host names."""
+"""Rules on Services and nodes: that Services find the pods of the file, and that a pod fits somewhere."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loradock.kubernetes.check.base import Manifest, Pod, Rule
+from loradock.kubernetes.check.base import Manifest, Pod, rules
 from loradock.kubernetes.check.fields import Field, Found
 
 # What the controllers of Jobs and JobSets put on pods by themselves.
 _CONTROLLERS = ("batch.kubernetes.io/", "jobset.sigs.k8s.io/", "trainer.kubeflow.org/")
 _JOB_NAMES = ("job-name", "batch.kubernetes.io/job-name")
 _JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
+_TERMS = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
 
 
 def _services(manifest: Manifest) -> list[Manifest]:
     return [other for other in manifest.beside if other.kind == "Service"]
 
 
-def _selector(manifest: Manifest) -> Iterator[Found]:
-    """A selector that finds none of the pods beside it; without pods in the file nothing can be said."""
+def service_selector(manifest: Manifest) -> Iterator[Found]:
+    """A Service beside pods selects one of them.
+
+    A selector that finds none of the pods beside it; without pods in the file nothing can be said.
+    """
     others = [(other, pod) for other in manifest.beside for pod in other.pods if not pod.is_partial]
     selector = manifest.spec["selector"]
     if manifest.kind != "Service" or not selector.members or not others:
@@ -52,7 +56,8 @@ def _selects(selector: Field, labels: dict[str, str]) -> bool:
     )
 
 
-def _headless(manifest: Manifest) -> Iterator[Found]:
+def headless_service(manifest: Manifest) -> Iterator[Found]:
+    """A pod's subdomain is a headless Service of the file."""
     for pod in manifest.pods:
         subdomain = pod.spec["subdomain"]
         if not subdomain.text or manifest.replicated_jobs:  # JobSet makes the Service itself
@@ -66,8 +71,11 @@ def _headless(manifest: Manifest) -> Iterator[Found]:
             yield subdomain.found(what, f"clusterIP: None, in quotes or not, in the Service {subdomain.text}")
 
 
-def _own_selector(manifest: Manifest) -> Iterator[Found]:
-    """A controller's selector (a Deployment's, a StatefulSet's) that does not find the pods of its own template."""
+def own_selector(manifest: Manifest) -> Iterator[Found]:
+    """A controller's selector finds the pods of its own template.
+
+    A controller's selector (a Deployment's, a StatefulSet's) that does not find the pods of its own template.
+    """
     template = manifest.spec["template"]
     labels = {key: field.text for key, field in template.at("metadata.labels").members}
     if template:
@@ -78,8 +86,48 @@ def _own_selector(manifest: Manifest) -> Iterator[Found]:
                 )
 
 
-RULES = (
-    Rule(name="service-selector", says="A Service beside pods selects one of them.", look=_selector),
-    Rule(name="own-selector", says="A controller's selector finds the pods of its own template.", look=_own_selector),
-    Rule(name="headless-service", says="A pod's subdomain is a headless Service of the file.", look=_headless),
-)
+def topology_spread(manifest: Manifest) -> Iterator[Found]:
+    """A spread constraint selects the pod that it is written in."""
+    for pod in manifest.pods:
+        labels = {key: field.text for key, field in pod.metadata["labels"].members}
+        for constraint in pod.spec["topologySpreadConstraints"]:
+            selector = constraint["labelSelector"]
+            unmet = [key for key, field in selector["matchLabels"].members if labels.get(key) != field.text]
+            if unmet:
+                what = f"does not select this pod itself, by {unmet[0]}: it would not be counted"
+                yield selector.found(what, "use the labels of the pod's own metadata")
+
+
+def node_selector(manifest: Manifest) -> Iterator[Found]:
+    """A node selector does not contradict the pod's affinity or node."""
+    for pod in manifest.pods:
+        terms = list(pod.spec.at(_TERMS))
+        for key, field in pod.spec["nodeSelector"].members:
+            if terms and all(_forbids(term, key, field.text) for term in terms):
+                what = f"is {field.text!r}, and the pod's own nodeAffinity takes no such node: it fits nowhere"
+                yield field.found(what, "keep one of the two")
+        yield from _named_node(pod)
+
+
+def _forbids(term: Field, key: str, value: str) -> bool:
+    """True where a term of an affinity excludes nodes whose label `key` is `value`."""
+    for expression in term["matchExpressions"]:
+        if expression["key"].text != key:
+            continue
+        values = {entry.text for entry in expression["values"]}
+        operator = expression["operator"].text
+        if operator == "DoesNotExist" or (operator == "In" and value not in values):
+            return True
+        if operator == "NotIn" and value in values:
+            return True
+    return False
+
+
+def _named_node(pod: Pod) -> Iterator[Found]:
+    name = pod.spec["nodeName"]
+    host = pod.spec["nodeSelector"]["kubernetes.io/hostname"]
+    if name.text and host.text and name.text != host.text:
+        yield host.found(f"is {host.text!r}, and nodeName is {name.text!r}", "keep one of the two")
+
+
+RULES = rules(topology_spread, node_selector, service_selector, own_selector, headless_service)

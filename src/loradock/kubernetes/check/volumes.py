@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from loradock.kubernetes.check.base import (
     Manifest,
     Pod,
-    Rule,
     is_training,
     resources,
+    rules,
 )
 from loradock.kubernetes.check.fields import Field, Found
 
@@ -23,7 +23,8 @@ def _mounts(pod: Pod) -> list[Field]:
     ]
 
 
-def _mounted(manifest: Manifest) -> Iterator[Found]:
+def mount_volume(manifest: Manifest) -> Iterator[Found]:
+    """Each mount names a volume of the pod."""
     for pod in manifest.pods:
         known = {volume["name"].text for each in _laid_over(manifest, pod) for volume in each.spec["volumes"]}
         for name in (mount["name"] for mount in _mounts(pod)):
@@ -39,7 +40,8 @@ def _laid_over(manifest: Manifest, pod: Pod) -> list[Pod]:
     return [pod.beneath, *(each for each in manifest.pods if each.beneath is pod.beneath)]
 
 
-def _unused(manifest: Manifest) -> Iterator[Found]:
+def volume_unused(manifest: Manifest) -> Iterator[Found]:
+    """Each volume is mounted."""
     for pod in manifest.pods:
         used = {mount["name"].text for mount in _mounts(pod)}
         for name in (volume["name"] for volume in pod.spec["volumes"]):
@@ -47,28 +49,11 @@ def _unused(manifest: Manifest) -> Iterator[Found]:
                 yield name.found(f"is {name.text!r}, which no container mounts", "mount it, or delete it")
 
 
-def _paths(manifest: Manifest) -> Iterator[Found]:
-    for container in (container for pod in manifest.pods for container in pod.containers):
-        seen: set[str] = set()
-        for path in (mount["mountPath"] for mount in container["volumeMounts"]):
-            plain = path.text.rstrip("/")
-            if plain and plain in seen:
-                yield path.found(f"is {path.text}, where another volume is mounted already", "give each its own path")
-            elif path.text and (":" in path.text or not path.text.startswith("/")):
-                yield path.found(f"is {path.text!r}, which is no absolute path", f"write /{path.text.replace(':', '')}")
-            seen.add(plain)
+def key_reference(manifest: Manifest) -> Iterator[Found]:
+    """A key of a ConfigMap or Secret that the file defines is there.
 
-
-def _sources(manifest: Manifest) -> Iterator[Found]:
-    for volume in (volume for pod in manifest.pods for volume in pod.spec["volumes"]):
-        sources = [name for name, field in volume.members if name != "name" and field]
-        if volume.members and len(sources) != 1:
-            what = f"names {' and '.join(sources)}" if sources else "says not what it is"
-            yield volume.found(what, "one of emptyDir, persistentVolumeClaim, configMap, secret, ...")
-
-
-def _keys(manifest: Manifest) -> Iterator[Found]:
-    """Keys of ConfigMaps and Secrets that the same file defines; what it does not define may be in the cluster."""
+    Keys of ConfigMaps and Secrets that the same file defines; what it does not define may be in the cluster.
+    """
     here = {
         (other.kind, other.name): _keys_of(other) for other in manifest.beside if other.kind in ("ConfigMap", "Secret")
     }
@@ -109,7 +94,8 @@ def _uses_of(source: Field, mounts: list[Field], volume: str) -> Iterator[tuple[
             yield from ((kind, name, mount["subPath"]) for mount in mounts if mount["name"].text == volume)
 
 
-def _shared_memory(manifest: Manifest) -> Iterator[Found]:
+def shared_memory(manifest: Manifest) -> Iterator[Found]:
+    """What trains has memory at /dev/shm, more than the 64 MB of a container."""
     for pod in manifest.pods:
         if pod.is_partial:
             continue
@@ -128,7 +114,8 @@ def _shared_memory(manifest: Manifest) -> Iterator[Found]:
                 )
 
 
-def _shared_memory_size(manifest: Manifest) -> Iterator[Found]:
+def shared_memory_size(manifest: Manifest) -> Iterator[Found]:
+    """A volume in memory is not larger than the memory limit that it counts against."""
     for pod in manifest.pods:
         for container in pod.main:
             limit = resources(container).at("limits.memory").amount
@@ -145,24 +132,4 @@ def _volume(pod: Pod, name: str) -> Field | None:
     return next((volume for volume in pod.spec["volumes"] if volume["name"].text == name), None)
 
 
-RULES = (
-    Rule(name="mount-volume", says="Each mount names a volume of the pod.", look=_mounted),
-    Rule(name="volume-unused", says="Each volume is mounted.", look=_unused, level="warning"),
-    Rule(name="mount-path", says="Each mount of a container has an absolute path of its own.", look=_paths),
-    Rule(name="volume-source", says="Each volume says what it is, once.", look=_sources),
-    Rule(
-        name="key-reference",
-        says="A key of a ConfigMap or Secret that the file defines is there.",
-        look=_keys,
-    ),
-    Rule(
-        name="shared-memory",
-        says="What trains has memory at /dev/shm, more than the 64 MB of a container.",
-        look=_shared_memory,
-    ),
-    Rule(
-        name="shared-memory-size",
-        says="A volume in memory is not larger than the memory limit that it counts against.",
-        look=_shared_memory_size,
-    ),
-)
+RULES = rules(mount_volume, volume_unused, key_reference, shared_memory, shared_memory_size, warnings=(volume_unused,))

@@ -141,7 +141,7 @@ def memory(run: Run) -> list[Bar]:
 def seen_bytes(run: Run) -> dict[str, float]:
     """The most memory that was seen, by where."""
     return {
-        "seen, reserved on the card": max(numbers(run.train, "memory_bytes"), default=0.0),
-        "seen, in use on the card by all": max(numbers(run.samples, "card_used_bytes"), default=0.0),
+        "seen, reserved on the GPU": max(numbers(run.train, "memory_bytes"), default=0.0),
+        "seen, in use on the GPU by all": max(numbers(run.samples, "card_used_bytes"), default=0.0),
         "seen, of the run's processes": max(numbers(run.samples, "rss_bytes"), default=0.0),
     }

@@ -104,11 +104,11 @@ def versions(run: Run) -> dict[str, Any]:
 def machine(run: Run) -> dict[str, Any]:
     """The machine that a run was on."""
     facts = run.section("facts")
-    cards = [card.get("name") for card in listed(facts.get("gpus"))]
+    gpus = [gpu.get("name") for gpu in listed(facts.get("gpus"))]
     found = {key.replace("_", " "): facts.get(key) for key in MACHINE}
     proof = run.section("env_check")
     checked = proof.get("skipped") or proof.get("level")
-    return {**found, CHECKED: checked, "cards": ", ".join(map(str, cards)) or "none", "lock": facts.get("lock_sha256")}
+    return {**found, CHECKED: checked, "gpus": ", ".join(map(str, gpus)) or "none", "lock": facts.get("lock_sha256")}
 
 
 GROUPS: tuple[tuple[str, Callable[[Run], dict[str, Any]]], ...] = (
@@ -134,7 +134,7 @@ def outcomes(runs: Sequence[Run]) -> list[Outcome]:
         figure("evaluation loss, last", runs, lambda run: last(numbers(run.evaluations, "loss")), loss),
         figure("evaluation loss, lowest", runs, lambda run: lowest(numbers(run.evaluations, "loss")), loss),
         figure("real tokens a second of training", runs, tokens_per_second, rate, has_ratio=True),
-        figure("peak memory of the card", runs, peak_bytes, lambda value: gib(int(value)), has_ratio=True),
+        figure("peak GPU memory", runs, peak_bytes, lambda value: gib(int(value)), has_ratio=True),
         figure("seconds of training", runs, lambda run: timed(run, "training"), seconds, has_ratio=True),
         figure("seconds in all", runs, lambda run: timed(run, "total"), seconds, has_ratio=True),
         figure("steps", runs, lambda run: last(numbers(run.train, "step")), lambda value: f"{value:,.0f}"),
@@ -166,7 +166,7 @@ def tokens_per_second(run: Run) -> float | None:
 
 
 def peak_bytes(run: Run) -> float | None:
-    """The most that was reserved on the card; None on a CPU."""
+    """The most that was reserved on the GPU; None on a CPU."""
     return max(numbers(run.train, "memory_bytes"), default=0.0) or None
 
 

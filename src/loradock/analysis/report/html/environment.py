@@ -36,11 +36,11 @@ def environment(run: Run) -> Rows:
     """The machine."""
     facts = run.section("facts")
     rows: Rows = []
-    for card in listed(facts.get("gpus")):
-        size = number(card.get("memory_bytes"))
-        add(rows, "Card", f"{card.get('name', 'unknown')}" + (f", {gib(int(size))}" if size else ""))
+    for gpu in listed(facts.get("gpus")):
+        size = number(gpu.get("memory_bytes"))
+        add(rows, "GPU", f"{gpu.get('name', 'unknown')}" + (f", {gib(int(size))}" if size else ""))
     if facts and not facts.get("gpus"):
-        rows.append(("Card", "none"))
+        rows.append(("GPU", "none"))
     add(rows, "Driver", str(facts.get("driver") or ""))
     add(rows, "Platform", str(facts.get("platform") or ""))
     add(rows, "Python", str(facts.get("python") or ""))

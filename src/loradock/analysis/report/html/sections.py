@@ -60,7 +60,7 @@ def summary(run: Run) -> Rows:
     if (found := tokens_per_second(run)) is not None:
         rows.append(("Throughput", f"{rate(found)} real tokens a second of training"))
     if peak := peak_bytes(run):
-        rows.append(("Memory of the card", f"{gib(int(peak))} reserved at most"))
+        rows.append(("GPU memory", f"{gib(int(peak))} reserved at most"))
     add(rows, "Slowed down", slowdowns(run))
     add(rows, "Checkpoints", f"{len(run.checkpoints)} written{left(run)}" if run.checkpoints else "")
     return rows
@@ -155,7 +155,7 @@ def exam_line(run: Run) -> str:
 
 
 def slowdowns(run: Run) -> str:
-    """Why the card was slower than it can be, and in how many of the samples."""
+    """Why the GPU was slower than it can be, and in how many of the samples."""
     counts = Counter(str(name) for sample in run.samples for name in names_of(sample.get("slowdowns")))
     return ", ".join(f"{name} in {count / len(run.samples):.0%} of the samples" for name, count in counts.most_common())
 
@@ -187,7 +187,7 @@ def alerts(run: Run) -> list[Note]:
 
 
 def interruptions(run: Run) -> list[str]:
-    """Earlier attempts, what this one continued from, and where the card was full."""
+    """Earlier attempts, what this one continued from, and where GPU memory ran out."""
     told = [
         f"attempt of {moment(each.get('started')) or 'unknown time'}: {each.get('status', 'unknown')}"
         + (f" ({first_line(each['error'])})" if each.get("error") else "")
@@ -196,7 +196,7 @@ def interruptions(run: Run) -> list[str]:
     if run.at("resumed_from"):
         told.append(f"continued {moment(run.at('continued'))} from {run.at('resumed_from')}")
     told += [
-        f"the card was full ({each.get('why', 'unknown')}): back to step {each.get('step')} with "
+        f"CUDA out of memory ({each.get('why', 'unknown')}): back to step {each.get('step')} with "
         f"{each.get('decision')} {each.get('value')} instead of {each.get('before')}"
         for each in listed(run.at("shrunk"))
     ]
