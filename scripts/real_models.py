@@ -5,7 +5,7 @@ smollm2 is SmolLM2-135M-Instruct (Apache-2.0) as a directory of 16-bit safetenso
 
 Each lies in `real/NAME-VERSION` of loradock's cache (LORADOCK_CACHE, else loradock/ in the user's cache). It is made in
 a folder of its own under a lock and appears in one rename, so a second caller waits for the first, and what was
-interrupted is made again. Exit code 69: the package cannot be fetched (no network); 65: it is not the one that is known.
+interrupted is made again. Exit code 69: the package cannot be fetched (no network); 65: it is another one.
 """
 
 from __future__ import annotations

@@ -7,16 +7,7 @@ from typing import Any
 
 from bench.train.arms import ARMS
 from bench.train.lines import DONE, FAILED
-from bench.train.measures import (
-    REFERENCE,
-    Measured,
-    Span,
-    best_peer,
-    ceiling,
-    groups,
-    loss_difference,
-    measured,
-)
+from bench.train.measures import REFERENCE, Measured, Span, best_peer, ceiling, groups, loss_difference, measured
 
 HEAD = (
     "| arm | tokens/s | of the best peer | learned tokens/s | samples/s | step p50, p95 (s) | first step (s) "

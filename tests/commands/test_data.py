@@ -17,13 +17,7 @@ from matplotlib.image import imread
 from terminal import lines_at
 from tiny import write_rows
 
-from loradock.analysis.report.histogram import (
-    GREEN,
-    VERMILION,
-    bars,
-    cumulative,
-    draw,
-)
+from loradock.analysis.report.histogram import GREEN, VERMILION, bars, cumulative, draw
 from loradock.cli import cli
 from loradock.errors import LoradockError, ModelError, NotWritable
 

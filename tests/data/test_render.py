@@ -8,12 +8,7 @@ from transformers import PreTrainedTokenizerFast
 from loradock.data.formats.base import Conversation, Message, RowError
 from loradock.data.pool import ChunkPreparer, Task
 from loradock.data.render import Loss, Renderer
-from loradock.data.templates import (
-    NAMES,
-    ChatTemplate,
-    named,
-    resolve,
-)
+from loradock.data.templates import NAMES, ChatTemplate, named, resolve
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import ConfigError, InputMissing, ModelError
 

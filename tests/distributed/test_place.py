@@ -12,15 +12,7 @@ from click.testing import CliRunner
 from faults.pairs import two_hosts
 
 from loradock.cli import cli
-from loradock.distributed.place import (
-    Place,
-    address,
-    continuing,
-    interface_to,
-    interfaces,
-    mistakes,
-    place_of,
-)
+from loradock.distributed.place import Place, address, continuing, interface_to, interfaces, mistakes, place_of
 from loradock.errors import ConfigError, InputMissing, LoradockError, UsageError
 
 

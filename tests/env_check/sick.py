@@ -8,14 +8,7 @@ import subprocess
 import sys
 import time
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    Level,
-    Look,
-    ok,
-)
+from loradock.env_check.base import Check, Finding, Intent, Level, Look, ok
 from loradock.facts import Facts
 from loradock.machine import Host
 

@@ -7,14 +7,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from loradock.env_check.compute import (
-    attention_kernels,
-    collective,
-    dtypes,
-    optimizer,
-    quantised_linear,
-    verdict,
-)
+from loradock.env_check.compute import attention_kernels, collective, dtypes, optimizer, quantised_linear, verdict
 from loradock.env_check.compute.attention_kernels import Outcome
 from loradock.env_check.compute.collective import Exchange
 from loradock.env_check.compute.exact_attention import LENGTH, cases

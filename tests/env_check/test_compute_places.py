@@ -10,12 +10,7 @@ import pytest
 import torch
 from env_check.conftest import Faults
 
-from loradock.env_check.base import (
-    Finding,
-    Intent,
-    error,
-    ok,
-)
+from loradock.env_check.base import Finding, Intent, error, ok
 from loradock.env_check.compute import collective, places
 from loradock.env_check.compute.collective import Exchange
 from loradock.env_check.compute.places import Place

@@ -13,12 +13,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from env_check.conftest import (
-    TABLE,
-    Examine,
-    Examined,
-    rows,
-)
+from env_check.conftest import TABLE, Examine, Examined, rows
 from facts.recorded import machine
 
 from loradock.env_check import CHECKS, GROUPS, reference

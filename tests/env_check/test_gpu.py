@@ -14,13 +14,7 @@ from facts.recorded import gpus as known_gpus
 from loradock.config.schema import RunConfig
 from loradock.env_check.base import Finding, Intent
 from loradock.env_check.gpu import CHECKS as GPU_CHECKS
-from loradock.env_check.known import (
-    Runtime,
-    peak,
-    runtime,
-    table,
-    xids,
-)
+from loradock.env_check.known import Runtime, peak, runtime, table, xids
 from loradock.machine import Host, probe
 from loradock.machine.answers import GpuProcess
 from loradock.machine.gpus import module_version

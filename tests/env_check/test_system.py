@@ -9,21 +9,11 @@ from pathlib import Path
 
 import pytest
 from env_check.conftest import Examine, Faults
-from env_check.spoilt_machine import (
-    IN_CONTAINER,
-    WITH_A_GPU,
-    printed,
-    shell,
-)
+from env_check.spoilt_machine import IN_CONTAINER, WITH_A_GPU, printed, shell
 
 import loradock
 from loradock.env_check.base import Intent
-from loradock.env_check.system import (
-    CHECKS,
-    clock,
-    init,
-    platform,
-)
+from loradock.env_check.system import CHECKS, clock, init, platform
 from loradock.machine import Host
 from loradock.machine.answers import ProcessOne
 

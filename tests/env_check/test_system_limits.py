@@ -7,24 +7,11 @@ from pathlib import Path
 
 import pytest
 from env_check.conftest import Examine, Faults, namespace
-from env_check.spoilt_machine import (
-    IN_CONTAINER,
-    WITH_A_GPU,
-    cgroup,
-    limited,
-    printed,
-    stranger,
-)
+from env_check.spoilt_machine import IN_CONTAINER, WITH_A_GPU, cgroup, limited, printed, stranger
 
 from loradock.config.schema import RunConfig
 from loradock.env_check.base import Intent
-from loradock.env_check.system import (
-    limits,
-    loading,
-    memory,
-    shared_memory,
-    tasks,
-)
+from loradock.env_check.system import limits, loading, memory, shared_memory, tasks
 from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.machine.answers import Space

@@ -8,22 +8,10 @@ from pathlib import Path
 
 import pytest
 from env_check.conftest import Examine, Faults, namespace
-from env_check.spoilt_machine import (
-    IN_CONTAINER,
-    STRANGER,
-    WITH_A_GPU,
-    printed,
-    stranger,
-)
+from env_check.spoilt_machine import IN_CONTAINER, STRANGER, WITH_A_GPU, printed, stranger
 
 from loradock.env_check.base import Intent
-from loradock.env_check.system import (
-    cache_places,
-    caches,
-    compiler,
-    executable,
-    home,
-)
+from loradock.env_check.system import cache_places, caches, compiler, executable, home
 from loradock.machine import Host
 from loradock.machine.answers import Attempt
 

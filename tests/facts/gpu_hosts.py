@@ -9,12 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loradock.machine import Host
-from loradock.machine.answers import (
-    DriverState,
-    GpuProcess,
-    GpuState,
-    MigInstance,
-)
+from loradock.machine.answers import DriverState, GpuProcess, GpuState, MigInstance
 
 FILE = Path(__file__).with_name("gpu_hosts.json")
 VIRTUAL = "flags\t\t: fpu vme hypervisor avx2\n"

@@ -15,20 +15,7 @@ from pathlib import Path
 
 import pytest
 from faults.forking import Forking
-from faults.pairs import (
-    SAVE_EVERY,
-    SLOW,
-    STEPS,
-    Pair,
-    Start,
-    adapter,
-    arguments,
-    begun,
-    cut,
-    lines,
-    read,
-    two_hosts,
-)
+from faults.pairs import SAVE_EVERY, SLOW, STEPS, Pair, Start, adapter, arguments, begun, cut, lines, read, two_hosts
 
 from loradock.errors import EnvironmentUnfit, Hung
 

@@ -10,12 +10,7 @@ import pytest
 from kubernetes.broken import Broken, cases, fine
 from kubernetes.goods import DIGEST, GOOD, GOODS
 
-from loradock.kubernetes.check import (
-    GROUPS,
-    RULES,
-    problems,
-    reference,
-)
+from loradock.kubernetes.check import GROUPS, RULES, problems, reference
 
 CASES = cases()
 

@@ -7,12 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from kubernetes.goods import (
-    CRONJOB,
-    GOOD,
-    JOBSET,
-    TRAINJOB,
-)
+from kubernetes.goods import CRONJOB, GOOD, JOBSET, TRAINJOB
 
 from loradock.errors import Problem
 from loradock.kubernetes.check import LONGEST, judge, problems

@@ -6,13 +6,7 @@ from copy import deepcopy
 from pathlib import Path
 
 import yaml
-from kubernetes.goods import (
-    CONFIG_MAP,
-    GOOD,
-    JOBSET,
-    POD,
-    dumped,
-)
+from kubernetes.goods import CONFIG_MAP, GOOD, JOBSET, POD, dumped
 
 from loradock.kubernetes.check import problems
 from loradock.kubernetes.check.run_config import HEARTBEAT_LIMIT, HEARTBEAT_LIMIT_SECONDS

@@ -15,19 +15,9 @@ from facts.recorded import STACK, config, data, machine, models
 from loradock.analysis.report.audit import as_dict, rates_line, set_line
 from loradock.facts import DataFacts
 from loradock.plan import planner
-from loradock.plan.audit import (
-    Audit,
-    Finding,
-    Gain,
-    audit,
-)
+from loradock.plan.audit import Audit, Finding, Gain, audit
 from loradock.plan.audit.gain import UNSEEN
-from loradock.plan.audit.prediction import (
-    has_rates,
-    padded_tokens,
-    predicted,
-    tokens_per_second,
-)
+from loradock.plan.audit.prediction import has_rates, padded_tokens, predicted, tokens_per_second
 from loradock.plan.audit.totals import key_of
 from loradock.plan.changed import changed, changed_config
 from loradock.plan.planner import context_of

@@ -15,11 +15,7 @@ from loradock.config.schema import RunConfig
 from loradock.errors import LoradockError, OutOfMemory
 from loradock.facts import DataFacts
 from loradock.plan import planner
-from loradock.plan.changed import (
-    changed,
-    changed_config,
-    targets_of,
-)
+from loradock.plan.changed import changed, changed_config, targets_of
 from loradock.plan.context import Context
 from loradock.plan.planner import context_of
 from loradock.plan.row_cut import estimated, lost_shares

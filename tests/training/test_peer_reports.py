@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from loradock.distributed.failure import (
-    LEAVING_SECONDS,
-    SUSPECT_SECONDS,
-    Heard,
-    Report,
-    judged,
-)
+from loradock.distributed.failure import LEAVING_SECONDS, SUSPECT_SECONDS, Heard, Report, judged
 from loradock.errors import Diverged, EnvironmentUnfit, Hung, Interrupted
 
 

@@ -15,13 +15,7 @@ from loradock.errors import UsageError
 from loradock.image.bundle.create import Image, gather, lock_here
 from loradock.image.bundle.create import create as write_bundle
 from loradock.image.bundle.load import lay_out, load_image
-from loradock.image.bundle.manifest import (
-    DATA,
-    IMAGE,
-    MODEL,
-    PARTS,
-    Manifest,
-)
+from loradock.image.bundle.manifest import DATA, IMAGE, MODEL, PARTS, Manifest
 from loradock.image.bundle.verify import verify as verify_bundle
 from loradock.machine import Host
 

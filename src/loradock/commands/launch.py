@@ -15,13 +15,7 @@ import click
 
 from loradock import termination_log
 from loradock.distributed import processes
-from loradock.distributed.place import (
-    AUTO,
-    LAUNCHER,
-    interfaces,
-    mistakes,
-    place_of,
-)
+from loradock.distributed.place import AUTO, LAUNCHER, interfaces, mistakes, place_of
 from loradock.errors import EnvironmentUnfit, LoradockError, Problem, UsageError
 
 SHOWN_LINES = 30

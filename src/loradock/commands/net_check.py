@@ -66,12 +66,7 @@ def net_check(
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if nproc:
         sys.exit(_local(nproc))
-    from loradock.env_check.cluster.net_check import (
-        as_dict,
-        chosen,
-        follow,
-        lead,
-    )
+    from loradock.env_check.cluster.net_check import as_dict, chosen, follow, lead
     from loradock.env_check.cluster.rendezvous import launched
     from loradock.env_check.examination import gathered
     from loradock.machine import Host

@@ -20,13 +20,7 @@ from loradock.errors import UsageError
 from loradock.kubernetes import asked, names
 from loradock.kubernetes.refusals import problems
 from loradock.kubernetes.sizes import Sizes
-from loradock.kubernetes.workload import (
-    CONFIG_FILE,
-    CONFIG_FOLDER,
-    Account,
-    Fetch,
-    Workload,
-)
+from loradock.kubernetes.workload import CONFIG_FILE, CONFIG_FOLDER, Account, Fetch, Workload
 from loradock.kubernetes.write import one_document
 from loradock.machine import Host, probe
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from loradock.data.formats.base import (
-    Completion,
-    Conversation,
-    Message,
-    RowError,
-    Sample,
-)
+from loradock.data.formats.base import Completion, Conversation, Message, RowError, Sample
 from loradock.data.spans import Rendering, Skeleton, Span, TurnEnds, marker
 from loradock.data.templates import ChatTemplate
 

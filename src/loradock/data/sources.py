@@ -6,16 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from loradock.config.schema import SourceConfig
-from loradock.data.formats import (
-    FORMATS,
-    Format,
-    RowError,
-    Sample,
-    Undetected,
-    convert_row,
-    detect,
-    named,
-)
+from loradock.data.formats import FORMATS, Format, RowError, Sample, Undetected, convert_row, detect, named
 from loradock.data.read import Record, read
 from loradock.errors import ConfigError, Problem
 

@@ -5,14 +5,7 @@ To add one: a module with a `CHECK`, and its line in the table of its group.
 Within a group checks run in the order of the table; none relies on what another one found.
 """
 
-from loradock.env_check import (
-    bench,
-    compute,
-    gpu,
-    model,
-    packages,
-    system,
-)
+from loradock.env_check import bench, compute, gpu, model, packages, system
 from loradock.env_check.base import Check
 
 CHECKS: tuple[Check, ...] = (

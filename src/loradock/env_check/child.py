@@ -17,13 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from loradock import signals
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, warning
 from loradock.env_check.broken import broken
 from loradock.errors import EnvironmentUnfit
 from loradock.facts import Facts

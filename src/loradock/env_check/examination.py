@@ -10,15 +10,7 @@ from typing import Any
 
 from loradock import __version__
 from loradock.env_check import CHECKS, GROUPS
-from loradock.env_check.base import (
-    LEVELS,
-    SEVERITIES,
-    Check,
-    Finding,
-    Intent,
-    Level,
-    Severity,
-)
+from loradock.env_check.base import LEVELS, SEVERITIES, Check, Finding, Intent, Level, Severity
 from loradock.env_check.child import Looked, answered
 from loradock.env_check.node import Node, node
 from loradock.env_check.runner import run

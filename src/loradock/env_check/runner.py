@@ -11,12 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from loradock.env_check.base import (
-    LEVELS,
-    Check,
-    Intent,
-    Level,
-)
+from loradock.env_check.base import LEVELS, Check, Intent, Level
 from loradock.env_check.child import Child, Looked, Machine
 from loradock.env_check.redaction import redactor
 from loradock.facts import Facts

@@ -20,14 +20,7 @@ from loradock import __version__
 from loradock.errors import EnvironmentUnfit, Problem
 from loradock.image.dpkg import Distribution, SystemPackage, distribution, system_packages
 from loradock.image.lockfile.installed import Installed, installed_in
-from loradock.image.lockfile.pins import (
-    Locked,
-    find_lock,
-    optional_pins,
-    python_of,
-    read_lock,
-    site_packages,
-)
+from loradock.image.lockfile.pins import Locked, find_lock, optional_pins, python_of, read_lock, site_packages
 
 if TYPE_CHECKING:
     from docker import DockerClient

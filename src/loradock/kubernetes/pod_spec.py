@@ -9,21 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from loradock import __version__
-from loradock.kubernetes.container import (
-    container_security,
-    literal,
-    resources,
-    secret_variables,
-    training,
-)
+from loradock.kubernetes.container import container_security, literal, resources, secret_variables, training
 from loradock.kubernetes.names import QUEUE_LABEL
 from loradock.kubernetes.quantities import shown
-from loradock.kubernetes.workload import (
-    CARDS,
-    CONFIG_FILE,
-    Volume,
-    Workload,
-)
+from loradock.kubernetes.workload import CARDS, CONFIG_FILE, Volume, Workload
 
 UID = 65532
 """The image's own user; its group is 0, which stays as it is."""

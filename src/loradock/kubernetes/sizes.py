@@ -13,12 +13,7 @@ from typing import Any
 
 from loradock.config.schema import RunConfig
 from loradock.facts import Facts, ModelFacts
-from loradock.kubernetes.quantities import (
-    GIB,
-    MIB,
-    shown,
-    up_to_gib,
-)
+from loradock.kubernetes.quantities import GIB, MIB, shown, up_to_gib
 from loradock.plan.audit.prediction import SAVING_SECONDS, SAVING_SECONDS_A_BYTE, predicted
 from loradock.plan.memory import LOADER_MOST_WORKERS, LOADER_PREFETCH
 from loradock.plan.plan import Plan

@@ -12,13 +12,7 @@ from typing import TypeVar
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError
 from loradock.facts import DataFacts, Facts, ModelFacts
-from loradock.plan import (
-    gpu_table,
-    memory,
-    obstacles,
-    pass_shape,
-    throughput,
-)
+from loradock.plan import gpu_table, memory, obstacles, pass_shape, throughput
 from loradock.plan.memory import sharded
 from loradock.plan.memory.fast import FastMemory, Setting, Shape
 from loradock.plan.pass_shape import Choice, Limits

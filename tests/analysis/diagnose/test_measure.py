@@ -15,13 +15,7 @@ from jobs import job_of
 
 from loradock.analysis.diagnose.attempt import Task, shortened
 from loradock.analysis.diagnose.children import Answer, failed, run
-from loradock.analysis.diagnose.measure import (
-    Failed,
-    as_dict,
-    from_dict,
-    mean,
-    read,
-)
+from loradock.analysis.diagnose.measure import Failed, as_dict, from_dict, mean, read
 from loradock.config.load import load
 from loradock.training import batches
 

@@ -14,12 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from analysis.diagnose.plants import (
-    HEALTHY,
-    LATE,
-    PLANTS,
-    Plant,
-)
+from analysis.diagnose.plants import HEALTHY, LATE, PLANTS, Plant
 from proven import unchecked
 from tiny import WORDS, make_llama, write_rows
 

@@ -9,13 +9,7 @@ import pytest
 from analysis.diagnose.made import measured, trial
 
 from loradock.analysis.diagnose.measure import Failed
-from loradock.analysis.diagnose.verdict import (
-    Case,
-    bottlenecks,
-    conclude,
-    is_winner,
-    summary,
-)
+from loradock.analysis.diagnose.verdict import Case, bottlenecks, conclude, is_winner, summary
 from loradock.env_check.paired_ratio import Ratio, ratio
 
 BASELINE = measured()

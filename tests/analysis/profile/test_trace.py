@@ -9,13 +9,7 @@ from typing import Any
 
 import pytest
 
-from loradock.analysis.profile import (
-    flame,
-    ranges,
-    reading,
-    roles,
-    trace,
-)
+from loradock.analysis.profile import flame, ranges, reading, roles, trace
 
 MAIN, OTHER = 1, 2
 

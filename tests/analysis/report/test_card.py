@@ -7,12 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from analysis.report.content import (
-    REVISION,
-    content,
-    evaluations,
-    metrics,
-)
+from analysis.report.content import REVISION, content, evaluations, metrics
 from PIL import Image
 
 from loradock.plan.plan import shown

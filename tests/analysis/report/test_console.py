@@ -7,12 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis.report.content import (
-    content,
-    evaluations,
-    metrics,
-    plan,
-)
+from analysis.report.content import content, evaluations, metrics, plan
 from rich.console import Console
 
 from loradock.analysis.report import console

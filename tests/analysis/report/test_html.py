@@ -11,14 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from analysis.report.made_runs import (
-    eval_line,
-    made_run,
-    rewrite,
-    step_line,
-    train_lines,
-    write_lines,
-)
+from analysis.report.made_runs import eval_line, made_run, rewrite, step_line, train_lines, write_lines
 
 from loradock.analysis.report.html import bars, render
 from loradock.analysis.report.html.charts import charts

@@ -7,21 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from analysis.report.made_runs import (
-    eval_line,
-    made_run,
-    rewrite,
-    step_line,
-    write_lines,
-)
+from analysis.report.made_runs import eval_line, made_run, rewrite, step_line, write_lines
 
 from loradock.analysis.report.html import sections
-from loradock.analysis.report.html.differences import (
-    ABSENT,
-    differences,
-    leaves,
-    outcomes,
-)
+from loradock.analysis.report.html.differences import ABSENT, differences, leaves, outcomes
 from loradock.analysis.report.html.runs import Run, read
 
 

@@ -9,12 +9,7 @@ from typing import Any
 
 import pytest
 
-from loradock.env_check.cluster import (
-    clock,
-    interface,
-    link,
-    node,
-)
+from loradock.env_check.cluster import clock, interface, link, node
 from loradock.env_check.cluster.all_reduce import fitting
 from loradock.env_check.cluster.all_reduce import judge as judge_sums
 from loradock.env_check.cluster.base import Asked, Peer, leaders

@@ -16,12 +16,7 @@ from env_check.conftest import namespace
 
 from loradock.commands.bundle import bundle
 from loradock.errors import DataError, DiskFull, InputMissing, LoradockError, NotWritable, UsageError
-from loradock.image.bundle.archive import (
-    BLOCK_BYTES,
-    archive_bytes,
-    header,
-    padding,
-)
+from loradock.image.bundle.archive import BLOCK_BYTES, archive_bytes, header, padding
 from loradock.image.bundle.create import Image, create, gather
 from loradock.image.bundle.load import lay_out
 from loradock.image.bundle.manifest import Manifest, Member

@@ -18,13 +18,7 @@ from loradock.kubernetes import kinds
 from loradock.kubernetes.asked import secret_variable, toleration
 from loradock.kubernetes.explain import explain
 from loradock.kubernetes.refusals import problems
-from loradock.kubernetes.workload import (
-    Account,
-    Fetch,
-    Placement,
-    Volume,
-    Workload,
-)
+from loradock.kubernetes.workload import Account, Fetch, Placement, Volume, Workload
 from loradock.kubernetes.write import yaml_text
 
 

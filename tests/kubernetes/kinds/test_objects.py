@@ -16,12 +16,7 @@ from loradock.kubernetes import kinds
 from loradock.kubernetes.check import problems
 from loradock.kubernetes.explain import explain
 from loradock.kubernetes.policy import POLICY, codes
-from loradock.kubernetes.workload import (
-    Account,
-    Fetch,
-    Placement,
-    Toleration,
-)
+from loradock.kubernetes.workload import Account, Fetch, Placement, Toleration
 from loradock.kubernetes.write import yaml_text
 
 CORE = ("Pod", "Job", "ConfigMap", "Service", "NetworkPolicy")

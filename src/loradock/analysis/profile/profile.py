@@ -11,13 +11,7 @@ from typing import Any
 
 from loradock import signals
 from loradock.analysis import step_time
-from loradock.analysis.profile import (
-    ceilings,
-    flame,
-    reading,
-    roles,
-    work,
-)
+from loradock.analysis.profile import ceilings, flame, reading, roles, work
 from loradock.analysis.profile import trace as traces
 from loradock.analysis.profile.reading import Reading
 from loradock.analysis.profile.recorder import Recorder, Window

@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loradock.analysis.profile import ranges, roles
-from loradock.analysis.profile.trace import (
-    Active,
-    Event,
-    Trace,
-    nested,
-)
+from loradock.analysis.profile.trace import Active, Event, Trace, nested
 
 MICROSECOND = 1e-6
 SHOWN_OPERATORS = 20

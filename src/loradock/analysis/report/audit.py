@@ -13,13 +13,7 @@ from rich.text import Text
 
 from loradock.analysis.report.console import gib
 from loradock.plan import gpu_table
-from loradock.plan.audit import (
-    Audit,
-    Finding,
-    Finish,
-    Gain,
-    Total,
-)
+from loradock.plan.audit import Audit, Finding, Finish, Gain, Total
 from loradock.plan.context import UNKNOWN_GPU
 from loradock.plan.memory import sharded
 

@@ -13,12 +13,7 @@ from loradock import redact
 from loradock.env_check.redaction import redactor
 from loradock.errors import LoradockError
 from loradock.image.lockfile.installed import installed_in
-from loradock.image.lockfile.pins import (
-    find_lock,
-    python_of,
-    read_lock,
-    site_packages,
-)
+from loradock.image.lockfile.pins import find_lock, python_of, read_lock, site_packages
 from loradock.machine import Host
 
 HEAD = "### loradock environment report\n\nWhat happened, and what you expected: \n"

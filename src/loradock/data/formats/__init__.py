@@ -9,22 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping
 
-from loradock.data.formats import (
-    alpaca,
-    messages,
-    prompt_completion,
-    sharegpt,
-    text,
-)
-from loradock.data.formats.base import (
-    Completion,
-    Conversation,
-    Format,
-    Message,
-    RowError,
-    Sample,
-    convert_row,
-)
+from loradock.data.formats import alpaca, messages, prompt_completion, sharegpt, text
+from loradock.data.formats.base import Completion, Conversation, Format, Message, RowError, Sample, convert_row
 from loradock.data.formats.guess import Undetected, undetected
 from loradock.errors import ConfigError
 

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from loradock.data.formats.base import (
-    Conversation,
-    Format,
-    Row,
-    RowError,
-    value_of,
-)
+from loradock.data.formats.base import Conversation, Format, Row, RowError, value_of
 from loradock.data.formats.turns import conversation, messages_of
 
 

@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from loradock.data.formats.base import (
-    Conversation,
-    Format,
-    Message,
-    Row,
-    RowError,
-    optional_text_of,
-    value_of,
-)
+from loradock.data.formats.base import Conversation, Format, Message, Row, RowError, optional_text_of, value_of
 from loradock.data.formats.turns import conversation, messages_of
 
 

@@ -6,14 +6,7 @@ import errno
 import statistics
 from pathlib import Path
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.errors import DiskFull, NotWritable
 from loradock.facts import Facts
 from loradock.machine import Host

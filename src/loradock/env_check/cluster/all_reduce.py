@@ -6,15 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loradock.env_check.base import Finding, error, ok
-from loradock.env_check.cluster.base import (
-    Asked,
-    Crew,
-    Me,
-    Outcome,
-    Peer,
-    Stage,
-    several,
-)
+from loradock.env_check.cluster.base import Asked, Crew, Me, Outcome, Peer, Stage, several
 from loradock.env_check.cluster.collective import STEPS, bounded
 
 SIZES = (1, 1000, 262_147)

@@ -9,14 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loradock.env_check.base import Finding, ok, warning
-from loradock.env_check.cluster.base import (
-    Asked,
-    Crew,
-    Me,
-    Outcome,
-    Peer,
-    Stage,
-)
+from loradock.env_check.cluster.base import Asked, Crew, Me, Outcome, Peer, Stage
 
 EXCHANGES = 12
 LIMIT_OFFSET_SECONDS = 1.0

@@ -10,14 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loradock.env_check.base import error, ok
-from loradock.env_check.cluster.base import (
-    Asked,
-    Lost,
-    Me,
-    Outcome,
-    Peer,
-    Stage,
-)
+from loradock.env_check.cluster.base import Asked, Lost, Me, Outcome, Peer, Stage
 from loradock.env_check.cluster.introduction import introduction, peer_of
 from loradock.env_check.cluster.member import done
 from loradock.env_check.cluster.rendezvous import POLL_SECONDS, Lobby

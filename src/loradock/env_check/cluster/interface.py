@@ -6,29 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from loradock.env_check.base import (
-    Finding,
-    error,
-    ok,
-    warning,
-)
-from loradock.env_check.cluster.base import (
-    Asked,
-    Crew,
-    Me,
-    Outcome,
-    Peer,
-    Stage,
-    leaders,
-    several,
-)
-from loradock.env_check.cluster.interfaces import (
-    chosen_by_nccl,
-    holder,
-    interfaces,
-    is_loopback,
-    source_of,
-)
+from loradock.env_check.base import Finding, error, ok, warning
+from loradock.env_check.cluster.base import Asked, Crew, Me, Outcome, Peer, Stage, leaders, several
+from loradock.env_check.cluster.interfaces import chosen_by_nccl, holder, interfaces, is_loopback, source_of
 from loradock.env_check.cluster.introduction import GLOO, NCCL, gloo_address
 
 GIGABIT = 1000

@@ -8,22 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loradock.env_check.base import (
-    Finding,
-    error,
-    ok,
-    warning,
-)
-from loradock.env_check.cluster.base import (
-    Asked,
-    Crew,
-    Me,
-    Outcome,
-    Peer,
-    Row,
-    Stage,
-    leaders,
-)
+from loradock.env_check.base import Finding, error, ok, warning
+from loradock.env_check.cluster.base import Asked, Crew, Me, Outcome, Peer, Row, Stage, leaders
 from loradock.env_check.cluster.interfaces import is_loopback
 from loradock.env_check.cluster.transfer import LIMIT_SECONDS, answerer, caller
 

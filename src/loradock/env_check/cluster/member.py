@@ -9,12 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loradock.env_check.cluster.base import Asked, Me, Stage
-from loradock.env_check.cluster.wire import (
-    Beating,
-    Channel,
-    Gone,
-    Silent,
-)
+from loradock.env_check.cluster.wire import Beating, Channel, Gone, Silent
 from loradock.errors import EnvironmentUnfit
 
 

@@ -9,23 +9,11 @@ from typing import Any
 
 from loradock import __version__
 from loradock.env_check.cluster import STAGES
-from loradock.env_check.cluster.base import (
-    Looked,
-    Lost,
-    Me,
-    Outcome,
-    Report,
-    Stage,
-)
+from loradock.env_check.cluster.base import Looked, Lost, Me, Outcome, Report, Stage
 from loradock.env_check.cluster.crew import Lead, absences
 from loradock.env_check.cluster.introduction import introduction
 from loradock.env_check.cluster.member import Ending, serve
-from loradock.env_check.cluster.rendezvous import (
-    Launched,
-    Lobby,
-    call,
-    listener,
-)
+from loradock.env_check.cluster.rendezvous import Launched, Lobby, call, listener
 from loradock.env_check.cluster.wire import SILENT_SECONDS
 from loradock.errors import EnvironmentUnfit, Problem, UsageError
 from loradock.facts import Facts

@@ -8,25 +8,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, ok, warning
 from loradock.env_check.bench import CHECKS
 from loradock.env_check.child import Child
-from loradock.env_check.cluster.base import (
-    Asked,
-    Crew,
-    Me,
-    Outcome,
-    Peer,
-    Row,
-    Stage,
-    leaders,
-    several,
-)
+from loradock.env_check.cluster.base import Asked, Crew, Me, Outcome, Peer, Row, Stage, leaders, several
 from loradock.env_check.compare import RATES
 from loradock.env_check.gpu_state import suspects
 from loradock.env_check.intent import intent

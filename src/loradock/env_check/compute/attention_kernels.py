@@ -6,32 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
-from loradock.env_check.compute.exact_attention import (
-    LENGTH,
-    Case,
-    attend,
-    cases,
-)
-from loradock.env_check.compute.implementations import (
-    Implementation,
-    implementations,
-    is_incapable,
-    wanted,
-)
-from loradock.env_check.compute.places import (
-    Place,
-    at_each,
-    first_line,
-    is_full,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
+from loradock.env_check.compute.exact_attention import LENGTH, Case, attend, cases
+from loradock.env_check.compute.implementations import Implementation, implementations, is_incapable, wanted
+from loradock.env_check.compute.places import Place, at_each, first_line, is_full
 from loradock.env_check.remedies import as_locked, train_with
 from loradock.facts import AttentionShape, Facts
 from loradock.machine import Host

@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
-from loradock.env_check.compute.places import (
-    ROUNDINGS,
-    UNIT_ROUNDOFF,
-    Place,
-    at_each,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
+from loradock.env_check.compute.places import ROUNDINGS, UNIT_ROUNDOFF, Place, at_each
 from loradock.env_check.remedies import train_with
 from loradock.facts import Facts
 from loradock.machine import Host

@@ -6,20 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
-from loradock.env_check.compute.places import (
-    Place,
-    at_each,
-    first_line,
-    is_full,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
+from loradock.env_check.compute.places import Place, at_each, first_line, is_full
 from loradock.env_check.remedies import train_with
 from loradock.facts import Facts
 from loradock.machine import Host

@@ -7,12 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from loradock.env_check.base import (
-    Finding,
-    Intent,
-    error,
-    warning,
-)
+from loradock.env_check.base import Finding, Intent, error, warning
 from loradock.env_check.broken import broken
 from loradock.env_check.remedies import showing
 from loradock.errors import OutOfMemory

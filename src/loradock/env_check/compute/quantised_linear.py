@@ -7,14 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.compute.places import Place, at_each
 from loradock.env_check.remedies import as_locked
 from loradock.facts import Facts

@@ -7,12 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loradock.env_check.compute.exact_attention import (
-    LENGTH,
-    LONGEST_WINDOW,
-    Case,
-    attend,
-)
+from loradock.env_check.compute.exact_attention import LENGTH, LONGEST_WINDOW, Case, attend
 from loradock.env_check.compute.places import Place
 from loradock.facts import AttentionShape
 from loradock.model import nf4

@@ -12,19 +12,8 @@ from typing import TYPE_CHECKING, Any
 from loradock.env_check.base import Check, Finding, Intent
 from loradock.env_check.compute import tiny_model
 from loradock.env_check.compute.exact_attention import Case, cases
-from loradock.env_check.compute.implementations import (
-    BACKENDS,
-    implementations,
-    is_incapable,
-    only,
-    wanted,
-)
-from loradock.env_check.compute.places import (
-    Place,
-    at_each,
-    first_line,
-    is_full,
-)
+from loradock.env_check.compute.implementations import BACKENDS, implementations, is_incapable, only, wanted
+from loradock.env_check.compute.places import Place, at_each, first_line, is_full
 from loradock.env_check.compute.verdict import RAISES, Trial, judge
 from loradock.env_check.remedies import as_locked
 from loradock.facts import AttentionShape, Facts

@@ -9,14 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.compute.places import Place, at_each
 from loradock.env_check.remedies import as_locked
 from loradock.facts import Facts

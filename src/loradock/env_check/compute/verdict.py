@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from loradock.env_check.base import (
-    Finding,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Finding, error, ok, warning
 from loradock.env_check.remedies import train_with
 
 RAISES = "it fails: "

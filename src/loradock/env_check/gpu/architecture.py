@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok
 from loradock.env_check.known import Runtime, runtime
 from loradock.facts import Facts, Gpu
 from loradock.machine import Host

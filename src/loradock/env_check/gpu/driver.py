@@ -6,13 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok
 from loradock.env_check.known import Runtime, runtime
 from loradock.env_check.seen import on_host
 from loradock.facts import Facts

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.seen import on_host, used_gpus
 from loradock.errors import GpuSuspect
 from loradock.facts import Facts

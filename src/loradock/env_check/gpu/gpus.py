@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.seen import on_host, plural
 from loradock.errors import GpuSuspect
 from loradock.facts import Facts

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, warning
 from loradock.env_check.seen import each, on_host, used_gpus
 from loradock.facts import Facts
 from loradock.machine import Host

@@ -5,13 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, ok, warning
 from loradock.env_check.known import xids
 from loradock.env_check.seen import on_host, used_gpus
 from loradock.facts import Facts

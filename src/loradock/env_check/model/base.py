@@ -8,14 +8,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.model.refusal import refusal
 from loradock.env_check.remedies import train_with
 from loradock.errors import HubError, InputMissing, LoradockError, ModelError

@@ -7,14 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.model.refusal import one_line
 from loradock.env_check.remedies import from_hint, train_with
 from loradock.errors import ConfigError, DataError, HubError, LoradockError

@@ -7,13 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok
 from loradock.errors import ModelError
 from loradock.facts import Facts
 from loradock.machine import Host

@@ -10,14 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.model.refusal import refusal
 from loradock.env_check.remedies import from_hint, train_with
 from loradock.errors import EnvironmentUnfit, LoradockError, OutOfMemory

@@ -6,14 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.remedies import train_with
 from loradock.errors import DiskFull
 from loradock.facts import Facts

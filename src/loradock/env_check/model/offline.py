@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, ok, warning
 from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.model import hub_cache

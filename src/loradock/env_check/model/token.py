@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.errors import HubError
 from loradock.facts import Facts
 from loradock.machine import Host

@@ -6,13 +6,7 @@ import json
 import shlex
 from pathlib import Path
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok
 from loradock.env_check.model.refusal import one_line
 from loradock.errors import ModelError
 from loradock.facts import Facts

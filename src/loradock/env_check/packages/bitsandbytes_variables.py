@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import re
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.facts import Facts
 from loradock.machine import Host
 

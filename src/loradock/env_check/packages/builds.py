@@ -5,14 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.remedies import as_locked, uninstall
 from loradock.facts import Facts
 from loradock.machine import Host

@@ -7,14 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.facts import Facts
 from loradock.machine import Host
 

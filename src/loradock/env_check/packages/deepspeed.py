@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.facts import Facts
 from loradock.machine import Host
 
@@ -18,12 +11,7 @@ NEEDED = ("hjson", "msgpack", "ninja", "py-cpuinfo")
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """By what is installed; nothing of it is imported."""
-    from loradock.plan.zero_config import (
-        BUILD,
-        INSTALL,
-        STAGES,
-        TRIED,
-    )
+    from loradock.plan.zero_config import BUILD, INSTALL, STAGES, TRIED
 
     mode = plan.config.train.parallel if plan.config else "auto"
     if mode not in STAGES:

@@ -9,13 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok
 from loradock.env_check.remedies import locked_versions, reinstall
 from loradock.facts import Facts
 from loradock.machine import Host

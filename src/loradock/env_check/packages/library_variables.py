@@ -6,14 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.facts import Facts
 from loradock.machine import Host
 

@@ -5,14 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.remedies import ANOTHER_IMAGE
 from loradock.errors import EnvironmentUnfit, InputMissing
 from loradock.facts import Facts

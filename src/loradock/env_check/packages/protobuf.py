@@ -5,14 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.remedies import locked_versions, reinstall
 from loradock.facts import Facts
 from loradock.machine import Host

@@ -7,23 +7,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.remedies import ANOTHER_IMAGE, reinstall
 from loradock.errors import InputMissing
 from loradock.facts import Facts
-from loradock.image.lockfile.pins import (
-    IMAGE_PREFIX,
-    find_lock,
-    optional_pins,
-    read_lock,
-)
+from loradock.image.lockfile.pins import IMAGE_PREFIX, find_lock, optional_pins, read_lock
 from loradock.machine import Host
 from loradock.machine.answers import Distribution
 

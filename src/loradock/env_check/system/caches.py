@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
-from loradock.env_check.system.cache_places import (
-    Place,
-    home_of,
-    is_needed,
-    places,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
+from loradock.env_check.system.cache_places import Place, home_of, is_needed, places
 from loradock.errors import NotWritable
 from loradock.facts import Facts
 from loradock.machine import Host

@@ -6,13 +6,7 @@ import time
 from pathlib import Path
 
 import loradock
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, ok, warning
 from loradock.facts import Facts
 from loradock.machine import Host
 

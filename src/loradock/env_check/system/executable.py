@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.system.cache_places import places
 from loradock.env_check.system.places import listed, reason
 from loradock.facts import Facts

@@ -5,14 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.system.cache_places import home_of, is_needed, places
 from loradock.errors import NotWritable
 from loradock.facts import Facts

@@ -2,20 +2,8 @@
 
 from __future__ import annotations
 
-from loradock.env_check.base import (
-    Check,
-    Finding,
-    Intent,
-    error,
-    ok,
-    warning,
-)
-from loradock.env_check.system.places import (
-    elsewhere,
-    ending,
-    listed,
-    reason,
-)
+from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
+from loradock.env_check.system.places import elsewhere, ending, listed, reason
 from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.machine.answers import Attempt

@@ -11,22 +11,8 @@ from pathlib import Path
 
 from loradock import __version__, atomic_io
 from loradock.errors import DataError, DiskFull, InputMissing, NotWritable, Problem, UsageError, storage_error
-from loradock.image.bundle.archive import (
-    CHUNK_BYTES,
-    add,
-    archive_bytes,
-    finish,
-)
-from loradock.image.bundle.manifest import (
-    DATA,
-    IMAGE_MEMBER,
-    LOCK_MEMBER,
-    MODEL,
-    NAME,
-    Manifest,
-    Member,
-    escapes,
-)
+from loradock.image.bundle.archive import CHUNK_BYTES, add, archive_bytes, finish
+from loradock.image.bundle.manifest import DATA, IMAGE_MEMBER, LOCK_MEMBER, MODEL, NAME, Manifest, Member, escapes
 from loradock.machine import Host
 
 MANIFEST_SHARE_BYTES = 400

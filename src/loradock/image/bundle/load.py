@@ -13,12 +13,7 @@ from loradock import atomic_io
 from loradock.errors import DiskFull, EnvironmentUnfit, NotWritable, UsageError, storage_error
 from loradock.image.bundle.archive import content
 from loradock.image.bundle.manifest import IMAGE, IMAGE_MEMBER, Manifest
-from loradock.image.bundle.verify import (
-    Progress,
-    index,
-    opened,
-    verify,
-)
+from loradock.image.bundle.verify import Progress, index, opened, verify
 
 if TYPE_CHECKING:
     from docker import DockerClient

@@ -8,20 +8,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from loradock.errors import DataError, InputMissing, Problem, storage_error
-from loradock.image.bundle.archive import (
-    Damaged,
-    Place,
-    content,
-    members,
-)
-from loradock.image.bundle.manifest import (
-    LONGEST_BYTES,
-    MADE_BY,
-    NAME,
-    Manifest,
-    escapes,
-    read,
-)
+from loradock.image.bundle.archive import Damaged, Place, content, members
+from loradock.image.bundle.manifest import LONGEST_BYTES, MADE_BY, NAME, Manifest, escapes, read
 
 Sink = Callable[[str, bytes], object]
 """Takes (member's path, the next of its bytes)."""

@@ -22,13 +22,7 @@ from pathlib import Path
 
 from loradock.image.lockfile.digests import Digests, digest_files
 from loradock.image.lockfile.findings import Finding, Findings
-from loradock.image.lockfile.installed import (
-    Installed,
-    Recorded,
-    files_below,
-    installed_in,
-    read_record,
-)
+from loradock.image.lockfile.installed import Installed, Recorded, files_below, installed_in, read_record
 from loradock.image.lockfile.known import Known
 from loradock.image.lockfile.manifest import NAME as MANIFEST
 from loradock.image.lockfile.manifest import read_manifest

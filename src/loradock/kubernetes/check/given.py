@@ -8,12 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from loradock.config.load import SHORTCUTS, Loaded, load
 from loradock.config.scalars import scalar
-from loradock.kubernetes.check.base import (
-    TRAINER,
-    Manifest,
-    Pod,
-    runs_loradock,
-)
+from loradock.kubernetes.check.base import TRAINER, Manifest, Pod, runs_loradock
 from loradock.kubernetes.check.command_line import option, values, words
 from loradock.kubernetes.check.fields import Field
 

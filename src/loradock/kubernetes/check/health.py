@@ -6,12 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-from loradock.kubernetes.check.base import (
-    Manifest,
-    is_training,
-    rules,
-    runs_loradock,
-)
+from loradock.kubernetes.check.base import Manifest, is_training, rules, runs_loradock
 from loradock.kubernetes.check.command_line import variables, words
 from loradock.kubernetes.check.fields import Field, Found
 

@@ -5,16 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from loradock.kubernetes.check.base import (
-    RUNTIMES,
-    TRAINER,
-    Manifest,
-    Pod,
-    is_gpu,
-    resources,
-    rules,
-    runs_loradock,
-)
+from loradock.kubernetes.check.base import RUNTIMES, TRAINER, Manifest, Pod, is_gpu, resources, rules, runs_loradock
 from loradock.kubernetes.check.command_line import option, variables, words
 from loradock.kubernetes.check.fields import Field, Found
 from loradock.kubernetes.check.hosts import pods_of

@@ -7,22 +7,10 @@ from pathlib import PurePosixPath
 
 from loradock.config.load import Loaded
 from loradock.errors import ConfigError
-from loradock.kubernetes.check.base import (
-    Manifest,
-    Pod,
-    rules,
-    runs_loradock,
-)
+from loradock.kubernetes.check.base import Manifest, Pod, rules, runs_loradock
 from loradock.kubernetes.check.command_line import variables
 from loradock.kubernetes.check.fields import Field, Found, shown
-from loradock.kubernetes.check.given import (
-    Given,
-    given_by,
-    given_to,
-    load_given,
-    mounts_of,
-    parts_of,
-)
+from loradock.kubernetes.check.given import Given, given_by, given_to, load_given, mounts_of, parts_of
 from loradock.kubernetes.check.meeting import is_group, nnodes
 
 _HUB_CACHES = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_DATASETS_CACHE")

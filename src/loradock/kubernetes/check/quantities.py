@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loradock.kubernetes.check.base import (
-    Manifest,
-    Pod,
-    resources,
-    rules,
-)
+from loradock.kubernetes.check.base import Manifest, Pod, resources, rules
 from loradock.kubernetes.check.fields import Field, Found
 
 

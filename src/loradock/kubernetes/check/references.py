@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loradock.kubernetes.check.base import (
-    CONTAINER_LISTS,
-    RUNTIMES,
-    Manifest,
-    Pod,
-    rules,
-)
+from loradock.kubernetes.check.base import CONTAINER_LISTS, RUNTIMES, Manifest, Pod, rules
 from loradock.kubernetes.check.fields import Field, Found
 
 _OF_EVERY_NAMESPACE = "kube-root-ca.crt"

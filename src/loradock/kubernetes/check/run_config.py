@@ -11,16 +11,7 @@ from loradock.errors import ConfigError, Problem
 from loradock.kubernetes.check.base import Manifest, rules, runs_loradock
 from loradock.kubernetes.check.command_line import option
 from loradock.kubernetes.check.fields import Field, Found, shown
-from loradock.kubernetes.check.given import (
-    YAML,
-    Given,
-    file_of,
-    given_by,
-    given_to,
-    keys_of,
-    load_given,
-    mounts_of,
-)
+from loradock.kubernetes.check.given import YAML, Given, file_of, given_by, given_to, keys_of, load_given, mounts_of
 from loradock.kubernetes.check.meeting import run_processes
 from loradock.plan.planner import require_samples
 

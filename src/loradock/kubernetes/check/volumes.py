@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loradock.kubernetes.check.base import (
-    Manifest,
-    Pod,
-    is_training,
-    resources,
-    rules,
-)
+from loradock.kubernetes.check.base import Manifest, Pod, is_training, resources, rules
 from loradock.kubernetes.check.fields import Field, Found
 
 SHARED_MEMORY = "/dev/shm"

@@ -5,13 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from loradock.plan.audit.prediction import (
-    HOST,
-    SAVING,
-    Prediction,
-    predicted,
-    tokens_per_second,
-)
+from loradock.plan.audit.prediction import HOST, SAVING, Prediction, predicted, tokens_per_second
 from loradock.plan.context import Context
 from loradock.plan.knobs import knob
 from loradock.plan.trial import Stated

@@ -21,13 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loradock.facts import ModelFacts
-from loradock.plan.memory.base import (
-    BYTES,
-    RUNTIME_BYTES,
-    weight_bytes,
-    widest_input,
-    widest_matrix,
-)
+from loradock.plan.memory.base import BYTES, RUNTIME_BYTES, weight_bytes, widest_input, widest_matrix
 from loradock.plan.memory.widths import widths
 
 OPTIMIZER_BYTES = {"adamw_fused": 8, "adamw": 8, "adamw_8bit": 2, "paged_adamw_8bit": 0}

@@ -19,14 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loradock.facts import ModelFacts
-from loradock.plan.memory.base import (
-    BYTES,
-    NF4_BITS,
-    NF4_SINGLE_QUANT_BITS,
-    RUNTIME_BYTES,
-    widest_input,
-    widest_matrix,
-)
+from loradock.plan.memory.base import BYTES, NF4_BITS, NF4_SINGLE_QUANT_BITS, RUNTIME_BYTES, widest_input, widest_matrix
 from loradock.plan.memory.peft import (
     ADAPTER_BYTES,
     FRAGMENTATION,

@@ -10,14 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from training.backends.zero.conftest import (
-    ALL_CUT,
-    DROPOUT,
-    SLOW,
-    STEPS,
-    Group,
-    Start,
-)
+from training.backends.zero.conftest import ALL_CUT, DROPOUT, SLOW, STEPS, Group, Start
 
 from loradock.errors import Diverged, EnvironmentUnfit, Hung, NoCheckpoint
 from loradock.training.checkpoint.store import visible

@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load
-from training.backends.zero.conftest import (
-    ALL_CUT,
-    DROPOUT,
-    SLOW,
-    STEPS,
-    Group,
-    Start,
-)
+from training.backends.zero.conftest import ALL_CUT, DROPOUT, SLOW, STEPS, Group, Start
 
 from loradock.training.checkpoint.store import visible
 

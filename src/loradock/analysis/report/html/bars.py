@@ -8,12 +8,7 @@ from dataclasses import dataclass
 from loradock.analysis import step_time
 from loradock.analysis.report.console import gib
 from loradock.analysis.report.html.differences import seconds, timings
-from loradock.analysis.report.html.runs import (
-    Line,
-    Run,
-    number,
-    numbers,
-)
+from loradock.analysis.report.html.runs import Line, Run, number, numbers
 from loradock.analysis.step_time import PHASES, Breakdown
 
 WARMUP_STEPS = 3

@@ -12,12 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from loradock.analysis.report.html import series as curves
-from loradock.analysis.report.html.kinds import (
-    KINDS,
-    Curve,
-    Kind,
-    of_samples,
-)
+from loradock.analysis.report.html.kinds import KINDS, Curve, Kind, of_samples
 from loradock.analysis.report.html.runs import Line, Run, number
 from loradock.analysis.report.html.series import Look, Point, Series
 

@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loradock.analysis.report.console import gib
-from loradock.analysis.report.html.runs import (
-    Line,
-    Run,
-    listed,
-    number,
-    numbers,
-)
+from loradock.analysis.report.html.runs import Line, Run, listed, number, numbers
 from loradock.plan.plan import shown
 
 ABSENT = "-"

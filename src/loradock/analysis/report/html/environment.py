@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loradock.analysis.report.console import gib
-from loradock.analysis.report.html.runs import (
-    Run,
-    at,
-    listed,
-    number,
-)
+from loradock.analysis.report.html.runs import Run, at, listed, number
 
 Rows = list[tuple[str, str]]
 IMPORTANT = ("error", "warning")

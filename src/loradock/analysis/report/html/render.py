@@ -14,12 +14,7 @@ from typing import Any
 from loradock import __version__
 from loradock.analysis.report.html import bars, environment, sections
 from loradock.analysis.report.html.bars import Bar
-from loradock.analysis.report.html.charts import (
-    SIDE,
-    SLOTS,
-    charts,
-    short,
-)
+from loradock.analysis.report.html.charts import SIDE, SLOTS, charts, short
 from loradock.analysis.report.html.differences import Outcome, differences, outcomes
 from loradock.analysis.report.html.environment import Note, Rows
 from loradock.analysis.report.html.runs import Run

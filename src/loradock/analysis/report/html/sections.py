@@ -21,12 +21,7 @@ from loradock.analysis.report.html.differences import (
     tokens_per_second,
 )
 from loradock.analysis.report.html.environment import Note, Rows, add
-from loradock.analysis.report.html.runs import (
-    Run,
-    listed,
-    number,
-    numbers,
-)
+from loradock.analysis.report.html.runs import Run, listed, number, numbers
 from loradock.plan.plan import shown
 
 

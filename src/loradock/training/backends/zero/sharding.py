@@ -19,13 +19,7 @@ import torch.distributed
 from loradock.errors import ConfigError, EnvironmentUnfit
 from loradock.model.adapters import trainable
 from loradock.plan.plan import Plan
-from loradock.plan.zero_config import (
-    BUILD,
-    INSTALL,
-    OPTIMIZERS,
-    STAGES,
-    configuration,
-)
+from loradock.plan.zero_config import BUILD, INSTALL, OPTIMIZERS, STAGES, configuration
 from loradock.training.job import Job
 
 MOMENTS = ("exp_avg", "exp_avg_sq")

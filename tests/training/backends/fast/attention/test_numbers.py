@@ -2,12 +2,7 @@
 
 import pytest
 import torch
-from training.backends.fast.attention.dense import (
-    lay,
-    problem,
-    same_bits,
-    worst,
-)
+from training.backends.fast.attention.dense import lay, problem, same_bits, worst
 from transformers.masking_utils import sliding_window_causal_mask_function
 
 from loradock.training.backends.fast.attention.base import Attention, Documents, Rule

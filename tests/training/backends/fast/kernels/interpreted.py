@@ -6,12 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from loradock.training.backends.fast.kernels import (
-    Activation,
-    fused,
-    kernels_for,
-    plain,
-)
+from loradock.training.backends.fast.kernels import Activation, fused, kernels_for, plain
 
 EPS = 1e-5
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]

@@ -14,13 +14,7 @@ from typing import Any
 
 import torch
 
-from loradock.training.backends.fast.attention.base import (
-    Case,
-    Documents,
-    Gradients,
-    Rule,
-    Saved,
-)
+from loradock.training.backends.fast.attention.base import Case, Documents, Gradients, Rule, Saved
 from loradock.training.backends.fast.attention.flash_limits import (
     launch_limit,
     left_window,

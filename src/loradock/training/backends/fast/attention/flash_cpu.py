@@ -13,13 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from loradock.training.backends.fast.attention.base import (
-    Case,
-    Documents,
-    Gradients,
-    Rule,
-    Saved,
-)
+from loradock.training.backends.fast.attention.base import Case, Documents, Gradients, Rule, Saved
 from loradock.training.backends.fast.attention.mask import needs_mask, visible
 
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default

@@ -12,13 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from loradock.training.backends.fast.attention.base import (
-    Case,
-    Documents,
-    Gradients,
-    Rule,
-    Saved,
-)
+from loradock.training.backends.fast.attention.base import Case, Documents, Gradients, Rule, Saved
 from loradock.training.backends.fast.attention.flash_limits import (
     launch_limit,
     left_window,

@@ -13,13 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from loradock.training.backends.fast.attention.base import (
-    Case,
-    Documents,
-    Gradients,
-    Rule,
-    Saved,
-)
+from loradock.training.backends.fast.attention.base import Case, Documents, Gradients, Rule, Saved
 from loradock.training.backends.fast.attention.mask import needs_mask, visible
 
 

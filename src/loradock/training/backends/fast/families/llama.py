@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from loradock.training.backends.fast.families.base import (
-    ModelParts,
-    common_model,
-    decoder_of,
-    split_layer,
-)
+from loradock.training.backends.fast.families.base import ModelParts, common_model, decoder_of, split_layer
 
 
 class Llama:
