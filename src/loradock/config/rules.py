@@ -93,7 +93,7 @@ def _base_can_change(config: RunConfig) -> Iterator[Finding]:
 
 def _orthogonal_base_is_whole(config: RunConfig) -> Iterator[Finding]:
     if config.lora.init == "orthogonal" and config.model.quantization != "none":
-        what = f"lora.init orthogonal needs whole base weights, not {config.model.quantization} ones"
+        what = f"lora.init orthogonal needs unquantised base weights, not {config.model.quantization} ones"
         hint = "--set model.quantization=none, or --set lora.init=default"
         yield Finding(keys=("lora.init", "model.quantization"), what=what, hint=hint)
 

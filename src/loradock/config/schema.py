@@ -172,7 +172,7 @@ class TrainConfig(Section):
     )
     workers: Annotated[int, Field(ge=0)] | Auto = Field(default="auto", description="Data loader workers per GPU.")
     early_stopping: Positive | None = Field(
-        default=None, description="Stop after so many evaluations without improvement."
+        default=None, description="Stop after this many evaluations without improvement."
     )
     seed: int = Field(default=0, description="Seed of weights, dropout and the order of rows.")
 
@@ -206,10 +206,10 @@ class LoggingConfig(Section):
 
 
 class LimitsConfig(Section):
-    """How long a phase may go without a sign of life before the run is ended as hung; 0: for ever."""
+    """How long a phase may make no progress before the run is ended as hung; 0: no limit."""
 
     setup_seconds: Annotated[float, Field(ge=0)] = Field(
-        default=3600, description="Between signs of life while files are fetched, rows prepared and the base loaded."
+        default=3600, description="Without progress while files are fetched, rows prepared and the base loaded."
     )
     step_seconds: Annotated[float, Field(ge=0)] = Field(
         default=1800, description="For one micro-batch, in training or evaluation."

@@ -35,7 +35,7 @@ def stoppable() -> Iterator[None]:
             is_stopping = True
             raise Interrupted(
                 f"stopped by {signal.Signals(number).name}; nothing was built",
-                hint="the same command goes on: finished layers and wheels are kept",
+                hint="the same command continues: finished layers and wheels are kept",
             )
 
     before = {number: signal.signal(number, stop) for number in SIGNALS}

@@ -231,6 +231,6 @@ def read_manifest(path: Path) -> Content:
     for line in lines[2:]:
         match = re.fullmatch(r'(.*?) ("(?:[^"\\]|\\.)*")', line)
         if match is None:
-            raise InputMissing(f"{path} is damaged: {line[:80]}", hint="write it anew with --write-manifest")
+            raise InputMissing(f"{path} is damaged: {line[:80]}", hint="write it again with --write-manifest")
         entries[json.loads(match[2])] = match[1]
     return Content(entries=entries)

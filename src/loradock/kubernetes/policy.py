@@ -28,7 +28,7 @@ POLICY = (
     Consequence(code=73, action="FailJob", why="the volume stays full until somebody frees space"),
     Consequence(code=74, action="Count", why="storage may recover, or another node may reach it"),
     Consequence(code=75, action="Ignore", why="stopped by a signal with new steps committed: each try comes further"),
-    Consequence(code=76, action="Count", why="stopped without progress: to ignore it could go on for ever"),
+    Consequence(code=76, action="Count", why="stopped without progress: to ignore it could repeat for ever"),
     Consequence(code=77, action="FailJob", why="the volume's permissions do not change by themselves"),
     Consequence(code=78, action="FailJob", why="the configuration is the same in the next pod"),
     Consequence(code=79, action="FailJob", why="the same rows from the same checkpoint diverge again"),

@@ -37,7 +37,7 @@ def read(text: str) -> int:
     """Bytes of a quantity. UsageError for anything else, as a part of a byte."""
     size = number(text)
     if size is None or not 1 <= size <= MOST_BYTES or size != size.to_integral_value():
-        raise UsageError(f"{text!r} is no quantity of bytes", hint="64Gi, 500Mi or 2Ti")
+        raise UsageError(f"{text!r} is not a quantity of bytes", hint="64Gi, 500Mi or 2Ti")
     return int(size)
 
 

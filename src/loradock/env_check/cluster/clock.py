@@ -71,7 +71,7 @@ def judge(peers: Mapping[int, Peer], offsets: Mapping[int, Offset]) -> list[Find
         rank, seconds = next(iter(off.items()))
         what = (
             f"the clock of {peers[rank].label} is {abs(seconds):.1f} s {_side(seconds)} that of {peers[0].label}; "
-            "of two it cannot be told which is wrong"
+            "of two clocks it is unknown which is wrong"
         )
         return [warning(what, remedy=remedy)]
     if off:

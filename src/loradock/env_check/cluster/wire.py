@@ -100,7 +100,7 @@ class Beating:
     def __init__(self, channels: Callable[[], Iterable[Channel]]) -> None:
         self._channels = channels
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="net-check signs of life", daemon=True)
+        self._thread = threading.Thread(target=self._beat, name="net-check heartbeat", daemon=True)
         self._thread.start()
 
     def _beat(self) -> None:

@@ -18,7 +18,7 @@ PARTS = (IMAGE, LOCK, MODEL, DATA)
 IMAGE_MEMBER, LOCK_MEMBER = f"{IMAGE}/image.tar", f"{LOCK}/requirements.lock"
 LONGEST_BYTES = 64 << 20
 SHA256 = re.compile(r"[0-9a-f]{64}")
-MADE_BY = "loradock bundle create makes it anew"
+MADE_BY = "loradock bundle create makes it again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ def escapes(path: str) -> str | None:
     """Why a path may not be a member: it leads elsewhere, or into no part of a bundle; None where it may."""
     parts = path.split("/")
     if not _is_text(path):
-        return f"{path!r} is no UTF-8"
+        return f"{path!r} is not UTF-8"
     if any(part in ("", ".", "..") for part in parts) or "\0" in path:
         return f"{path!r} leads out of the bundle"
     if path != NAME and (len(parts) < 2 or parts[0] not in PARTS):

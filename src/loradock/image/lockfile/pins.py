@@ -74,7 +74,7 @@ def read_lock(path: Path, *, python_version: str) -> dict[str, Locked]:
             locked[name] = Locked(name=name, version=pins[0], hashes=hashes)
     if problems or not locked:
         what = f"{path} is not a lock" if locked else f"{path} names no package for Python {python_version}"
-        raise EnvironmentUnfit(what, hint="scripts/lock makes it anew", problems=problems)
+        raise EnvironmentUnfit(what, hint="scripts/lock makes it again", problems=problems)
     return locked
 
 
@@ -107,7 +107,7 @@ def optional_pins(lock: Path) -> dict[str, Locked]:
         return {}
     except ValueError as error:
         raise EnvironmentUnfit(
-            f"{lock.with_name('versions.json')} is no JSON: {error}", hint="git checkout docker/versions.json"
+            f"{lock.with_name('versions.json')} is not JSON: {error}", hint="git checkout docker/versions.json"
         ) from error
     return {
         name: Locked(name=name, version=pins[name]["version"], hashes=(pins[name]["sha256"],))
@@ -127,7 +127,7 @@ def python_of(prefix: Path) -> str:
         ) from error
     found = re.search(r"^version(?:_info)?\s*=\s*(\d+\.\d+\.\d+)", text, flags=re.MULTILINE)
     if not found:
-        raise EnvironmentUnfit(f"{prefix}/pyvenv.cfg names no Python version", hint="make the environment anew")
+        raise EnvironmentUnfit(f"{prefix}/pyvenv.cfg names no Python version", hint="make the environment again")
     return found[1]
 
 
@@ -143,6 +143,6 @@ def site_packages(prefix: Path) -> Path:
     if len(found) != 1:
         raise EnvironmentUnfit(
             f"{prefix} has {len(found)} directories lib/python3.*/site-packages instead of one",
-            hint="make the environment anew",
+            hint="make the environment again",
         )
     return found[0]

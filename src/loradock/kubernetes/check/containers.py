@@ -31,7 +31,7 @@ def image(manifest: Manifest) -> Iterator[Found]:
             elif isinstance(image.value, str) and names.image(image.text) is not None:
                 name, _, digest = image.text.partition("@")
                 is_name = names.image(name) is None
-                what = f"has a digest that is none: {digest!r}" if is_name else f"is {name!r}, which is no image's name"
+                what = f"has an invalid digest: {digest!r}" if is_name else f"is {name!r}, not the name of an image"
                 yield image.found(what, "image: REGISTRY/NAME@sha256:...")
 
 

@@ -116,7 +116,7 @@ def _judged(rule: Field, error: type[LoradockError]) -> Iterator[Found]:
     says = (error.__doc__ or "").splitlines()[0].rstrip(".").lower()
     action = rule["action"].text
     if error in _MAY_PASS and action in ("FailJob", "FailIndex"):
-        what = f"ends the Job on {error.exit_code} ({says}), after which a new pod goes on from the last checkpoint"
+        what = f"ends the Job on {error.exit_code} ({says}), after which a new pod continues from the last checkpoint"
         yield place.found(what, "leave it to backoffLimit, or Count; Ignore for 75 and 76")
     elif error in _STAYS and action == "Ignore":
         what = f"ignores {error.exit_code} ({says}), which comes again with each new pod, for ever"

@@ -44,7 +44,7 @@ def indexed(manifest: Manifest) -> Iterator[Found]:
 
 
 def nodes(manifest: Manifest) -> Iterator[Found]:
-    """Nodes that wait for each other run at once, as many as each is told.
+    """Nodes that wait for each other run at once, as many as each is given.
 
     Several nodes that wait for each other have to run at the same time, as many as each of them is told.
     """

@@ -75,7 +75,7 @@ def pss_volume_types(manifest: Manifest) -> Iterator[Found]:
     for volume in manifest.volumes:
         sources = {name for name, field in volume.members if field} - {"name", "hostPath"}
         for name in sorted(sources - _VOLUMES):
-            yield volume[name].found("is no volume that restricted allows", "a persistentVolumeClaim")
+            yield volume[name].found("is not a volume that restricted allows", "a persistentVolumeClaim")
 
 
 def pss_privilege_escalation(manifest: Manifest) -> Iterator[Found]:

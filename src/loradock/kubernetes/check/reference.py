@@ -14,11 +14,11 @@ HEAD = """\
 <!-- Made from the rules: pytest tests/kubernetes --write-manifest-rules -->
 
     loradock render --check job.yaml             # ours or any other; several with --check A --check B
-    loradock render --check job.yaml --json      # for programs, and all where there are more than 20
+    loradock render --check job.yaml --json      # as JSON, and all where there are more than 20
     loradock render --check job.yaml --strict    # warnings are errors
     loradock render --check job.yaml --skip image-digest
 
-It needs no cluster. Everything that is wrong with every object in the files, of every class, is told at once, with its
+It needs no cluster. Everything that is wrong with every object in the files, of every class, is reported at once, with its
 line, the rule and a remedy. **Errors** are what Kubernetes refuses, what cannot work, loses work or endangers others:
 the exit code is 78. **Warnings** are what works and may not be meant, or what files alone cannot tell: the exit code
 stays 0, unless `--strict` makes them errors. `--skip RULE`, as often as needed, leaves a rule out:
@@ -44,7 +44,7 @@ stays 0, unless `--strict` makes them errors. `--skip RULE`, as often as needed,
   name holds loradock. It needs {grace} s to stop, /dev/shm in memory, a liveness probe that waits for the start and for
   {window} s of silence.
 - What `train` is given from a ConfigMap of the files is read as loradock reads it, with the options beside it; its
-  problems are told at their lines of the manifest, where it stands in a block (`|`).
+  problems are reported at their lines of the manifest, where it stands in a block (`|`).
 - Command lines are read through `sh -c` and the variables that the manifest gives; what else they refer to is left.
 
 ## What it cannot know
@@ -65,7 +65,7 @@ error: 6 problem(s) in 1 file(s)
   job.yaml:49: schema: spec.backofLimit is an unknown field (did you mean backoffLimit?)
   job.yaml:71: schema: spec.podFailurePolicy.rules[2].onExitCodes.values[0] is 0, which is success: a rule is for \
 failures (delete the 0)
-  job.yaml:121: schema: spec.template.spec.volumes[2].emptyDir.sizeLimit is '8Gb', which is no quantity (a number of \
+  job.yaml:121: schema: spec.template.spec.volumes[2].emptyDir.sizeLimit is '8Gb', not a quantity (a number of \
 0 or more and k, M, G, Ki, Mi or Gi: 16Gi; for CPUs 500m or 4)
   job.yaml:141: processes: spec.template.spec.containers[0].args[2] starts 2 processes on 1 GPU(s), and NCCL needs a \
 GPU for each (write 1, or a limit of 2 GPUs)

@@ -33,7 +33,7 @@ def replicated_job_reference(manifest: Manifest) -> Iterator[Found]:
     for name in used:
         if name.text and name.text not in known:
             there = ", ".join(sorted(known - {""})) or "none"
-            yield name.found(f"names {name.text!r}, which is no replicated job of this JobSet", f"there is {there}")
+            yield name.found(f"names {name.text!r}, not a replicated job of this JobSet", f"there is {there}")
 
 
 def config_map(manifest: Manifest) -> Iterator[Found]:

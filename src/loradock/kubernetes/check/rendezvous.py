@@ -70,7 +70,7 @@ def rendezvous_host(manifest: Manifest) -> Iterator[Found]:
         elif numbers is None and _is_of_cluster(host):
             what = "a name that nothing in the file gives to a pod: the nodes never meet"
         elif numbers and any(numbers) and not meeting.is_anywhere:
-            what = "which is not the first node: rank 0 keeps the meeting place"
+            what = "which is not the first node: rank 0 keeps the rendezvous"
         if what is not None:
             yield meeting.place.found(f"is {host}, {what}", _first(firsts, host))
 

@@ -32,7 +32,7 @@ def standing(run: Run) -> str:
     if status == "running":
         place = f" at step {step:,.0f}" if step is not None else ""
         of = f" of {total:,.0f}" if place and total else ""
-        when = f"; last sign of life {moment(run.status['time'])}" if run.status.get("time") else ""
+        when = f"; last status {moment(run.status['time'])}" if run.status.get("time") else ""
         return f"running: {run.status.get('state') or 'setup'}{place}{of}{when}"
     code = run.at("exit_code")
     told = status if code in (None, 0) else f"{status} with exit code {code}"
