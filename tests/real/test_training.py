@@ -45,9 +45,9 @@ def one_cpu() -> Iterator[None]:
         os.sched_setaffinity(0, allowed)
 
 
-def started(folder: Path, *command: str) -> subprocess.Popen[bytes]:
+def started(folder: Path, cache: Path, *command: str) -> subprocess.Popen[bytes]:
     """A Python in `folder` that runs a command line, its output in the file log there."""
-    environment = {**os.environ, "LORADOCK_CACHE": str(folder / "cache"), "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "LORADOCK_CACHE": str(cache), "PYTHONUNBUFFERED": "1"}
     with (folder / "log").open("ab") as log, one_cpu():
         return subprocess.Popen([sys.executable, *command], cwd=folder, env=environment, stdout=log, stderr=log)
 
@@ -67,10 +67,11 @@ class Run:
     """What a run left in `folder`."""
 
     folder: Path
+    cache: Path
 
     def begin(self, model: Path) -> subprocess.Popen[bytes]:
         """The command, for the first time or again."""
-        return started(self.folder, "-m", "loradock", "train", "--model", str(model), "--data", str(ROWS), *RUN)
+        return started(self.folder, self.cache, "-m", "loradock", "train", "--model", str(model), "--data", str(ROWS), *RUN)
 
     def finish(self, model: Path) -> None:
         """The command to its end."""
@@ -100,7 +101,7 @@ def model(real: Real) -> Path:
 @pytest.fixture(scope="module")
 def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that nobody disturbs."""
-    run = Run(tmp_path_factory.mktemp("whole"))
+    run = Run(tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("cache"))
     run.finish(model)
     return run
 
@@ -136,7 +137,7 @@ def test_in_plain_peft_the_adapter_has_the_held_out_loss_that_the_run_recorded(w
 
 
 def test_a_run_that_is_stopped_half_way_goes_on_to_the_same_bits(whole: Run, model: Path, tmp_path: Path) -> None:
-    run = Run(tmp_path)
+    run = Run(tmp_path, whole.cache)
     process = run.begin(model)
     until = time.monotonic() + LIMIT_SECONDS
     with ending(process):
