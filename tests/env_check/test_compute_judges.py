@@ -12,16 +12,16 @@ from loradock.env_check.compute.attention_kernels import Outcome
 from loradock.env_check.compute.collective import Exchange
 from loradock.env_check.compute.exact_attention import LENGTH, cases
 from loradock.env_check.compute.implementations import implementations
-from loradock.env_check.compute.places import Place
+from loradock.env_check.compute.places import Device
 from loradock.env_check.compute.verdict import Trial
 from loradock.env_check.remedies import as_locked
 from loradock.facts import AttentionShape, Facts
 from loradock.machine import Host
 from loradock.model.nf4 import CODE_BOOK, clear_of_ties, codes, rebuilt
 
-CPU = Place(device="cpu", dtype="float32")
-A100 = Place(device="cuda:0", dtype="bfloat16", capability=(8, 0))
-T4 = Place(device="cuda:0", dtype="float16", capability=(7, 5))
+CPU = Device(device="cpu", dtype="float32")
+A100 = Device(device="cuda:0", dtype="bfloat16", capability=(8, 0))
+T4 = Device(device="cuda:0", dtype="float16", capability=(7, 5))
 
 
 def facts(**packages: str) -> Facts:
@@ -189,7 +189,7 @@ def test_a_tf32_override_is_named_and_imitated_bfloat16_refused(faults):
     (finding,) = dtypes.judge(A100, {**exact, "float32": 1e-4}, tf32_override="1")
     assert (finding.severity, finding.remedy) == ("warning", "unset NVIDIA_TF32_OVERRIDE")
     faults.seen("NVIDIA_TF32_OVERRIDE=1", made="constructed", finding=as_found(finding, "dtypes"), check="dtypes")
-    old = Place(device="cuda:0", dtype="bfloat16", capability=(7, 5))
+    old = Device(device="cuda:0", dtype="bfloat16", capability=(7, 5))
     (finding,) = dtypes.judge(old, {"float32": 1e-7, "float16": 1e-4})
     assert finding.remedy == "loradock train --set model.compute_dtype=float16 ..."
     faults.seen("bfloat16 on sm75", made="constructed", finding=as_found(finding, "dtypes"), check="dtypes")

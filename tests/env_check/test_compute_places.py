@@ -13,7 +13,7 @@ from env_check.conftest import Faults
 from loradock.env_check.base import Finding, Intent, error, ok
 from loradock.env_check.compute import collective, places
 from loradock.env_check.compute.collective import Exchange
-from loradock.env_check.compute.places import Place
+from loradock.env_check.compute.places import Device
 from loradock.env_check.remedies import showing
 from loradock.facts import Facts, Gpu
 
@@ -34,7 +34,7 @@ def plan(tmp_path) -> Intent:
     return Intent(output=tmp_path, cache=tmp_path, scratch=tmp_path)
 
 
-def looked(facts: Facts, plan: Intent, look_at: Callable[[Place], list[Finding]], **environ: str) -> list[Finding]:
+def looked(facts: Facts, plan: Intent, look_at: Callable[[Device], list[Finding]], **environ: str) -> list[Finding]:
     """What `at_each` makes of it; the GPUs are judged without torch, which has none here."""
     found: list[Finding] = []
     for place in places.places(facts, plan):
@@ -64,7 +64,7 @@ def test_the_gpus_of_a_run_are_those_of_its_processes_here(plan, settings, used)
 
 
 def test_a_gpu_that_is_full_hinders_no_run_on_another_one_and_costs_no_other_finding(plan, faults: Faults):
-    def at(place: Place) -> list[Finding]:
+    def at(place: Device) -> list[Finding]:
         if place.device == "cuda:1":
             raise torch.OutOfMemoryError(FULL)
         return [ok(f"right on {place.device}")]
@@ -78,7 +78,7 @@ def test_a_gpu_that_is_full_hinders_no_run_on_another_one_and_costs_no_other_fin
 
 
 def test_a_gpu_that_is_full_stops_the_run_that_uses_it_and_says_which_are_left(plan, faults: Faults):
-    def at(place: Place) -> list[Finding]:
+    def at(place: Device) -> list[Finding]:
         if place.device == "cuda:0":
             raise torch.OutOfMemoryError(FULL)
         return [ok("right")]
@@ -112,7 +112,7 @@ def test_what_is_wrong_with_a_gpu_that_the_run_leaves_alone_is_a_warning(plan):
     ],
 )
 def test_only_what_a_device_a_library_or_a_file_does_is_the_machines_fault(plan, failure, severity, begins):
-    def at(place: Place) -> list[Finding]:
+    def at(place: Device) -> list[Finding]:
         raise failure
 
     (found,) = looked(machine(), plan, at)

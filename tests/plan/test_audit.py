@@ -15,7 +15,7 @@ from facts.recorded import STACK, config, data, machine, models
 from loradock.analysis.report.audit import as_dict, rates_line, set_line
 from loradock.facts import DataFacts
 from loradock.plan import planner
-from loradock.plan.audit import Audit, Finding, Gain, audit
+from loradock.plan.audit import Audit, Gain, Opportunity, audit
 from loradock.plan.audit.gain import UNSEEN
 from loradock.plan.audit.prediction import has_rates, padded_tokens, predicted, tokens_per_second
 from loradock.plan.audit.totals import key_of
@@ -33,7 +33,7 @@ def audited(*, gpu: str | None = "a10", of: str = "mistral-7b", rows: DataFacts 
     return audit(config(**asked), machine(gpu), models()[of], rows or data())
 
 
-def finding(of: Audit, name: str) -> Finding:
+def finding(of: Audit, name: str) -> Opportunity:
     return next(each for each in of.findings if each.trial.name == name)
 
 

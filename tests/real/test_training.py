@@ -71,7 +71,9 @@ class Run:
 
     def begin(self, model: Path) -> subprocess.Popen[bytes]:
         """The command, for the first time or again."""
-        return started(self.folder, self.cache, "-m", "loradock", "train", "--model", str(model), "--data", str(ROWS), *RUN)
+        return started(
+            self.folder, self.cache, "-m", "loradock", "train", "--model", str(model), "--data", str(ROWS), *RUN
+        )
 
     def finish(self, model: Path) -> None:
         """The command to its end."""

@@ -19,7 +19,7 @@ from loradock.image.build import preflight
 from loradock.image.engine import connect
 from loradock.image.inputs import VARIANTS, BuildAsk
 from loradock.image.progress import Step
-from loradock.image.scratch import Finding, default_scratch
+from loradock.image.scratch import Property, default_scratch
 from loradock.image.space import Room, gb
 
 LOG_COLUMNS = 160
@@ -68,7 +68,7 @@ class Screen:
             took = f" {step.seconds:.1f} s" if step.state == "done" else ""
             self.note(f"{step.state + took:<14}{title}")
 
-    def storage(self, folder: Path, findings: list[Finding]) -> None:
+    def storage(self, folder: Path, findings: list[Property]) -> None:
         """Say what the scratch's storage cannot be relied on for, and what is done instead."""
         unsafe = [finding for finding in findings if not finding.is_safe]
         self.note(f"scratch: {folder}" + ("" if unsafe else " (locks, rename, exec, ownership, fsync: all work)"))

@@ -37,7 +37,7 @@ SHOWN_ALIKE = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Targets:
     """Where a pruning works: an engine, a scratch, or both."""
 
     client: DockerClient | None
@@ -108,7 +108,7 @@ def prune(
         takes_newest=takes_all,
     )
     with ExitStack() as stack:
-        place = Place(client=stack.enter_context(closing(connect())) if engine else None, scratch=root)
+        place = Targets(client=stack.enter_context(closing(connect())) if engine else None, scratch=root)
         if root and is_applied:
             stack.enter_context(_held(root))
         found = inventory(place.client, names=names) if place.client else None
@@ -144,7 +144,7 @@ def _held(root: Path) -> Any:
     return held(Scratch(root=root))
 
 
-def _applied(place: Place, decision: Decision) -> Decision:
+def _applied(place: Targets, decision: Decision) -> Decision:
     why = place.take(decision.entry) if decision.is_taken else ""
     return replace(decision, is_taken=False, why=why, freed_bytes=0) if why else decision
 

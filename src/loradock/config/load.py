@@ -212,7 +212,7 @@ def _is_unsettled(layers: Layers, key: str) -> bool:
     return any(f"{key}.".startswith(f"{old}.") or f"{old}.".startswith(f"{key}.") for old in layers.unsettled)
 
 
-def _problem(layers: Layers, finding: rules.Finding) -> Problem:
+def _problem(layers: Layers, finding: rules.KeyProblem) -> Problem:
     origins = [origin for key in finding.keys if (origin := layers.origin_of(key)) is not None]
     if not origins:
         return Problem(what=finding.what, hint=finding.hint)

@@ -8,65 +8,65 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loradock.config.rules import HUB_PREFIX, Finding, Rule, has_validation, is_hub_model
+from loradock.config.rules import HUB_PREFIX, KeyProblem, Rule, has_validation, is_hub_model
 from loradock.config.schema import RunConfig
 
 HEX_DIGITS = frozenset("0123456789abcdef")
 SHORTEST_COMMIT = 7
 
 
-def _epochs(config: RunConfig) -> Iterator[Finding]:
+def _epochs(config: RunConfig) -> Iterator[KeyProblem]:
     if config.train.max_steps is not None:
         yield _idle("train.epochs", f"train.max_steps {config.train.max_steps} decides")
 
 
-def _double_quant(config: RunConfig) -> Iterator[Finding]:
+def _double_quant(config: RunConfig) -> Iterator[KeyProblem]:
     if config.model.quantization != "nf4":
         yield _idle("model.double_quant", f"only nf4 has scales to quantise, not {config.model.quantization}")
 
 
-def _evaluation_cadence(config: RunConfig) -> Iterator[Finding]:
+def _evaluation_cadence(config: RunConfig) -> Iterator[KeyProblem]:
     if not has_validation(config):
         yield _idle("evaluation.every", "nothing is held out (data.validation)")
 
 
-def _split_seed(config: RunConfig) -> Iterator[Finding]:
+def _split_seed(config: RunConfig) -> Iterator[KeyProblem]:
     if not has_validation(config):
         yield _idle("data.seed", "nothing is held out (data.validation)")
     elif isinstance(config.data.validation, str):
         yield _idle("data.seed", "the validation rows come from their own file")
 
 
-def _tracker_project(config: RunConfig) -> Iterator[Finding]:
+def _tracker_project(config: RunConfig) -> Iterator[KeyProblem]:
     if not config.logging.trackers:
         yield _idle("logging.project", "logging.trackers names no tracker")
 
 
-def _deterministic(config: RunConfig) -> Iterator[Finding]:
+def _deterministic(config: RunConfig) -> Iterator[KeyProblem]:
     if config.device == "cpu" and config.deterministic:
         yield _idle("deterministic", "on the CPU reruns are identical anyway")
 
 
-def _tf32(config: RunConfig) -> Iterator[Finding]:
+def _tf32(config: RunConfig) -> Iterator[KeyProblem]:
     if config.device == "cpu" and config.train.tf32 is True:
         yield _idle("train.tf32", "TF32 is a format of GPUs, and device is cpu")
 
 
-def _kernels(config: RunConfig) -> Iterator[Finding]:
+def _kernels(config: RunConfig) -> Iterator[KeyProblem]:
     if config.engine == "peft" and config.model.kernels != "auto":
         yield _idle("model.kernels", "the peft backend computes with the model's own modules")
 
 
-def _model_revision(config: RunConfig) -> Iterator[Finding]:
+def _model_revision(config: RunConfig) -> Iterator[KeyProblem]:
     name, revision = config.model.name, config.model.revision
     if name and revision and not is_hub_model(name):
         yield _idle("model.revision", f"{name} is not a hub id")
     elif revision and not _is_commit(revision):
         what = f'model.revision "{revision}" is not a commit: a branch or tag can move'
-        yield Finding(keys=("model.revision",), what=what)
+        yield KeyProblem(keys=("model.revision",), what=what)
 
 
-def _source_keys(config: RunConfig) -> Iterator[Finding]:
+def _source_keys(config: RunConfig) -> Iterator[KeyProblem]:
     for index, source in enumerate(config.data.sources):
         key = f"data.sources.{index}"
         if not source.path.startswith(HUB_PREFIX):
@@ -74,31 +74,31 @@ def _source_keys(config: RunConfig) -> Iterator[Finding]:
                 yield _idle(f"{key}.{name}", f"{source.path} is not a data set on the hub")
         elif source.revision and not _is_commit(source.revision):
             what = f'{key}.revision "{source.revision}" is not a commit: a branch or tag can move'
-            yield Finding(keys=(f"{key}.revision",), what=what)
+            yield KeyProblem(keys=(f"{key}.revision",), what=what)
 
 
-def _long_warmup(config: RunConfig) -> Iterator[Finding]:
+def _long_warmup(config: RunConfig) -> Iterator[KeyProblem]:
     warmup, steps = config.train.warmup, config.train.max_steps
     if steps is not None and warmup >= steps and warmup >= 1:
         what = f"train.warmup {warmup:g} is not over before the last of {steps} steps: the peak rate is never reached"
-        yield Finding(keys=("train.warmup",), what=what)
+        yield KeyProblem(keys=("train.warmup",), what=what)
         yield _idle("train.schedule", f"train.warmup lasts all of the {steps} steps")
 
 
-def _early_stopping(config: RunConfig) -> Iterator[Finding]:
+def _early_stopping(config: RunConfig) -> Iterator[KeyProblem]:
     patience, every, steps = config.train.early_stopping, config.evaluation.every, config.train.max_steps
     if patience and steps and every != "auto" and patience * every >= steps:
         yield _idle("train.early_stopping", f"{patience} evaluations, one each {every} steps, outlast {steps} steps")
 
 
-def _unused_mapping(config: RunConfig) -> Iterator[Finding]:
+def _unused_mapping(config: RunConfig) -> Iterator[KeyProblem]:
     for index, source in enumerate(config.data.sources):
         if source.fields and all(name == column for name, column in source.fields.items()):
             yield _idle(f"data.sources.{index}.fields", "each field is mapped to itself")
 
 
-def _idle(key: str, why: str) -> Finding:
-    return Finding(keys=(key,), what=f"{key} has no effect: {why}")
+def _idle(key: str, why: str) -> KeyProblem:
+    return KeyProblem(keys=(key,), what=f"{key} has no effect: {why}")
 
 
 def _is_commit(revision: str) -> bool:

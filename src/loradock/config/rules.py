@@ -15,7 +15,7 @@ HUB_PREFIX = "hub:"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class KeyProblem:
     """What is wrong; `keys` are the dotted keys that it is about, the one to change first."""
 
     keys: tuple[str, ...]
@@ -23,7 +23,7 @@ class Finding:
     hint: str | None = None
 
 
-Rule = Callable[[RunConfig], Iterator[Finding]]
+Rule = Callable[[RunConfig], Iterator[KeyProblem]]
 
 
 def is_hub_model(name: str) -> bool:
@@ -36,151 +36,151 @@ def has_validation(config: RunConfig) -> bool:
     return bool(config.data.validation)
 
 
-def _model_is_given(config: RunConfig) -> Iterator[Finding]:
+def _model_is_given(config: RunConfig) -> Iterator[KeyProblem]:
     if not config.model.name:
-        yield Finding(keys=("model.name",), what="no model", hint="give --model DIR or model.name")
+        yield KeyProblem(keys=("model.name",), what="no model", hint="give --model DIR or model.name")
 
 
-def _data_are_given(config: RunConfig) -> Iterator[Finding]:
+def _data_are_given(config: RunConfig) -> Iterator[KeyProblem]:
     if not config.data.sources:
-        yield Finding(keys=("data.sources",), what="no data", hint="give --data FILE or data.sources")
+        yield KeyProblem(keys=("data.sources",), what="no data", hint="give --data FILE or data.sources")
     for index, source in enumerate(config.data.sources):
         if source.path == HUB_PREFIX:
             what = f"data.sources.{index}.path names no hub data set"
-            yield Finding(keys=(f"data.sources.{index}.path",), what=what, hint="write hub:OWNER/NAME")
+            yield KeyProblem(keys=(f"data.sources.{index}.path",), what=what, hint="write hub:OWNER/NAME")
 
 
-def _hub_model_is_pinned(config: RunConfig) -> Iterator[Finding]:
+def _hub_model_is_pinned(config: RunConfig) -> Iterator[KeyProblem]:
     name = config.model.name
     if is_hub_model(name) and not config.model.revision:
         what = f"model.name {name} is not a local directory, and as a hub id it needs a commit"
         hint = f"--set model.revision=COMMIT, or ./{name} for the path of a directory (in render: on the data volume)"
-        yield Finding(keys=("model.name", "model.revision"), what=what, hint=hint)
+        yield KeyProblem(keys=("model.name", "model.revision"), what=what, hint=hint)
 
 
-def _hub_data_are_pinned(config: RunConfig) -> Iterator[Finding]:
+def _hub_data_are_pinned(config: RunConfig) -> Iterator[KeyProblem]:
     for index, source in enumerate(config.data.sources):
         if source.path.startswith(HUB_PREFIX) and len(source.path) > len(HUB_PREFIX) and not source.revision:
             key = f"data.sources.{index}"
             what = f"{key}: the hub data set {source.path.removeprefix(HUB_PREFIX)} needs a commit"
-            yield Finding(keys=(f"{key}.path", f"{key}.revision"), what=what, hint=f"--set {key}.revision=COMMIT")
+            yield KeyProblem(keys=(f"{key}.path", f"{key}.revision"), what=what, hint=f"--set {key}.revision=COMMIT")
 
 
-def _sources_are_distinct(config: RunConfig) -> Iterator[Finding]:
+def _sources_are_distinct(config: RunConfig) -> Iterator[KeyProblem]:
     seen: dict[object, int] = {}
     for index, source in enumerate(config.data.sources):
         first = seen.setdefault((source.path, source.split, source.revision, source.format), index)
         if first != index and source.path:
             what = f"data.sources.{index} repeats data.sources.{first}: rows could be both trained on and held out"
             hint = f"name it once, with weight: 2 (--set data.sources.{first}.weight=2)"
-            yield Finding(keys=(f"data.sources.{index}.path",), what=what, hint=hint)
+            yield KeyProblem(keys=(f"data.sources.{index}.path",), what=what, hint=hint)
 
 
-def _remote_code_names_the_model(config: RunConfig) -> Iterator[Finding]:
+def _remote_code_names_the_model(config: RunConfig) -> Iterator[KeyProblem]:
     trusted = config.model.trust_remote_code
     if trusted is not None and trusted != config.model.name:
         what = f'model.trust_remote_code "{trusted}" does not repeat model.name "{config.model.name}"'
         hint = f"--set model.trust_remote_code={config.model.name}, or delete the key"
-        yield Finding(keys=("model.trust_remote_code", "model.name"), what=what, hint=hint)
+        yield KeyProblem(keys=("model.trust_remote_code", "model.name"), what=what, hint=hint)
 
 
-def _base_can_change(config: RunConfig) -> Iterator[Finding]:
+def _base_can_change(config: RunConfig) -> Iterator[KeyProblem]:
     if config.lora.init in ("pissa", "olora") and config.model.quantization != "none":
         what = f"lora.init {config.lora.init} changes the base weights, and {config.model.quantization} ones are fixed"
         hint = "--set model.quantization=none, or --set lora.init=default"
-        yield Finding(keys=("lora.init", "model.quantization"), what=what, hint=hint)
+        yield KeyProblem(keys=("lora.init", "model.quantization"), what=what, hint=hint)
 
 
-def _orthogonal_base_is_whole(config: RunConfig) -> Iterator[Finding]:
+def _orthogonal_base_is_whole(config: RunConfig) -> Iterator[KeyProblem]:
     if config.lora.init == "orthogonal" and config.model.quantization != "none":
         what = f"lora.init orthogonal needs unquantised base weights, not {config.model.quantization} ones"
         hint = "--set model.quantization=none, or --set lora.init=default"
-        yield Finding(keys=("lora.init", "model.quantization"), what=what, hint=hint)
+        yield KeyProblem(keys=("lora.init", "model.quantization"), what=what, hint=hint)
 
 
-def _orthogonal_rank_is_even(config: RunConfig) -> Iterator[Finding]:
+def _orthogonal_rank_is_even(config: RunConfig) -> Iterator[KeyProblem]:
     if config.lora.init == "orthogonal" and config.lora.rank % 2:
         what = f"lora.init orthogonal needs an even lora.rank, not {config.lora.rank}"
-        yield Finding(keys=("lora.rank", "lora.init"), what=what, hint=f"--set lora.rank={config.lora.rank + 1}")
+        yield KeyProblem(keys=("lora.rank", "lora.init"), what=what, hint=f"--set lora.rank={config.lora.rank + 1}")
 
 
-def _targets_are_named(config: RunConfig) -> Iterator[Finding]:
+def _targets_are_named(config: RunConfig) -> Iterator[KeyProblem]:
     targets = config.lora.targets
     if isinstance(targets, str):
         return
     if not targets or "" in targets:
         what = "lora.targets names no layer"
-        yield Finding(keys=("lora.targets",), what=what, hint="--set lora.targets=all-linear")
+        yield KeyProblem(keys=("lora.targets",), what=what, hint="--set lora.targets=all-linear")
     yield from _repeated("lora.targets", targets)
     for module in sorted(set(targets) & set(config.lora.modules_to_save)):
         what = f"{module} is in lora.targets and in lora.modules_to_save: one of them only"
-        yield Finding(keys=("lora.modules_to_save", "lora.targets"), what=what, hint="delete it from one of them")
+        yield KeyProblem(keys=("lora.modules_to_save", "lora.targets"), what=what, hint="delete it from one of them")
 
 
-def _trackers_are_distinct(config: RunConfig) -> Iterator[Finding]:
+def _trackers_are_distinct(config: RunConfig) -> Iterator[KeyProblem]:
     yield from _repeated("logging.trackers", config.logging.trackers)
 
 
-def _best_needs_validation(config: RunConfig) -> Iterator[Finding]:
+def _best_needs_validation(config: RunConfig) -> Iterator[KeyProblem]:
     asked = {"train.early_stopping": config.train.early_stopping, "checkpoints.keep_best": config.checkpoints.keep_best}
     for key, value in asked.items():
         if value and not has_validation(config):
             what = f"{key} goes by the evaluation loss, and nothing is held out to evaluate on"
-            yield Finding(keys=(key, "data.validation"), what=what, hint="--set data.validation=0.1")
+            yield KeyProblem(keys=(key, "data.validation"), what=what, hint="--set data.validation=0.1")
 
 
-def _validation_is_a_part(config: RunConfig) -> Iterator[Finding]:
+def _validation_is_a_part(config: RunConfig) -> Iterator[KeyProblem]:
     validation = config.data.validation
     key = ("data.validation",)
     if isinstance(validation, str):
         if validation.strip().endswith("%"):
             what = f'data.validation "{validation}" is neither a number nor a file'
-            yield Finding(keys=key, what=what, hint="write a share: 0.1 for 10 %")
+            yield KeyProblem(keys=key, what=what, hint="write a share: 0.1 for 10 %")
         elif validation in {source.path for source in config.data.sources}:
             what = f"data.validation {validation} is also trained on: the evaluation loss would mean nothing"
-            yield Finding(keys=(*key, "data.sources"), what=what, hint="--set data.validation=0.1 holds a part out")
+            yield KeyProblem(keys=(*key, "data.sources"), what=what, hint="--set data.validation=0.1 holds a part out")
     elif validation >= 1 and not float(validation).is_integer():
         what = f"data.validation must be a share below 1 or a whole number of rows, not {validation}"
-        yield Finding(keys=key, what=what, hint=f"--set data.validation={round(validation)}")
+        yield KeyProblem(keys=key, what=what, hint=f"--set data.validation={round(validation)}")
 
 
-def _warmup_is_a_part(config: RunConfig) -> Iterator[Finding]:
+def _warmup_is_a_part(config: RunConfig) -> Iterator[KeyProblem]:
     warmup = config.train.warmup
     if warmup >= 1 and not float(warmup).is_integer():
         what = f"train.warmup must be a share below 1 or a whole number of steps, not {warmup}"
-        yield Finding(keys=("train.warmup",), what=what, hint=f"--set train.warmup={round(warmup)}")
+        yield KeyProblem(keys=("train.warmup",), what=what, hint=f"--set train.warmup={round(warmup)}")
 
 
-def _micro_batch_fits(config: RunConfig) -> Iterator[Finding]:
+def _micro_batch_fits(config: RunConfig) -> Iterator[KeyProblem]:
     micro, whole = config.train.micro_batch, config.train.global_batch
     if micro != "auto" and micro > whole:
         what = f"train.micro_batch {micro} is larger than train.global_batch {whole}, the samples of a whole step"
         hint = f"--set train.global_batch={micro}, or --set train.micro_batch=auto"
-        yield Finding(keys=("train.micro_batch", "train.global_batch"), what=what, hint=hint)
+        yield KeyProblem(keys=("train.micro_batch", "train.global_batch"), what=what, hint=hint)
 
 
-def _deepspeed_has_a_use(config: RunConfig) -> Iterator[Finding]:
+def _deepspeed_has_a_use(config: RunConfig) -> Iterator[KeyProblem]:
     given, mode = config.train.deepspeed, config.train.parallel
     if given is not None and mode not in ("zero2", "zero3"):
         what = f"train.deepspeed {given} configures DeepSpeed, and train.parallel {mode} does not use it"
         hint = "--set train.parallel=zero2 (or zero3), or delete the key"
-        yield Finding(keys=("train.deepspeed", "train.parallel"), what=what, hint=hint)
+        yield KeyProblem(keys=("train.deepspeed", "train.parallel"), what=what, hint=hint)
 
 
-def _flash_attention_can_run(config: RunConfig) -> Iterator[Finding]:
+def _flash_attention_can_run(config: RunConfig) -> Iterator[KeyProblem]:
     if config.model.attention != "flash_attention_2":
         return
     if config.device == "cpu":
         what = "model.attention flash_attention_2 runs on a GPU only, and device is cpu"
-        yield Finding(keys=("model.attention", "device"), what=what, hint="--set model.attention=auto")
+        yield KeyProblem(keys=("model.attention", "device"), what=what, hint="--set model.attention=auto")
     if config.model.compute_dtype == "float32":
         what = "model.attention flash_attention_2 computes in 16 bits only, and model.compute_dtype is float32"
-        yield Finding(keys=("model.attention", "model.compute_dtype"), what=what, hint="--set model.attention=sdpa")
+        yield KeyProblem(keys=("model.attention", "model.compute_dtype"), what=what, hint="--set model.attention=sdpa")
 
 
-def _repeated(key: str, names: tuple[str, ...]) -> Iterator[Finding]:
+def _repeated(key: str, names: tuple[str, ...]) -> Iterator[KeyProblem]:
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield Finding(keys=(key,), what=f"{key} names {name} twice", hint="delete one")
+        yield KeyProblem(keys=(key,), what=f"{key} names {name} twice", hint="delete one")
 
 
 INPUTS: tuple[Rule, ...] = (_model_is_given, _data_are_given)

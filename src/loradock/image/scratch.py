@@ -25,7 +25,7 @@ TRY_LOCK = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Property:
     """One property that was tried on the storage: whether it holds, and what is done instead where it does not."""
 
     name: str
@@ -136,7 +136,7 @@ def temporary(scratch: Scratch) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def probe(folder: Path) -> list[Finding]:
+def probe(folder: Path) -> list[Property]:
     """Try on `folder` what a build relies on; network storage may lack any of it."""
     tries = (
         ("locks between processes", _locks, "two builds must not use it at once: that is on you"),
@@ -155,11 +155,11 @@ def probe(folder: Path) -> list[Finding]:
                 is_safe, seen = attempt(Path(name))
             except OSError as error:
                 is_safe, seen = False, error.strerror or type(error).__name__
-            findings.append(Finding(name=what, is_safe=is_safe, seen=seen, instead=instead))
+            findings.append(Property(name=what, is_safe=is_safe, seen=seen, instead=instead))
     return findings
 
 
-def can_compile(findings: list[Finding]) -> list[Finding]:
+def can_compile(findings: list[Property]) -> list[Property]:
     """The findings that stand against a compile tree on this storage; empty where none does."""
     return [f for f in findings if not f.is_safe and f.instead.startswith("flash-attn")]
 

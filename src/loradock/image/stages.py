@@ -15,7 +15,7 @@ from loradock.image.client import run_client, run_container
 from loradock.image.engine import Builder
 from loradock.image.inputs import BuildAsk, Checkout
 from loradock.image.progress import NO_SPACE, BuildLog, Step
-from loradock.image.scratch import Finding, Scratch
+from loradock.image.scratch import Property, Scratch
 from loradock.image.space import Room
 from loradock.image.wheels import ABOUT, FETCH, WheelIndex, downloaded, kept_wheel
 
@@ -35,7 +35,7 @@ class View(Protocol):
     def changed(self, step: Step) -> None:
         """A step of the Dockerfile began, said something, or ended."""
 
-    def storage(self, folder: Path, findings: list[Finding]) -> None:
+    def storage(self, folder: Path, findings: list[Property]) -> None:
         """What the scratch's storage can be relied on for."""
 
     def space(self, rooms: list[Room]) -> None:

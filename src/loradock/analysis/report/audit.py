@@ -13,7 +13,7 @@ from rich.text import Text
 
 from loradock.analysis.report.console import gib
 from loradock.plan import gpu_table
-from loradock.plan.audit import Audit, Finding, Finish, Gain, Total
+from loradock.plan.audit import Audit, Finish, Gain, Opportunity, Total
 from loradock.plan.context import UNKNOWN_GPU
 from loradock.plan.memory import sharded
 
@@ -22,7 +22,7 @@ HOUR_SECONDS = 3600
 INDENT = 4
 
 
-def finding_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:
+def finding_parts(findings: Sequence[Opportunity]) -> Iterator[RenderableType]:
     """What is left on the table, the best first: a line of figures, the change, and what to type.
 
     That line is as long as it is: to be printed with `crop=False`, so that it can be copied.
@@ -37,7 +37,7 @@ def finding_parts(findings: Sequence[Finding]) -> Iterator[RenderableType]:
         yield Text(f"{' ' * INDENT}{set_line(trial.settings)}", no_wrap=True, overflow="ignore")
 
 
-def change_lines(finding: Finding) -> list[str]:
+def change_lines(finding: Opportunity) -> list[str]:
     """The change, what is at fault, where the figure is from, and what it costs."""
     trial = finding.trial
     lines = [
@@ -152,7 +152,7 @@ def as_dict(audit: Audit, *, price_per_hour: float | None) -> dict[str, Any]:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding(finding: Opportunity) -> dict[str, Any]:
     return {
         **asdict(finding.trial),
         "severity": finding.severity,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.compute.exact_attention import LENGTH, Case, attend, cases
 from loradock.env_check.compute.implementations import Implementation, implementations, is_incapable, wanted
-from loradock.env_check.compute.places import Place, at_each, first_line, is_full
+from loradock.env_check.compute.places import Device, at_each, first_line, is_full
 from loradock.env_check.remedies import as_locked, train_with
 from loradock.facts import AttentionShape, Facts
 from loradock.machine import Host
@@ -40,7 +40,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     shape, again = plan.attention, as_locked(host, "torch", "transformers")
     by_dtype: dict[str, Mapping[str, list[torch.Tensor]]] = {}
 
-    def at(place: Place) -> list[Finding]:
+    def at(place: Device) -> list[Finding]:
         expected = by_dtype.get(place.dtype) or {case.name: exact(place, case, shape) for case in cases(shape)}
         by_dtype[place.dtype] = expected
         outcomes = {each.name: outcome(each, place, shape, expected) for each in implementations(place, facts, shape)}
@@ -49,7 +49,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     return at_each(host, facts, plan, at)
 
 
-def arguments(place: Place, case: Case, shape: AttentionShape) -> list[torch.Tensor]:
+def arguments(place: Device, case: Case, shape: AttentionShape) -> list[torch.Tensor]:
     """Query, key, value and the gradient of the result, as this place has them; no gradient comes from padding."""
     heads = (shape.heads, shape.key_value_heads, shape.key_value_heads, shape.heads)
     made = [place.random(case.rows, n, LENGTH, shape.head_size, seed=seed) for seed, n in enumerate(heads)]
@@ -57,7 +57,7 @@ def arguments(place: Place, case: Case, shape: AttentionShape) -> list[torch.Ten
     return made
 
 
-def exact(place: Place, case: Case, shape: AttentionShape) -> list[torch.Tensor]:
+def exact(place: Device, case: Case, shape: AttentionShape) -> list[torch.Tensor]:
     """The result and the gradients of query, key and value in float64, on the CPU."""
     return with_gradients(
         lambda q, k, v: attend(q, k, v, case.allowed(), softcap=shape.softcap),
@@ -80,7 +80,7 @@ def with_gradients(function: Any, given: list[torch.Tensor], case: Case) -> list
 
 
 def outcome(
-    implementation: Implementation, place: Place, shape: AttentionShape, expected: Mapping[str, list[torch.Tensor]]
+    implementation: Implementation, place: Device, shape: AttentionShape, expected: Mapping[str, list[torch.Tensor]]
 ) -> Outcome:
     """Try all cases."""
     right: list[str] = []
@@ -120,7 +120,7 @@ def outcome(
     )
 
 
-def is_off(found: list[torch.Tensor], expected: list[torch.Tensor], place: Place) -> bool:
+def is_off(found: list[torch.Tensor], expected: list[torch.Tensor], place: Device) -> bool:
     """True where result or gradients are not what they should be, by their norms; also where they are not finite."""
     for number, (one, other) in enumerate(zip(found, expected, strict=True)):
         limit = place.roundings * place.unit * (GRADIENT_FACTOR if number else 1)
@@ -130,7 +130,7 @@ def is_off(found: list[torch.Tensor], expected: list[torch.Tensor], place: Place
 
 
 def judge(
-    outcomes: Mapping[str, Outcome], place: Place, shape: AttentionShape, setting: str, *, again: str
+    outcomes: Mapping[str, Outcome], place: Device, shape: AttentionShape, setting: str, *, again: str
 ) -> list[Finding]:
     """Wrong is an error where the run would use it; what cannot be done only where nothing else of its setting can.
 
@@ -177,7 +177,7 @@ def is_passed_over(name: str, outcomes: Mapping[str, Outcome]) -> bool:
     return bool(failed.said) and chosen is not None and all(case in chosen.right for case in failed.wrong)
 
 
-def summary(outcomes: Mapping[str, Outcome], place: Place, shape: AttentionShape) -> list[Finding]:
+def summary(outcomes: Mapping[str, Outcome], place: Device, shape: AttentionShape) -> list[Finding]:
     """What is right, and what is not done, in a line each."""
     right = [name for name, each in outcomes.items() if each.right and not each.wrong]
     refused = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
-from loradock.env_check.compute.places import ROUNDINGS, UNIT_ROUNDOFF, Place, at_each
+from loradock.env_check.compute.places import ROUNDINGS, UNIT_ROUNDOFF, Device, at_each
 from loradock.env_check.remedies import train_with
 from loradock.facts import Facts
 from loradock.machine import Host
@@ -19,12 +19,12 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     return at_each(host, facts, plan, lambda place: _at(place, host))
 
 
-def _at(place: Place, host: Host) -> list[Finding]:
+def _at(place: Device, host: Host) -> list[Finding]:
     errors = {name: product_error(place, name) for name in claimed(place)}
     return judge(place, errors, tf32_override=host.environ.get(TF32_OVERRIDE))
 
 
-def claimed(place: Place) -> tuple[str, ...]:
+def claimed(place: Device) -> tuple[str, ...]:
     """The dtypes that matrix products of a run may have here."""
     if not place.is_gpu:
         return ("float32", "bfloat16")
@@ -34,7 +34,7 @@ def claimed(place: Place) -> tuple[str, ...]:
     return ("float32", "float16", *newer)
 
 
-def product_error(place: Place, name: str) -> float:
+def product_error(place: Device, name: str) -> float:
     """Largest |AB - exact| / (|A| |B|) of a product in this dtype; inf where the result is not finite.
 
     The reference is computed in float64 from the rounded factors.
@@ -54,7 +54,7 @@ def product_error(place: Place, name: str) -> float:
     return worst if worst == worst else float("inf")
 
 
-def judge(place: Place, errors: dict[str, float], *, tf32_override: str | None = None) -> list[Finding]:
+def judge(place: Device, errors: dict[str, float], *, tf32_override: str | None = None) -> list[Finding]:
     """What the errors say; `errors` maps a dtype to the largest relative error of a product in it."""
     from loradock.plan.knobs.compute_dtype import FIRST_BFLOAT16
 
@@ -85,7 +85,7 @@ def judge(place: Place, errors: dict[str, float], *, tf32_override: str | None =
     return found
 
 
-def _other(place: Place) -> str:
+def _other(place: Device) -> str:
     return (
         train_with("model.compute_dtype=float32")
         if place.dtype != "float32"
@@ -93,7 +93,7 @@ def _other(place: Place) -> str:
     )
 
 
-def _keep(place: Place) -> str:
+def _keep(place: Device) -> str:
     return train_with(f"model.compute_dtype={place.dtype}")
 
 

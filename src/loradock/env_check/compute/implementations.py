@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.env_check.base import Intent
 from loradock.env_check.compute.exact_attention import Case
-from loradock.env_check.compute.places import Place
+from loradock.env_check.compute.places import Device
 from loradock.facts import AttentionShape, Facts
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Implementation:
     obstacle: str | None = None
 
 
-def implementations(place: Place, facts: Facts, shape: AttentionShape) -> tuple[Implementation, ...]:
+def implementations(place: Device, facts: Facts, shape: AttentionShape) -> tuple[Implementation, ...]:
     """All that are installed for this place; `obstacle` says what of the shape one cannot do, as documented.
 
     SDPA is here by each of its backends, and as torch chooses among them.
@@ -66,7 +66,7 @@ def implementations(place: Place, facts: Facts, shape: AttentionShape) -> tuple[
     return (*found, Implementation(name="eager", setting="eager", attend=_eager))
 
 
-def wanted(facts: Facts, plan: Intent, place: Place) -> str:
+def wanted(facts: Facts, plan: Intent, place: Device) -> str:
     """The `model.attention` of a run here: as planned, else by the rule that the plan follows.
 
     torch's SDPA cannot cap scores: transformers' eager attention serves such a model where flash-attn does not.
@@ -81,7 +81,7 @@ def wanted(facts: Facts, plan: Intent, place: Place) -> str:
     return "eager" if plan.attention.softcap else "sdpa"
 
 
-def has_flash(place: Place) -> bool:
+def has_flash(place: Device) -> bool:
     """True where FlashAttention-2 has kernels."""
     from loradock.plan.knobs.attention import FIRST_FLASH
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
-from loradock.env_check.compute.places import Place, at_each, first_line, is_full
+from loradock.env_check.compute.places import Device, at_each, first_line, is_full
 from loradock.env_check.remedies import train_with
 from loradock.facts import Facts
 from loradock.machine import Host
@@ -29,14 +29,14 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     return at_each(host, facts, plan, lambda place: _at(place, "adamw_fused" if asked == "auto" else asked))
 
 
-def _at(place: Place, wanted: str) -> list[Finding]:
+def _at(place: Device, wanted: str) -> list[Finding]:
     names = [name for name in TOLERANCES if place.is_gpu or not name.endswith("8bit")]
     expected = exact_steps()
     faults = {name: fault(place, name, expected) for name in names}
     return judge(place, faults, wanted)
 
 
-def judge(place: Place, faults: dict[str, str | None], wanted: str) -> list[Finding]:
+def judge(place: Device, faults: dict[str, str | None], wanted: str) -> list[Finding]:
     """`faults` maps an implementation to what is wrong with it, None where nothing is."""
     found: list[Finding] = []
     for name, what in faults.items():
@@ -84,7 +84,7 @@ def exact_steps() -> torch.Tensor:
     return weights
 
 
-def fault(place: Place, name: str, expected: torch.Tensor) -> str | None:
+def fault(place: Device, name: str, expected: torch.Tensor) -> str | None:
     """What is wrong with this implementation here, or None."""
     import torch
 

@@ -25,7 +25,7 @@ ROUNDINGS = {"float32": 64.0, "tf32": 8.0, "float16": 8.0, "bfloat16": 8.0}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Device:
     """One device: torch's name for it, the dtype of matrix products there, its compute capability, None on the CPU.
 
     `is_used` is False for a GPU that this process sees and the run leaves alone.
@@ -77,16 +77,16 @@ class Place:
             torch.cuda.empty_cache()
 
 
-def places(facts: Facts, plan: Intent) -> tuple[Place, ...]:
+def places(facts: Facts, plan: Intent) -> tuple[Device, ...]:
     """The GPUs, or the CPU where there is none or the configuration refuses them."""
     from loradock.plan.knobs.compute_dtype import FIRST_BFLOAT16
 
     asked = plan.config.model.compute_dtype if plan.config else "auto"
     if not plan.uses_gpu(facts):
-        return (Place(device="cpu", dtype="float32" if asked == "auto" else asked),)
+        return (Device(device="cpu", dtype="float32" if asked == "auto" else asked),)
     used = used_gpus(facts)
     return tuple(
-        Place(
+        Device(
             device=f"cuda:{index}",
             dtype=("bfloat16" if gpu.capability >= FIRST_BFLOAT16 else "float16") if asked == "auto" else asked,
             capability=gpu.capability,
@@ -106,7 +106,7 @@ def at_each(
     host: Host,
     facts: Facts,
     plan: Intent,
-    look_at: Callable[[Place], Sequence[Finding]],
+    look_at: Callable[[Device], Sequence[Finding]],
     *,
     is_first_alone: bool = False,
 ) -> list[Finding]:
@@ -122,7 +122,7 @@ def at_each(
         what = f"torch {torch.__version__} cannot use the GPU that the driver reports"
         return [error(what, remedy="loradock env-check --only gpu,packages")]
 
-    def finished(place: Place) -> Sequence[Finding]:
+    def finished(place: Device) -> Sequence[Finding]:
         found = look_at(place)
         place.finish()
         return found
@@ -134,7 +134,7 @@ def at_each(
 
 
 def at_one(
-    place: Place, look_at: Callable[[Place], Sequence[Finding]], facts: Facts, environ: Mapping[str, str]
+    place: Device, look_at: Callable[[Device], Sequence[Finding]], facts: Facts, environ: Mapping[str, str]
 ) -> list[Finding]:
     """What is found at a place; a failure there is a finding too."""
     try:
@@ -145,7 +145,7 @@ def at_one(
     return list(found) if place.is_used else beside(found, facts, environ)
 
 
-def failed(place: Place, failure: Exception, facts: Facts, environ: Mapping[str, str]) -> Finding:
+def failed(place: Device, failure: Exception, facts: Facts, environ: Mapping[str, str]) -> Finding:
     """A place where nothing could be found out."""
     if is_full(failure):
         others = [index for index in range(len(facts.gpus)) if place.device != f"cuda:{index}"]

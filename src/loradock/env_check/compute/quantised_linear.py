@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
-from loradock.env_check.compute.places import Place, at_each
+from loradock.env_check.compute.places import Device, at_each
 from loradock.env_check.remedies import as_locked
 from loradock.facts import Facts
 from loradock.machine import Host
@@ -41,14 +41,14 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     def again(name: str) -> str:
         return as_locked(host, name)
 
-    def at(place: Place) -> list[Finding]:
+    def at(place: Device) -> list[Finding]:
         said = library(place, host.environ, again)
         return [said] if said else judge(place, measure(place, is_double=is_double), again("bitsandbytes"))
 
     return at_each(host, facts, plan, at)
 
 
-def library(place: Place, environ: Mapping[str, str], again: Callable[[str], str]) -> Finding | None:
+def library(place: Device, environ: Mapping[str, str], again: Callable[[str], str]) -> Finding | None:
     """What is wrong with the compiled library of bitsandbytes, or None."""
     try:
         from bitsandbytes.cextension import lib
@@ -82,7 +82,7 @@ def judge_library(said: str, environ: Mapping[str, str], *, is_gpu: bool, again:
     )
 
 
-def measure(place: Place, *, is_double: bool) -> dict[str, float]:
+def measure(place: Device, *, is_double: bool) -> dict[str, float]:
     """The largest errors over all shapes: of table and scales over a block's scale, of products in roundoffs."""
     worst = {"table": 0.0, "scales": 0.0, "forward": 0.0, "backward": 0.0}
     for seed, (rows, columns) in enumerate(SHAPES):
@@ -129,7 +129,7 @@ def double(weights: torch.Tensor) -> tuple[float, torch.Tensor]:
     return float((found - exact).abs().max() / (exact - exact.mean()).abs().max()), found
 
 
-def linear(weights: torch.Tensor, place: Place, *, is_double: bool) -> Any:
+def linear(weights: torch.Tensor, place: Device, *, is_double: bool) -> Any:
     """The layer as a run has it: quantised when it is moved to its device."""
     import bitsandbytes as bnb
 
@@ -156,7 +156,7 @@ def as_stored(layer: Any) -> torch.Tensor:
     return functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state).cpu().double()
 
 
-def products(layer: Any, expected: torch.Tensor, place: Place, tokens: int) -> tuple[float, float]:
+def products(layer: Any, expected: torch.Tensor, place: Device, tokens: int) -> tuple[float, float]:
     """Largest errors of X W' and of its gradient for X, each over |X| |W'|, in units of roundoff."""
     import torch
 
@@ -176,7 +176,7 @@ def products(layer: Any, expected: torch.Tensor, place: Place, tokens: int) -> t
     return error_of(y, exact_x, "tk,nk->tn"), error_of(x.grad, exact_gradient, "tn,nk->tk")
 
 
-def judge(place: Place, worst: Mapping[str, float], again: str) -> list[Finding]:
+def judge(place: Device, worst: Mapping[str, float], again: str) -> list[Finding]:
     """What the errors of `measure` say; `again` is the command that reinstalls bitsandbytes."""
     figures: dict[str, Any] = {
         "table_error_of_scale": worst["table"],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.env_check.compute.exact_attention import LENGTH, LONGEST_WINDOW, Case, attend
-from loradock.env_check.compute.places import Place
+from loradock.env_check.compute.places import Device
 from loradock.facts import AttentionShape
 from loradock.model import nf4
 
@@ -75,7 +75,7 @@ def architecture(shape: AttentionShape) -> Any:
     return LlamaConfig(**settings)
 
 
-def make(shape: AttentionShape, folder: Path, place: Place) -> dict[str, torch.Tensor]:
+def make(shape: AttentionShape, folder: Path, place: Device) -> dict[str, torch.Tensor]:
     """Write a random model to the folder, in the place's dtype; returns its weights by name."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -94,7 +94,7 @@ def is_inner(name: str, weight: torch.Tensor) -> bool:
     return weight.dim() == 2 and "embed" not in name and "lm_head" not in name
 
 
-def adapted(folder: Path, asked: ModelConfig, place: Place) -> Any:
+def adapted(folder: Path, asked: ModelConfig, place: Device) -> Any:
     """The model of the folder as a run loads it, with adapters in float32, the same ones whatever the storage."""
     import torch
     from transformers import AutoModelForCausalLM

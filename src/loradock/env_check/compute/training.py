@@ -13,7 +13,7 @@ from loradock.env_check.base import Check, Finding, Intent
 from loradock.env_check.compute import tiny_model
 from loradock.env_check.compute.exact_attention import Case, cases
 from loradock.env_check.compute.implementations import BACKENDS, implementations, is_incapable, only, wanted
-from loradock.env_check.compute.places import Place, at_each, first_line, is_full
+from loradock.env_check.compute.places import Device, at_each, first_line, is_full
 from loradock.env_check.compute.verdict import RAISES, Trial, judge
 from loradock.env_check.remedies import as_locked
 from loradock.facts import AttentionShape, Facts
@@ -51,7 +51,7 @@ class Target:
 class Bench:
     """The tiny model in one storage, and its targets; each is made when it is first needed."""
 
-    def __init__(self, asked: ModelConfig, *, shape: AttentionShape, place: Place, folder: Path, weights: Any) -> None:
+    def __init__(self, asked: ModelConfig, *, shape: AttentionShape, place: Device, folder: Path, weights: Any) -> None:
         self.place = place
         self.shape = shape
         self._weights = weights
@@ -126,7 +126,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     return at_each(host, facts, plan, lambda place: _at(place, facts, plan, again=again), is_first_alone=True)
 
 
-def _at(place: Place, facts: Facts, plan: Intent, *, again: str) -> list[Finding]:
+def _at(place: Device, facts: Facts, plan: Intent, *, again: str) -> list[Finding]:
     from transformers.utils import logging
 
     from loradock.config.schema import ModelConfig
@@ -153,7 +153,7 @@ def _at(place: Place, facts: Facts, plan: Intent, *, again: str) -> list[Finding
     return judge(trials, storage=asked.quantization, place=str(place), wanted=chosen, again=again)
 
 
-def ways(place: Place, facts: Facts, shape: AttentionShape) -> list[Way]:
+def ways(place: Device, facts: Facts, shape: AttentionShape) -> list[Way]:
     """What transformers can call here: each backend of SDPA by itself, SDPA as it chooses, flash-attn, eager."""
     return [
         Way(name=each.name, setting=each.setting, backend=BACKENDS.get(each.name.removeprefix("sdpa ")))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
-from loradock.env_check.compute.places import Place, at_each
+from loradock.env_check.compute.places import Device, at_each
 from loradock.env_check.remedies import as_locked
 from loradock.facts import Facts
 from loradock.machine import Host
@@ -135,7 +135,7 @@ def compile_ahead() -> None:
                 raise RuntimeError(f"nothing was compiled for sm{architecture}")
 
 
-def _run_at(place: Place, say: Callable[..., Finding], again: str) -> list[Finding]:
+def _run_at(place: Device, say: Callable[..., Finding], again: str) -> list[Finding]:
     """Run both kernels on the GPU and compare; `say` makes what is wrong a finding, `again` reinstalls Triton."""
     import torch
 

@@ -43,7 +43,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     return [ok(f"{verified.packages} packages match the lock file, {verified.files} files match {against}", **figures)]
 
 
-def judge(found: Sequence[packages.Finding]) -> list[Finding]:
+def judge(found: Sequence[packages.Difference]) -> list[Finding]:
     """The worst few, each with its remedy, and the rest as a number."""
     in_order = sorted(found, key=lambda each: _severity(each) is warning)
     shown = in_order if len(in_order) <= SHOWN + 1 else in_order[:SHOWN]
@@ -53,11 +53,11 @@ def judge(found: Sequence[packages.Finding]) -> list[Finding]:
     return findings
 
 
-def _severity(found: packages.Finding) -> Callable[..., Finding]:
+def _severity(found: packages.Difference) -> Callable[..., Finding]:
     return error if found.kind in BROKEN and not found.file.endswith(CERTIFICATES) else warning
 
 
-def _remedy(found: packages.Finding) -> str:
+def _remedy(found: packages.Difference) -> str:
     if found.remedy == packages.REMEDIES["manifest"]:
         return ANOTHER_IMAGE
     return f"{CLOSE} {shlex.quote(found.file)}" if found.kind == "open" else found.remedy

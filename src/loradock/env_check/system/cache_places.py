@@ -11,7 +11,7 @@ from loradock.machine import Host
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class CacheFolder:
     """A cache: what it is for, the folder it resolves to, the variable that moves it, and what it depends on."""
 
     what: str
@@ -26,7 +26,7 @@ def home_of(host: Host) -> str | None:
     return host.environ.get("HOME") or host.user_home()
 
 
-def places(host: Host, plan: Intent) -> list[Place]:
+def places(host: Host, plan: Intent) -> list[CacheFolder]:
     """The caches of a run, by the rules of the libraries that keep them."""
     environ = host.environ
     home = Path(home_of(host) or "/")
@@ -37,19 +37,19 @@ def places(host: Host, plan: Intent) -> list[Place]:
     inductor = environ.get("TORCHINDUCTOR_CACHE_DIR")
     triton = environ.get("TRITON_CACHE_DIR")
     return [
-        Place(
+        CacheFolder(
             what="models from the hub",
             folder=Path(hub or cache / "huggingface"),
             variable="HF_HOME",
             is_below_home=not hub and not has_cache,
         ),
-        Place(
+        CacheFolder(
             what="code compiled by torch",
             folder=Path(inductor or plan.scratch / f"torchinductor_{user}"),
             variable="TORCHINDUCTOR_CACHE_DIR",
             is_below_home=False,
         ),
-        Place(
+        CacheFolder(
             what="kernels compiled by Triton",
             folder=Path(triton or home / ".triton" / "cache"),
             variable="TRITON_CACHE_DIR",
@@ -59,7 +59,7 @@ def places(host: Host, plan: Intent) -> list[Place]:
     ]
 
 
-def is_needed(place: Place, host: Host, facts: Facts, plan: Intent) -> bool:
+def is_needed(place: CacheFolder, host: Host, facts: Facts, plan: Intent) -> bool:
     """True where a run cannot do without writing there.
 
     A shared cache of models that may only be read serves all that is in it, and a model in a folder needs none. torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
-from loradock.env_check.system.cache_places import Place, home_of, is_needed, places
+from loradock.env_check.system.cache_places import CacheFolder, home_of, is_needed, places
 from loradock.errors import NotWritable
 from loradock.facts import Facts
 from loradock.machine import Host
@@ -22,7 +22,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     return found or [ok("every cache folder is writable")]
 
 
-def judge(host: Host, place: Place, facts: Facts, plan: Intent) -> list[Finding]:
+def judge(host: Host, place: CacheFolder, facts: Facts, plan: Intent) -> list[Finding]:
     """Where the folder is, or where it would be made."""
     nearest = host.nearest(place.folder)
     remedy = f"export {place.variable}=$(mktemp -d)"

@@ -57,7 +57,7 @@ def finish(file: BinaryIO) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Extent:
     """Where a member lies in the archive, in bytes."""
 
     path: str
@@ -69,7 +69,7 @@ class Damaged(Exception):
     """The archive is not as loradock writes one; says at which byte."""
 
 
-def members(file: BinaryIO) -> Iterator[Place]:
+def members(file: BinaryIO) -> Iterator[Extent]:
     """Every member, by its headers alone; the file is left anywhere. Raises Damaged for what is no such archive.
 
     The content of a member is for the caller to read; what is between members is looked at here, byte by byte.
@@ -97,7 +97,7 @@ def members(file: BinaryIO) -> Iterator[Place]:
         raise Damaged(f"its end, from byte {at} on, is not zeros")
 
 
-def _place(file: BinaryIO, first: bytes, at: int) -> Place:
+def _place(file: BinaryIO, first: bytes, at: int) -> Extent:
     """The member whose header begins here, if it is one that loradock writes."""
     if len(first) < BLOCK_BYTES:
         raise Damaged(f"it ends at byte {at + len(first)}, in the middle: it is cut short")
@@ -117,14 +117,14 @@ def _place(file: BinaryIO, first: bytes, at: int) -> Place:
     file.seek(at)
     if file.read(begin - at) != wanted:
         raise Damaged(f"the header at byte {at}, of {info.name}, is not as loradock writes it: {_kind(info)}")
-    return Place(path=info.name, size_bytes=info.size, begin=begin)
+    return Extent(path=info.name, size_bytes=info.size, begin=begin)
 
 
 def _kind(info: tarfile.TarInfo) -> str:
     return "a file with other attributes" if info.isreg() else "no plain file"
 
 
-def content(file: BinaryIO, place: Place) -> Iterator[bytes]:
+def content(file: BinaryIO, place: Extent) -> Iterator[bytes]:
     """The bytes of a member in chunks."""
     at, left = place.begin, place.size_bytes
     while left:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from loradock.errors import DataError, InputMissing, Problem, storage_error
-from loradock.image.bundle.archive import Damaged, Place, content, members
+from loradock.image.bundle.archive import Damaged, Extent, content, members
 from loradock.image.bundle.manifest import LONGEST_BYTES, MADE_BY, NAME, Manifest, escapes, read
 
 Sink = Callable[[str, bytes], object]
@@ -27,7 +27,7 @@ def opened(path: Path) -> BinaryIO:
         ) from failure
 
 
-def index(file: BinaryIO, path: Path) -> tuple[Manifest, dict[str, Place]]:
+def index(file: BinaryIO, path: Path) -> tuple[Manifest, dict[str, Extent]]:
     """The manifest, and where each member lies; no content is read. DataError for what is no whole bundle.
 
     It names what leads out of the bundle, is twice there, missing or too much, and every member of another size.
@@ -53,7 +53,7 @@ def index(file: BinaryIO, path: Path) -> tuple[Manifest, dict[str, Place]]:
     return manifest, places
 
 
-def _require_same(path: Path, manifest: Manifest, places: dict[str, Place], names: list[str]) -> None:
+def _require_same(path: Path, manifest: Manifest, places: dict[str, Extent], names: list[str]) -> None:
     """The members are those of the manifest, in their order and sizes."""
     wanted = {member.path: member for member in manifest.members}
     problems = [Problem(what=f"{name} is missing") for name in wanted if name not in places]

@@ -29,7 +29,7 @@ REMEDIES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Difference:
     """One thing that is not as the lock, a RECORD or the manifest says. `kind` is a key of REMEDIES."""
 
     kind: str
@@ -54,7 +54,7 @@ class Findings:
     prefix: Path
     versions: dict[str, str]
     is_image: bool = False
-    found: list[Finding] = field(default_factory=list)
+    found: list[Difference] = field(default_factory=list)
 
     def add(self, kind: str, what: str, *, file: str, package: str | None = None) -> None:
         """Add one finding with the remedy of its kind."""
@@ -69,9 +69,9 @@ class Findings:
             version=self.versions.get(package or "", ""),
             file=file,
         )
-        self.found.append(Finding(kind=kind, what=what, file=file, remedy=filled, package=package))
+        self.found.append(Difference(kind=kind, what=what, file=file, remedy=filled, package=package))
 
-    def in_order(self) -> tuple[Finding, ...]:
+    def in_order(self) -> tuple[Difference, ...]:
         """Every finding, in the order of REMEDIES, then by file."""
         rank = {kind: place for place, kind in enumerate(REMEDIES)}
         return tuple(sorted(self.found, key=lambda each: (rank[each.kind], each.file, each.what)))

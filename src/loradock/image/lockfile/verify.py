@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loradock.image.lockfile.digests import Digests, digest_files
-from loradock.image.lockfile.findings import Finding, Findings
+from loradock.image.lockfile.findings import Difference, Findings
 from loradock.image.lockfile.installed import Installed, Recorded, files_below, installed_in, read_record
 from loradock.image.lockfile.known import Known
 from loradock.image.lockfile.manifest import NAME as MANIFEST
@@ -56,7 +56,7 @@ class Verified:
     files: int
     size_bytes: int
     seconds: float
-    findings: tuple[Finding, ...]
+    findings: tuple[Difference, ...]
     notes: tuple[str, ...]
 
 

@@ -50,14 +50,14 @@ RULES: tuple[Rule, ...] = tuple(rule for group in GROUPS.values() for rule in gr
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding(Problem):
+class Violation(Problem):
     """A problem, the rule that found it ("yaml" for what cannot be read), and whether it is an error."""
 
     rule: str
     level: Level
 
 
-def problems(texts: Mapping[str, str], *, skip: Collection[str] = ()) -> list[Finding]:
+def problems(texts: Mapping[str, str], *, skip: Collection[str] = ()) -> list[Violation]:
     """Everything that is wrong with the objects in the files, by file and line; `texts` has each file's by its name.
 
     All files are looked at side by side, as they would be applied. `skip` names rules that are left out. Each finding's
@@ -65,17 +65,17 @@ def problems(texts: Mapping[str, str], *, skip: Collection[str] = ()) -> list[Fi
     text, and EnvironmentUnfit only where the schemas of Kubernetes are not installed.
     """
     manifests, unreadable = read_all(texts)
-    found = [Finding(**vars(problem), rule="yaml", level="error") for problem in unreadable]
+    found = [Violation(**vars(problem), rule="yaml", level="error") for problem in unreadable]
     found += (finding for manifest in manifests for finding in judge(manifest, skip=skip))
     order = list(texts)
     return sorted(found, key=lambda finding: (order.index(finding.file or ""), finding.line or 0))
 
 
-def judge(manifest: Manifest, *, skip: Collection[str] = ()) -> Iterator[Finding]:
+def judge(manifest: Manifest, *, skip: Collection[str] = ()) -> Iterator[Violation]:
     """What each rule finds in one object, in the order of the table."""
     for rule in RULES:
         for found in dict.fromkeys(rule.look(manifest)) if rule.name not in skip else ():
-            yield Finding(
+            yield Violation(
                 rule=rule.name,
                 level=found.level or rule.level,
                 what=_one_line(f"{rule.name}: {found.what}"),

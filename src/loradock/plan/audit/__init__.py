@@ -13,14 +13,14 @@ from loradock.config.schema import RunConfig
 from loradock.facts import DataFacts, Facts, ModelFacts
 from loradock.plan import planner
 from loradock.plan.audit import already
-from loradock.plan.audit.findings import Finding, Left, considered
+from loradock.plan.audit.findings import Left, Opportunity, considered
 from loradock.plan.audit.gain import Gain
 from loradock.plan.audit.totals import Total, run_seconds, together
 from loradock.plan.changed import AtLength
 from loradock.plan.context import Context
 from loradock.plan.planner import context_of
 
-__all__ = ["Audit", "Finding", "Finish", "Gain", "Left", "Total", "audit"]
+__all__ = ["Audit", "Finish", "Gain", "Left", "Opportunity", "Total", "audit"]
 
 RISKED_GAIN = 1.05
 
@@ -50,7 +50,7 @@ class Audit:
     baseline: Context
     available_bytes: int
     finish: Finish
-    findings: tuple[Finding, ...]
+    findings: tuple[Opportunity, ...]
     conservative: Total
     aggressive: Total
     good: tuple[str, ...]
@@ -88,12 +88,12 @@ def audit(
     )
 
 
-def is_safe(finding: Finding) -> bool:
+def is_safe(finding: Opportunity) -> bool:
     """Without risk to accuracy or stability, and with a gain that is computed, not claimed."""
     return finding.risk == 0 and not finding.gain.is_range
 
 
-def is_worth_it(finding: Finding) -> bool:
+def is_worth_it(finding: Opportunity) -> bool:
     """Safe, or expected to give enough for what is risked."""
     return finding.risk == 0 or finding.gain.expected >= RISKED_GAIN
 

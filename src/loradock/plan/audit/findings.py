@@ -22,7 +22,7 @@ EFFORTS = ("one setting",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Opportunity:
     """A change that is expected to pay. `memory_bytes`: what the plan needs with it."""
 
     trial: Trial
@@ -55,9 +55,9 @@ class Left:
     why: str
 
 
-def considered(baseline: Context, *, at_length: AtLength | None) -> tuple[tuple[Finding, ...], list[Left]]:
+def considered(baseline: Context, *, at_length: AtLength | None) -> tuple[tuple[Opportunity, ...], list[Left]]:
     """Every remedy as a finding, or left with the reason."""
-    findings: list[Finding] = []
+    findings: list[Opportunity] = []
     left: list[Left] = []
     for trial, after in outcomes(baseline, at_length=at_length):
         if not trial.is_remedy:
@@ -79,7 +79,7 @@ def considered(baseline: Context, *, at_length: AtLength | None) -> tuple[tuple[
                 Left(what=trial.title, why=f"{worth.expected:.2f}x the real tokens/s expected ({worth.source})")
             )
         else:
-            findings.append(Finding(trial=trial, gain=worth, memory_bytes=need))
+            findings.append(Opportunity(trial=trial, gain=worth, memory_bytes=need))
     findings.sort(key=lambda each: (-each.shown_gain, each.risk, each.trial.effort not in EFFORTS))
     return tuple(findings), left
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loradock.plan.audit.findings import Finding, considered
+from loradock.plan.audit.findings import Opportunity, considered
 from loradock.plan.audit.gain import Gain, gain
 from loradock.plan.audit.prediction import predicted
 from loradock.plan.changed import AtLength, changed
@@ -29,9 +29,9 @@ class Total:
 
 def together(
     baseline: Context,
-    findings: Sequence[Finding],
+    findings: Sequence[Opportunity],
     *,
-    is_wanted: Callable[[Finding], bool],
+    is_wanted: Callable[[Opportunity], bool],
     at_length: AtLength | None,
 ) -> Total:
     """Take the best wanted finding, look again at what is left on the table then, until nothing is.
@@ -48,7 +48,9 @@ def together(
     return Total(trials=tuple(taken), gain=gain(baseline, now) if taken else nothing, after=now if taken else None)
 
 
-def _best(findings: Sequence[Finding], taken: Sequence[Trial], *, is_wanted: Callable[[Finding], bool]) -> Trial | None:
+def _best(
+    findings: Sequence[Opportunity], taken: Sequence[Trial], *, is_wanted: Callable[[Opportunity], bool]
+) -> Trial | None:
     """The first that is wanted and whose keys are free."""
     used = {key_of(setting) for each in taken for setting in each.settings}
     for each in findings:

@@ -89,11 +89,13 @@ def sources_of(host: Host, *, gpu: int | None, cpus: int) -> tuple[list[Source],
     return [sampler.sample, process.sample], sampler.close
 
 
-def sampler_of(directory: Path, *, every_seconds: float, gpu: int | None, cpus: int, **more: Any) -> Sampler:
+def sampler_of(
+    directory: Path, *, every_seconds: float, gpu: int | None, cpus: int, fence: Callable[[], None]
+) -> Sampler:
     """The sampler of a run."""
     return Sampler(
         directory,
         every_seconds=every_seconds,
         open_sources=lambda: sources_of(Host(), gpu=gpu, cpus=cpus),
-        **more,
+        fence=fence,
     )
