@@ -83,7 +83,7 @@ def test_a_child_makes_the_steps_of_its_task_and_no_more_than_is_waited_for() ->
     [
         (80, "Traceback\nerror: the GPU is full\nhint: x", "out of memory", "the GPU is full"),
         (-11, "step 3\n", "failed", "ended by SIGSEGV: step 3"),
-        (-9, "", "out of memory", "killed, probably out of memory: ended by SIGKILL: it said nothing"),
+        (-9, "", "out of memory", "killed, probably out of memory: ended by SIGKILL: no output"),
         (70, "MemoryError\nerror: unexpected MemoryError: ", "out of memory", "unexpected MemoryError:"),
         (78, "error: the configuration has a problem", "failed", "the configuration has a problem"),
     ],

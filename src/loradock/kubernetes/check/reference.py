@@ -20,8 +20,8 @@ HEAD = """\
 
 It needs no cluster. Everything that is wrong with every object in the files, of every class, is reported at once, with
 its line, the rule and a remedy. **Errors** are what Kubernetes refuses, what cannot work, loses work or endangers
-others: the exit code is 78. **Warnings** are what works and may not be meant, or what files alone cannot tell: the exit code
-stays 0, unless `--strict` makes them errors. `--skip RULE`, as often as needed, leaves a rule out:
+others: the exit code is 78. **Warnings** are what works and may not be meant, or what files alone cannot tell: the
+exit code stays 0, unless `--strict` makes them errors. `--skip RULE`, as often as needed, leaves a rule out:
 
 ```
 {example}```
