@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from loradock import termination_log
-from loradock.distributed import processes
+from loradock.distributed import processes, schedulers
 from loradock.distributed.place import AUTO, LAUNCHER, interfaces, mistakes, place_of
 from loradock.errors import EnvironmentUnfit, LoradockError, Problem, UsageError
 
@@ -40,18 +40,23 @@ class Option(click.Option):
 @click.option(
     "--nproc",
     default=AUTO,
-    envvar="PET_NPROC_PER_NODE",
+    envvar=["PET_NPROC_PER_NODE", "SKYPILOT_NUM_GPUS_PER_NODE"],
     metavar="N|auto",
     help="Processes on this node; auto: one per visible GPU, one without a GPU.",
 )
 @click.option(
-    "--nnodes", cls=Option, type=click.IntRange(min=1), default=1, envvar="PET_NNODES", help="Number of nodes."
+    "--nnodes",
+    cls=Option,
+    type=click.IntRange(min=1),
+    default=1,
+    envvar=["PET_NNODES", "SKYPILOT_NUM_NODES", "SLURM_STEP_NUM_NODES"],
+    help="Number of nodes.",
 )
 @click.option(
     "--node-rank",
     cls=Option,
     type=int,
-    envvar=["JOB_COMPLETION_INDEX", "PET_NODE_RANK"],
+    envvar=["JOB_COMPLETION_INDEX", "PET_NODE_RANK", "SKYPILOT_NODE_RANK", "SLURM_NODEID"],
     help="Rank of this node, from 0. [default: $JOB_COMPLETION_INDEX]",
 )
 @click.option("--rdzv", metavar="HOST:PORT", help="Rendezvous address: node 0's host and a free port on it.")
@@ -85,7 +90,7 @@ def launch(
 
     The exit code is that of the process that failed first; 128 plus the signal number if it was killed.
     """
-    meeting, nodes = rdzv or kubeflows(), nnodes or 1
+    meeting, nodes = rdzv or kubeflows() or schedulers.meeting(os.environ), nnodes or 1
     problems = [*context.meta.get(UNREAD, ()), *mistakes(processes=nproc, nodes=nodes, node=node_rank, meeting=meeting)]
     wrong = misspelt(context, command)
     refuse([*problems, *wrong], unfit=None if wrong else unfit(context, command))

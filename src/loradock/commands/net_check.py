@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loradock.distributed import schedulers
 from loradock.errors import EnvironmentUnfit, UsageError
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def net_check(
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     if nproc:
         sys.exit(_local(nproc))
+    os.environ.update(schedulers.rank_of_step(os.environ))
     from loradock.env_check.cluster.net_check import as_dict, chosen, follow, lead
     from loradock.env_check.cluster.rendezvous import launched
     from loradock.env_check.examination import gathered

@@ -16,6 +16,7 @@ import click
 from loradock import signals
 from loradock.commands.run_options import Ask, RunCommand, look_for_inputs, run_options
 from loradock.config.load import Loaded
+from loradock.distributed import schedulers
 from loradock.errors import Interrupted, UsageError
 
 QUIET = {
@@ -66,7 +67,7 @@ def train(
     from loradock.training import claiming
     from loradock.training.run import run
 
-    set_environment(QUIET)
+    set_environment({**QUIET, **schedulers.rank_of_step(os.environ)})
     warnings.simplefilter("ignore")
     avx512.quiet()
     loaded, exam = wanted(ask, demo=demo, resume=resume, fresh=fresh)
