@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from facts.recorded import planned
 from tiny import Silent
 
 from loradock.analysis.profile import ranges
@@ -17,7 +18,6 @@ from loradock.analysis.profile.recorder import Recorder, Window
 from loradock.config.load import load
 from loradock.errors import Interrupted, Stopped
 from loradock.machine import Host, probe
-from loradock.training import run
 from loradock.training.events import StepDone
 from loradock.training.loop import Loop
 
@@ -48,17 +48,12 @@ def test_every_method_of_the_table_is_there_and_is_put_back(engine: str) -> None
 def test_a_run_that_ends_while_it_is_recorded_leaves_the_engine_as_it_was() -> None:
     real = Loop.make_step, Loop.next_of
     recorder = Recorder(WINDOW, view=Silent())
-    recorder.plan_made = Planned()  # type: ignore[assignment]
+    recorder.plan_made = planned()
     for step in range(1, WINDOW.first + 1):
         recorder.event(StepDone(step=step))
     assert Loop.next_of is not real[1]
     recorder.close()
     assert (Loop.make_step, Loop.next_of) == real
-
-
-class Planned:
-    def value(self, name: str) -> Any:
-        return "fast"
 
 
 def loaded(tmp_path: Path, llama: Path, rows: Path, *settings: str) -> Any:
@@ -117,7 +112,7 @@ def test_a_signal_ends_a_profile_with_nothing_kept(
     def stopping(*_: Any, **__: Any) -> None:
         raise Stopped("stopped by SIGTERM; step 3 is committed")
 
-    monkeypatch.setattr(run, "execute", stopping)
+    monkeypatch.setattr("loradock.analysis.profile.profile.run", stopping)
     output = tmp_path / "out"
     output.mkdir()
     with pytest.raises(Interrupted, match="nothing is kept"):
