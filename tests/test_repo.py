@@ -86,7 +86,7 @@ def test_the_build_backend_is_locked_so_that_an_editable_install_needs_no_networ
 def test_the_layers_contract_covers_every_room() -> None:
     layers = next(c for c in PROJECT["tool"]["importlinter"]["contracts"] if c["id"] == "layers")
     assert layers["exhaustive"]
-    placed = {room.strip() for layer in layers["layers"] for room in layer.split("|")}
+    placed = {room.strip() for layer in layers["layers"] for room in re.split("[|:]", layer)}
     package = ROOT / "src" / "loradock"
     rooms = {path.stem for path in package.glob("*.py")} | {path.parent.name for path in package.glob("*/__init__.py")}
     assert placed == rooms - {"__init__"}

@@ -84,7 +84,10 @@ def test_every_remedy_of_the_page_of_faults_can_be_typed() -> None:
 
 
 def test_every_remedy_that_a_check_writes_can_be_typed() -> None:
-    texts = [(path.stem, text) for path in sorted(CHECKS.rglob("*.py")) for text in written(path)]
+    checks = [
+        path for path in sorted(CHECKS.rglob("*.py")) if path.parent.name != "cluster"
+    ]  # between nodes: no one command
+    texts = [(path.stem, text) for path in checks for text in written(path)]
     assert len(texts) > 50
     assert {text: [stem, *found] for stem, text in texts if (found := list(faults(text)))} == {}
 
