@@ -17,7 +17,7 @@ from loradock.distributed import collectives
 from loradock.distributed.heartbeat import Peers
 from loradock.distributed.watchdog import Limits, Phase, Watchdog
 from loradock.env_check.guard import Guard
-from loradock.errors import Interrupted, Locked, LoradockError, Stopped
+from loradock.errors import Interrupted, Locked, LoradockError, NoCheckpoint, Stopped
 from loradock.facts import Facts
 from loradock.plan.plan import Plan
 from loradock.training.endings import as_loradock_error
@@ -170,6 +170,9 @@ def watched(
 def end(record: RunRecord, status: Status, error: LoradockError) -> str | None:
     """Record how a run ended that did not finish; returns why that could not be written. The error itself goes on."""
     if isinstance(error, Locked):  # what lies there is another run's now
+        return None
+    if isinstance(error, NoCheckpoint) and record.take_back():
+        status.put(state="finished", exit_code=0, now=True)
         return None
     state = "interrupted" if isinstance(error, (Interrupted, Stopped)) else "failed"
     status.put(state=state, exit_code=error.exit_code, reason=error.what, now=True)

@@ -50,7 +50,7 @@ def test_an_allowed_learning_rate_is_the_one_that_trains_and_the_schedule_goes_o
 ) -> None:
     run = tmp_path / "run"
     cut_off(run, *RUN, after=5, model=llama, data=rows)
-    with pytest.raises(NoCheckpoint, match="began as another"):
+    with pytest.raises(NoCheckpoint, match="started with other settings"):
         train(run, *RUN, "train.learning_rate=2e-3", model=llama, data=rows)
     assert record_of(run)["config"]["train"]["learning_rate"] == 2e-4, "a refused attempt leaves the record as it was"
     train(run, *RUN, "train.learning_rate=2e-3", model=llama, data=rows, allowed=("train.learning_rate",))
@@ -70,6 +70,32 @@ def test_more_steps_may_be_allowed_to_a_finished_run(tmp_path: Path, llama: Path
     assert result.outcome.steps == 12
     assert losses(result) == losses(whole)
     assert adapter_bytes(result) == adapter_bytes(whole)
+
+
+def test_a_decision_that_follows_from_an_allowed_change_needs_no_name_of_its_own(
+    tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    run = tmp_path / "run"
+    train(run, *RUN, model=llama, data=rows)
+    more = train(
+        run, *RUN, "train.max_steps=10", "engine=peft", model=llama, data=rows, allowed=("train.max_steps", "engine")
+    )
+    assert len(losses(more)) == 10
+    changes = record_of(run)["allowed_changes"]
+    assert {"engine", "plan.engine", "plan.steps", "train.max_steps"} <= changes.keys()
+
+
+def test_a_finished_run_that_may_not_be_continued_stays_finished(tmp_path: Path, llama: Path, rows: Path) -> None:
+    run, data = tmp_path / "run", tmp_path / "rows.jsonl"
+    shutil.copy(rows, data)
+    train(run, *RUN, model=llama, data=data)
+    before = record_of(run)
+    with data.open("a", encoding="utf-8") as stream:
+        stream.write('{"instruction": "One more.", "output": "Yes."}\n')
+    with pytest.raises(NoCheckpoint, match="started with other settings"):
+        train(run, *RUN, "train.max_steps=10", model=llama, data=data, allowed=("train.max_steps",))
+    assert record_of(run) == before
+    assert json.loads((run / "status.json").read_text(encoding="utf-8"))["state"] == "finished"
 
 
 def test_metric_lines_over_many_steps_are_the_same_after_a_cut(tmp_path: Path, llama: Path, rows: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_named_directory_with_another_run_is_refused_and_a_named_change_accept
     asked = loaded(output=str(tmp_path / "out"))
     write_run(tmp_path / "out", asked.config, status="interrupted")
     other = loaded(output=str(tmp_path / "out"), train={"learning_rate": 1e-3})
-    with pytest.raises(NoCheckpoint, match="began as another") as refused:
+    with pytest.raises(NoCheckpoint, match="was started with other settings") as refused:
         look(other)
     assert "train.learning_rate was 0.0002, now 0.001" in str(refused.value)
     assert look(other, allowed=("train.learning_rate",)).state == "unfinished"

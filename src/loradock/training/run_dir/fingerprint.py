@@ -26,6 +26,7 @@ from loradock.errors import NoCheckpoint, Problem, UsageError
 from loradock.model import content
 from loradock.model.adapters import BASE_CHANGING
 from loradock.plan import zero_config
+from loradock.plan.plan import HELD
 
 if TYPE_CHECKING:
     from loradock.data.corpus import Corpus, Part
@@ -50,6 +51,14 @@ JUDGED_KEYS = ("evaluation.every", "checkpoints.every")
 
 DECIDED = ("device", "engine", "compute_dtype", "attention", "packing", "optimizer", "tf32", "compile", "steps")
 """What "auto" came to, where that changes the numbers by more than the order of a sum."""
+
+FOLLOWS = {
+    **{f"plan.{name}": (".".join(path),) for name, path in HELD.items()},
+    "plan.engine": ("engine", "train.parallel"),
+    "plan.compile": ("train.compile",),
+    "plan.steps": ("train.max_steps", "train.epochs", "train.global_batch", "data"),
+}
+"""What a decision follows from: where that is allowed to change, so is the decision."""
 
 FOUND = ("plan", "base", "data", "adapter", "versions", "world_size")
 """What fields begin with that are found on the machine rather than asked for."""
@@ -168,11 +177,11 @@ def check(
     changed = _changed(before, now)
     for name in allowed:
         _refuse_unknown(name, fields={*before, *now})
-    left = [key for key in changed if not any(_covers(name, key) for name in allowed)]
+    left = [key for key in changed if not any(_covers(name, each) for name in allowed for each in _with_cause(key))]
     if left:
         accept = " ".join(f"--allow-change {name}" for name in [*sorted(allowed), *_sections(left)])
         raise NoCheckpoint(
-            f"the run in {directory} began as another one",
+            f"the run in {directory} was started with other settings",
             hint=f"{accept} continues it with these changes; --fresh or another --output starts a new run beside it",
             problems=[Problem(what=_difference(key, before.get(key), now.get(key))) for key in left],
         )
@@ -232,6 +241,11 @@ def _difference(key: str, was: str | None, now: str | None) -> str:
 
 def _covers(name: str, key: str) -> bool:
     return key == name or key.startswith(f"{name.removesuffix('.')}.")
+
+
+def _with_cause(key: str) -> tuple[str, ...]:
+    """The field, and what it follows from."""
+    return (key, *FOLLOWS.get(key, ()))
 
 
 def _sections(fields: list[str]) -> list[str]:

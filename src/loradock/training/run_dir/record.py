@@ -48,6 +48,7 @@ class RunRecord:
         self.fence = fence
         self.has_committed = False
         before = before or {}
+        self.finished = dict(before) if before.get("status") == "finished" else None
         self.began = time.monotonic()
         self.hashing: dict[Path, Future[str | None]] = {}
         self.pool = ThreadPoolExecutor(max_workers=1)
@@ -125,6 +126,15 @@ class RunRecord:
         self.pool.shutdown()
         self.timing("total", time.monotonic() - self.began)
         self.put(status=status, exit_code=exit_code, error=error, ended=now())
+
+    def take_back(self) -> bool:
+        """Put back the record of a run that was finished, and is refused to be continued; False where it was not."""
+        if self.finished is None:
+            return False
+        self.pool.shutdown(cancel_futures=True)
+        self.content = self.finished
+        self.write()
+        return True
 
     def write(self) -> None:
         """Write run.json by rename, flushed to the disk."""
