@@ -77,7 +77,7 @@ def test_what_a_run_refuses_is_refused_with_its_exit_code(forking: Forking, plac
     assert "the run cannot start" in command.text()
     command = start(forking, place, "--budget", "soon")
     assert command.finish() == 2
-    assert "write 90s, 10m or 1h" in command.text()
+    assert "use 90s, 10m or 1h" in command.text()
 
 
 def test_stopped_by_a_signal_it_keeps_what_it_has_and_the_same_command_goes_on(forking: Forking, place: Path) -> None:

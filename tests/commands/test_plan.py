@@ -58,9 +58,9 @@ def test_a_preset_is_audited_for_a_gpu_that_is_not_here_from_a_config_without_we
         "MistralForCausalLM",
         "NVIDIA A10, 22 GiB, sm86",
         "memory expected",
-        "left on the table",
+        "possible improvements",
         "already good",
-        "considered and left",
+        "considered and rejected",
         "conservative (no risk to accuracy or stability)",
         "at the given price",
         "--set train.checkpointing=auto",
@@ -165,7 +165,7 @@ def test_a_terminal_of_80_columns_shows_all_of_it_and_lines_to_type_in_one_piece
     assert long
     assert all(line.lstrip().startswith("--set ") for line in long)
     assert any(line.strip() == "--set engine=fast --set train.optimizer=auto" for line in lines)
-    findings = lines[lines.index("left on the table") + 1 : lines.index("already good")]
+    findings = lines[lines.index("possible improvements") + 1 : lines.index("already good")]
     assert len(findings) < 7 * len([line for line in findings if "risk to accuracy" in line])
     assert "7,241,732,096 weights" in " ".join(" ".join(lines).split())  # wherever the line is wrapped
 

@@ -96,7 +96,7 @@ def test_people_see_a_line_a_finding_and_the_verdict() -> None:
     assert done.returncode == 0
     first, last = done.stdout.splitlines()
     assert re.match(r"ok +processors +\d+ CPUs", first)
-    assert re.fullmatch(r"1 check, 0 errors, 0 warnings, [\d.]+ s: nothing of that stands in the way; .*", last)
+    assert re.fullmatch(r"1 check, 0 errors, 0 warnings, [\d.]+ s: these checks passed; .*", last)
 
 
 def test_groups_and_checks_can_be_named_and_the_level_follows_from_them() -> None:
@@ -108,10 +108,10 @@ def test_groups_and_checks_can_be_named_and_the_level_follows_from_them() -> Non
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:
-    done = env_check("--only", "system,procesors,gpus")
+    done = env_check("--only", "system,procesors,gpuss")
     assert done.returncode == UsageError.exit_code
     assert "did you mean processors?" in done.stderr
-    assert "did you mean gpu?" in done.stderr
+    assert "did you mean gpus?" in done.stderr
     assert done.stdout == ""
 
 

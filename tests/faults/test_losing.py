@@ -1,6 +1,6 @@
 """A save changes nothing of what is trained, whoever shares the model how, and a run that is killed loses nothing.
 
-Two forked processes (gloo on the CPU); under DeepSpeed: tests/training/backends/trl/test_zero_losing.py.
+Two forked processes (gloo on the CPU); under DeepSpeed: tests/training/backends/zero/test_losing.py.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def diagnose(
     \b
     loradock diagnose run.yaml
     loradock diagnose --model DIR --data rows.jsonl --budget 30m --output diagnosis
-    loradock diagnose --preset seed-003 --model DIR --data rows.jsonl
+    loradock diagnose --preset mistral-a10 --model DIR --data rows.jsonl
 
     Each trial is a short real run in its own process, measured in rounds with the unchanged run (the baseline) until
     the difference is beyond the noise or the budget is spent. No trained weights are kept. With --output, results are

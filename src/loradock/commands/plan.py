@@ -1,4 +1,4 @@
-"""`loradock plan`: what a run would do and why, what is left on the table, and what it takes. Nothing is trained."""
+"""`loradock plan`: what a run would do and why, what could be improved, and what it takes. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -206,13 +206,13 @@ def _show(found: Audit, loaded: Loaded, *, price_per_hour: float | None) -> None
         lines = (report.memory_line(found), report.finish_line(found.finish), report.rates_line(found))
         for line in filter(None, (*lines, report.traffic_line(found))):
             screen.print(line)
-        title = "left on the table" if found.findings else "no change is expected to pay"
+        title = "possible improvements" if found.findings else "no change is expected to pay"
         screen.print(Text(title, style="bold"))
         for part in report.finding_parts(found.findings):
             screen.print(part, crop=False)
         for title, lines in (
             ("already good", found.good),
-            ("considered and left", [f"{each.what}: {each.why}" for each in found.left]),
+            ("considered and rejected", [f"{each.what}: {each.why}" for each in found.left]),
         ):
             screen.print(Text(title, style="bold"))
             screen.print(report.bullets(lines))

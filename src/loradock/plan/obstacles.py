@@ -27,7 +27,7 @@ def of_fast(config: RunConfig, model: ModelFacts) -> str | None:
             f"it has no family for {model.architecture}": model.architecture not in FAST_ARCHITECTURES,
             "the model runs code of its own": config.model.trust_remote_code is not None,
             model.peculiarity or "": model.peculiarity is not None,
-            "its matrices are NF4 or whole, not int8": config.model.quantization == "int8",
+            "its matrices are NF4 or unquantised, not int8": config.model.quantization == "int8",
             "its own kernels leave nothing to compile": config.train.compile != "off",
         }
         | _not_plain(config)

@@ -31,8 +31,10 @@ def test_the_format_of_the_walk_through_works_as_printed(tmp_path: Path) -> None
     shutil.copytree(Path(loradock.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "demo"))
     (package / "data" / "formats" / "multiple_choice.py").write_text(module, "utf-8")
     table = (package / "data" / "formats" / "__init__.py").read_text("utf-8")
-    table = table.replace("import alpaca, messages,", "import alpaca, messages, multiple_choice,")
-    table = table.replace("    text.FORMAT,\n", f"{entry}    text.FORMAT,\n")
+    imports, entries = r"(from loradock\.data\.formats import \(?\s*)", r"(FORMATS: .*= \(\n)"
+    for opening, line in ((imports, "multiple_choice, "), (entries, entry)):
+        table, count = re.subn(opening, rf"\1{line}", table)
+        assert count == 1, opening
     (package / "data" / "formats" / "__init__.py").write_text(table, "utf-8")
     (tmp_path / "questions.jsonl").write_text(QUESTIONS, "utf-8")
 

@@ -76,7 +76,7 @@ def test_the_budget_stops_where_a_gpu_is_busy_and_never_exceeds_what_a_step_hold
     assert 8192 <= many.micro_batch.value * 512 <= 16_384
     few = on("b200", of="tinyllama-1.1b", train={"global_batch": 4})
     assert few.micro_batch.value == 3
-    assert "fastest of 1 to 3 x 512" in decision(few, "micro_batch").why
+    assert "fastest that fits, of 1 to 3 x 512" in decision(few, "micro_batch").why
 
 
 def test_passes_of_a_step_are_of_like_size() -> None:

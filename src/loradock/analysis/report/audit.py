@@ -103,7 +103,7 @@ def total_lines(audit: Audit, *, price_per_hour: float | None) -> list[str]:
     meaning = {"conservative": "no risk to accuracy or stability", "aggressive": "with risks and claimed gains"}
     for name, total in totals.items():
         if not total.trials:
-            lines.append(f"{name} ({meaning[name]}): nothing to gain")
+            lines.append(f"{name} ({meaning[name]}): no change of this kind to recommend")
             continue
         finish = audit.finish_with(total, price_per_hour=price_per_hour)
         lines += [

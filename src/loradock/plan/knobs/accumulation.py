@@ -18,5 +18,5 @@ def decide(context: Context) -> Decision[int]:
         budget_tokens = micro * context.data.limit_tokens
         tokens = total * context.data.mean_tokens
         passes = math.ceil(tokens / budget_tokens)
-        why = f"{total} samples a step are about {tokens:,.0f} tokens, {budget_tokens:,} a pack"
+        why = f"{total} samples a step are about {tokens:,.0f} tokens, in packs of up to {budget_tokens:,}"
     return Decision(name="accumulation", value=math.ceil(passes / processes), why=why)

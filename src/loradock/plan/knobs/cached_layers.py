@@ -27,10 +27,18 @@ def decide(context: Context) -> Decision[int]:
         return Decision(name="cached_layers", value=0, why=obstacle)
     tokens = context.plan.micro_batch.value * context.row_tokens
     shape = fitted(context.fast_memory, tokens=tokens, limits=context.limits)
-    each = context.fast_memory.dense_layer / 2**20
-    within = "the rest" if context.on_gpu else f"{CPU_CACHE_SHARE:.0%} of the memory"
-    why = f"dense weights take {each:,.0f} MiB a layer of {within}; skips dequantisation; identical results"
-    return Decision(name="cached_layers", value=shape.cached if shape else 0, why=why)
+    count = shape.cached if shape else 0
+    return Decision(name="cached_layers", value=count, why=_why(context, count))
+
+
+def _why(context: Context, count: int) -> str:
+    memory = context.fast_memory
+    copies, each = f"{8 * memory.bytes}-bit", f"{memory.dense_layer / 2**20:,.0f} MiB"
+    within = "the free memory" if context.on_gpu else f"{CPU_CACHE_SHARE:.0%} of the memory"
+    if not count:
+        return f"a {copies} copy of a layer takes {each}: there is no room for one in {within}"
+    layers = "1 layer" if count == 1 else f"{count} layers"
+    return f"keeps {copies} copies of {layers} in {within} ({each} each): less dequantisation, identical results"
 
 
 def cache_obstacle(context: Context) -> str | None:

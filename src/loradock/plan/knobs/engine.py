@@ -1,6 +1,6 @@
-"""Which training loop: the fast engine where it serves the model and all that was asked, else TRL with the reason.
+"""Which backend: the fast one where it serves the model and all that was asked, else the peft one with the reason.
 
-How processes share the model comes first: FSDP is the fsdp backend's, DeepSpeed TRL's.
+How processes share the model comes first: FSDP is the fsdp backend's, DeepSpeed the zero backend's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def decide(context: Context) -> Decision[str]:
 
 
 def propose(context: Context) -> tuple[Trial, ...]:
-    """The fast engine in place of TRL, with the settings that it does not take; TRL in its place only tells."""
+    """The fast engine in place of another, without settings that it does not take; peft in its place only tells."""
     engine = context.plan.engine.value
     if engine == "fast":
         trial = Trial(

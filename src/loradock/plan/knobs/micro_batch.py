@@ -98,7 +98,7 @@ def _decide_fast(context: Context) -> Decision[int]:
         return Decision(name="micro_batch", value=1, why=f"not even {length} tokens fit by the estimate")
     sizes = f"{choice.needed_bytes / 2**30:.1f} of {context.memory_bytes / 2**30:.1f} GiB"
     tokens = choice.shape.tokens
-    why = f"{tokens:,} tokens a pass need about {sizes}; the fastest of 1 to {most} x {length} that fit"
+    why = f"{tokens:,} tokens a pass need about {sizes}; the fastest that fits, of 1 to {most} x {length}"
     return Decision(name="micro_batch", value=choice.rows, why=why)
 
 

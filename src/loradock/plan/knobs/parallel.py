@@ -15,6 +15,8 @@ NAME = "parallel"
 ENGINES = {"ddp": ("fast", "peft"), "fsdp": ("fsdp",), "zero2": ("zero",), "zero3": ("zero",)}
 ASKED_BY_ENGINE = {"fsdp": "fsdp", "zero": "zero2"}
 """The engines that share in this way."""
+LEAST_BILLIONS = 0.1
+"""Fewer weights than this are said in full."""
 
 
 def decide(context: Context) -> Decision[str]:
@@ -56,7 +58,9 @@ def check_processes(config: RunConfig, processes: int) -> None:
 def _decide_by_memory(context: Context) -> Decision[str]:
     engine, have = context.config.engine, context.memory_bytes
     need = context.smallest_bytes(mode="ddp", cpu_offload=False)["total"]
-    size = f"{context.model.parameters / 1e9:.1f}B weights, about {of_memory(need, have)} for one row on one GPU"
+    weights = context.model.parameters
+    count = f"{weights / 1e9:.1f}B" if weights >= LEAST_BILLIONS * 1e9 else f"{weights:,}"
+    size = f"{count} weights, about {of_memory(need, have)} for one row on one GPU"
     if engine != "auto":
         return Decision(name=NAME, value="ddp", why=f"engine {engine} was requested, which uses it; {size}")
     if not context.on_gpu:

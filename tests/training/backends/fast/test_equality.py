@@ -101,7 +101,7 @@ def test_loss_and_gradients_equal_those_of_peft(family: str, tmp_path: Path, mod
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "phi3", "gemma2"])
-def test_twenty_steps_equal_those_of_trl(family: str, tmp_path: Path, models: Models, rows: Path) -> None:
+def test_twenty_steps_equal_those_of_the_peft_backend(family: str, tmp_path: Path, models: Models, rows: Path) -> None:
     settings = ["train.max_steps=20", "train.global_batch=4", "train.micro_batch=2", "lora.rank=4", "logging.every=1"]
     settings += ["train.learning_rate=1e-3", "lora.init=gaussian", "data.max_length=64"]
     runs = [
