@@ -63,8 +63,8 @@ def test_a_mistyped_file_is_told_at_once(verb: str, forking: Forking, place: Pat
     ("verb", "meaning"),
     [
         ("train", "--output DIR output: the run directory."),
-        ("diagnose", "--output DIR A folder where results are kept"),
-        ("profile", "--output DIR A new folder for trace and tables"),
+        ("diagnose", "--output DIR Keep results in this folder"),
+        ("profile", "--output DIR New folder for trace and tables"),
     ],
 )
 def test_the_help_says_what_output_is_to_the_command(verb: str, meaning: str) -> None:

@@ -63,9 +63,9 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
     loradock data stats --data rows.jsonl
     loradock data stats --model DIR --data rows.jsonl --lengths 512,1024 --png lengths.png
 
-    Rows are read, checked and tokenised as `train` does it, into the same cache; bad rows are all named, and end it with exit code 65.
-    Of the model only config.json and the tokenizer are needed, no weights. Without --model it counts characters and
-    words instead of tokens.
+    Rows are read, checked and tokenised as `train` does it, into the same cache; bad rows are all named, and end it
+    with exit code 65. Of the model only config.json and the tokenizer are needed, no weights. Without --model it counts
+    characters and words instead of tokens.
     """
     from rich.console import Console
 

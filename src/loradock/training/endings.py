@@ -31,7 +31,9 @@ def as_loradock_error(error: BaseException, directory: Path, *, has_committed: b
     by = signals.requested()
     if isinstance(error, KeyboardInterrupt) or (by and isinstance(error, (EnvironmentUnfit, OSError, RuntimeError))):
         hint = continuing(directory)
-        kind, committed = (Stopped, "the last step is saved") if has_committed else (Interrupted, "no new step was saved")
+        kind, committed = (
+            (Stopped, "the last step is saved") if has_committed else (Interrupted, "no new step was saved")
+        )
         return kind(f"stopped by {by or 'a signal'}; {committed}", hint=hint)
     if isinstance(error, LoradockError):
         return error

@@ -31,7 +31,9 @@ def _half_precision(baseline: Context) -> str | None:
     dtype = baseline.plan.compute_dtype.value
     if dtype == "bfloat16":
         return "matrix multiplications in bfloat16: float32's range, so no loss scaling"
-    return "matrix multiplications in float16, with loss scaling: the GPU has no bfloat16" if dtype == "float16" else None
+    return (
+        "matrix multiplications in float16, with loss scaling: the GPU has no bfloat16" if dtype == "float16" else None
+    )
 
 
 def _four_bits(baseline: Context) -> str | None:
