@@ -36,7 +36,7 @@ def _why(context: Context, count: int) -> str:
     copies, each = f"{8 * memory.bytes}-bit", f"{memory.dense_layer / 2**20:,.0f} MiB"
     within = "the free memory" if context.on_gpu else f"{CPU_CACHE_SHARE:.0%} of the memory"
     if not count:
-        return f"a {copies} copy of a layer takes {each}: there is no room for one in {within}"
+        return f"a {copies} copy of a layer takes {each}, more than is left of {within}"
     layers = "1 layer" if count == 1 else f"{count} layers"
     return f"keeps {copies} copies of {layers} in {within} ({each} each): less dequantisation, identical results"
 
