@@ -23,7 +23,7 @@ gemm.CPU_SIZE, memory_bandwidth.CPU_BYTES, disk.SIZE_BYTES = 512, 32 << 20, 1 <<
 HELD_DOWN = """
 import os
 from dataclasses import replace
-import loradock.network.net_check as page
+import loradock.env_check.cluster.net_check as page
 from loradock.env_check.cluster import node
 def part(me, asked):
     open({procs!r}, "w").write(str(os.getpid()))

@@ -17,11 +17,11 @@ AHEAD = "import time\nreal = time.time\ntime.time = lambda: real() + 7.5\n"
 DIES = """
 import os
 from dataclasses import replace
-import loradock.network as network
+import loradock.env_check.cluster as network
 def die(me, asked):
     os._exit(9)
 network.STAGES = tuple(replace(each, part=die) if each.name == "{stage}" else each for each in network.STAGES)
-import loradock.network.net_check as page
+import loradock.env_check.cluster.net_check as page
 page.STAGES = network.STAGES
 """
 STOPS = DIES.replace("os._exit(9)", "os.kill(os.getpid(), 19)")
