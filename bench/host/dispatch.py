@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench.memory.peft import TrlPasses
 
 from bench.floor.machine import commit, stack
 from bench.host.measures import quiet_machine
 from bench.memory.allocator import FastPasses, as_a_run_does
 from bench.memory.models import flat_batch
+from bench.memory.peft import PeftPasses
 from loradock.plan.memory.fast import Shape
 from loradock.plan.memory.peft import Batch
 
@@ -64,7 +64,7 @@ def arms(name: str, *, layers: int | None, tokens: int) -> Iterator[tuple[str, C
     del passes
     gc.collect()
     torch.cuda.empty_cache()
-    peft = TrlPasses(name, layers=layers)
+    peft = PeftPasses(name, layers=layers)
     rows = Batch(rows=max(1, tokens // DOCUMENT), length=min(DOCUMENT, tokens))
     for arm, is_recomputed in (("trl", False), ("trl, recomputed", True)):
         yield arm, peft.step(rows, is_recomputed=is_recomputed), peft.layers

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
-from bench.memory.peft import TrlPasses
 
 from bench.floor.machine import commit, stack
 from bench.memory.allocator import FastPasses, Taken, as_a_run_does, empty, shapes
+from bench.memory.peft import PeftPasses
 from loradock.plan.memory.peft import Batch
 
 BUDGETS = (2048, 4096, 8192, 16384)
@@ -37,7 +37,7 @@ def of_model(name: str) -> Iterator[Taken]:
         yield fast.of(shape)
     del fast
     empty()
-    peft = TrlPasses(name)
+    peft = PeftPasses(name)
     for batch in BATCHES:
         for is_recomputed in (False, True):
             yield peft.of(batch, is_recomputed=is_recomputed)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bench.memory.allocator import FastPasses, Taken, as_a_run_does, empty
-from bench.memory.trl import TrlPasses
+from bench.memory.peft import PeftPasses
 from loradock.plan.memory.fast import Shape
 from loradock.plan.memory.peft import Batch
 
@@ -55,7 +55,7 @@ def test_the_plan_of_a_real_model_holds_in_shapes_that_it_chooses_itself(name: s
 
 
 def test_the_trl_engines_plan_holds_too_with_and_without_recomputation() -> None:
-    passes = TrlPasses("mistral-7b", layers=8)
+    passes = PeftPasses("mistral-7b", layers=8)
     for is_recomputed in (False, True):
         assert_planned(passes.of(Batch(rows=8, length=1024), is_recomputed=is_recomputed), within=0.06)
 

@@ -17,7 +17,7 @@ METRICS = ("log_probs", "entropy", "is_top1")
 """What TRL's head gives for its loss and its metrics."""
 
 
-class TrlPasses:
+class PeftPasses:
     """One model on the device: float32 adapters under autocast, TRL's fused head, all layers recomputed or none."""
 
     def __init__(self, name: str, *, layers: int | None = None) -> None:
