@@ -115,7 +115,7 @@ def test_a_machine_that_starts_no_process_is_told_with_a_remedy(tmp_path: Path) 
 HANGS = """
 import sys
 from pathlib import Path
-from checks import sick
+from env_check import sick
 from facts.recorded import machine
 from loradock.env_check.base import Intent
 from loradock.env_check.runner import run
