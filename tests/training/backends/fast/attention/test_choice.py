@@ -41,8 +41,8 @@ def ask(case: dict[str, Any], **other: Any) -> tuple[Attention, str]:
         (A100 | {"softcap": 50.0}, "per-document", "flash-attn is not installed; torch's flash kernel has no softcap"),
         (A100 | {"dtype": torch.float32}, "per-document", "computes in fp16 and bf16, not in float32"),
         (A100 | {"head_dim": 320}, "per-document", "heads of 256 at most, these have 320"),
-        (T4, "per-document", "needs sm80 or newer, this card is sm75"),
-        (T4 | {"has_flash_attn": True}, "per-document", "needs sm80 or newer, this card is sm75"),
+        (T4, "per-document", "needs sm80 or newer, this GPU is sm75"),
+        (T4 | {"has_flash_attn": True}, "per-document", "needs sm80 or newer, this GPU is sm75"),
         (CPU, "flash-cpu", "torch's flash kernel for CPUs, document by document"),
         (CPU | {"dtype": torch.float32, "head_dim": 7}, "flash-cpu", "document by document"),
         (CPU | {"softcap": 50.0}, "per-document", "torch's flash kernel has no softcap"),
@@ -57,7 +57,7 @@ def test_the_fastest_that_can_serve_is_taken_and_says_why(case: dict[str, Any], 
 
 @pytest.mark.parametrize(
     ("case", "message"),
-    [(A100, "flash-attn is not installed"), (T4, "this card is sm75"), (CPU, "needs a GPU")],
+    [(A100, "flash-attn is not installed"), (T4, "this GPU is sm75"), (CPU, "needs a GPU")],
 )
 def test_flash_attn_asked_for_by_name_is_not_replaced_in_silence(case: dict[str, Any], message: str) -> None:
     with pytest.raises(EnvironmentUnfit, match=message):
