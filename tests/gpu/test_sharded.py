@@ -18,7 +18,7 @@ from families import make_model
 from proven import unchecked
 
 CARDS = torch.cuda.device_count()
-pytestmark = pytest.mark.skipif(CARDS < 2, reason="no card beside the first")
+pytestmark = pytest.mark.skipif(CARDS < 2, reason="no GPU beside the first")
 
 STEPS = 8
 RUN = (
