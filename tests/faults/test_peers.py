@@ -155,7 +155,7 @@ def test_a_process_that_is_killed_is_named_at_once_where_the_launcher_says_so(tm
     wait_for_end(pair)
     assert pair.ranks[0].ended() == read(tmp_path, "status.json")["exit_code"] == 137, "what the launcher ends with"
     assert re.search(
-        r"another process .*: rank 1 on \S+, last heard of .*: was killed by SIGKILL", pair.ranks[0].text()
+        r"another rank .*: rank 1 on \S+, last heard of .*: was killed by SIGKILL", pair.ranks[0].text()
     )
     assert (words / "0.peer").exists(), "the launcher must not take it for the one that failed"
 
@@ -166,7 +166,7 @@ def test_the_keeper_of_the_store_is_named_where_it_is_killed(tmp_path: Path, sta
     pair.ranks[0].send(signal.SIGKILL)
     wait_for_end(pair, 1)
     assert pair.ranks[1].ended() == EnvironmentUnfit.exit_code
-    assert re.search(r"error: another process .*: rank 0 on \S+; no word for", pair.ranks[1].text())
+    assert re.search(r"error: another rank .*: rank 0 on \S+; silent for", pair.ranks[1].text())
 
 
 def test_a_process_that_is_late_is_named_by_all_and_by_itself_with_its_stacks(tmp_path: Path, start: Start) -> None:
@@ -181,7 +181,7 @@ def test_a_process_that_is_late_is_named_by_all_and_by_itself_with_its_stacks(tm
 def test_an_error_of_one_process_is_the_end_of_all_with_its_exit_code(tmp_path: Path, start: Start) -> None:
     pair = start(tmp_path, code=DIVERGES)
     assert pair.finish(seconds=ENDS_SECONDS) == [Diverged.exit_code] * 2, pair.text()
-    assert re.search(r"another process .*: rank 1 on \S+, after step 5: .*the loss is nan", pair.ranks[0].text())
+    assert re.search(r"another rank .*: rank 1 on \S+, after step 5: .*the loss is nan", pair.ranks[0].text())
     assert read(tmp_path, "status.json")["exit_code"] == Diverged.exit_code
 
 

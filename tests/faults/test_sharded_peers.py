@@ -117,7 +117,7 @@ def test_a_run_whose_process_was_killed_continues_to_the_same_bits(
     pair.ranks[killed].send(signal.SIGKILL)
     assert seconds_to_end(pair, 1 - killed) < PEER_SECONDS + SLACK_SECONDS
     assert pair.ranks[1 - killed].ended() == EnvironmentUnfit.exit_code, pair.text()
-    assert re.search(rf"error: another process .*: rank {killed} on \S+; no word for", pair.ranks[1 - killed].text())
+    assert re.search(rf"error: another rank .*: rank {killed} on \S+; silent for", pair.ranks[1 - killed].text())
     assert continued(start(tmp_path)) == undisturbed
 
 
@@ -233,4 +233,4 @@ def test_a_run_of_the_reference_engine_names_the_process_that_is_killed(
     pair.ranks[1].send(signal.SIGKILL)
     assert seconds_to_end(pair) < PEER_SECONDS + SLACK_SECONDS
     assert pair.ranks[0].ended() == EnvironmentUnfit.exit_code, pair.text()
-    assert re.search(r"error: another process .*: rank 1 on \S+; no word for", pair.ranks[0].text())
+    assert re.search(r"error: another rank .*: rank 1 on \S+; silent for", pair.ranks[0].text())

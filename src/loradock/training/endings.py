@@ -41,7 +41,7 @@ def as_loradock_error(error: BaseException, directory: Path, *, has_committed: b
         hint = "the same command again falls back to the checkpoint before it"
         return NoCheckpoint(f"a checkpoint changed while it was read: {error}", hint=hint)
     if collectives.is_cut_off(error):
-        what = f"another process of this run has ended, or cannot be reached: {error}"
+        what = f"another rank of this run has ended, or cannot be reached: {error}"
         return EnvironmentUnfit(
             what, hint="see what that one says; the same command continues from the last checkpoint"
         )
