@@ -154,9 +154,7 @@ def test_a_process_that_is_killed_is_named_at_once_where_the_launcher_says_so(tm
     (words / "1.json").write_text(json.dumps({"code": 137, "what": "was killed by SIGKILL"}))
     wait_for_end(pair)
     assert pair.ranks[0].ended() == read(tmp_path, "status.json")["exit_code"] == 137, "what the launcher ends with"
-    assert re.search(
-        r"another rank .*: rank 1 on \S+, last heard of .*: was killed by SIGKILL", pair.ranks[0].text()
-    )
+    assert re.search(r"another rank .*: rank 1 on \S+, last heard of .*: was killed by SIGKILL", pair.ranks[0].text())
     assert (words / "0.peer").exists(), "the launcher must not take it for the one that failed"
 
 
