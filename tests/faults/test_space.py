@@ -25,7 +25,7 @@ from loradock.training.run_dir import disk_space
 from loradock.errors import DiskFull
 name, options = sys.argv[1], json.loads(sys.argv[2])
 try:
-    print(json.dumps({"line": getattr(space, name)(Path("/mnt/runs/one"), **options), "code": 0}))
+    print(json.dumps({"line": getattr(disk_space, name)(Path("/mnt/runs/one"), **options), "code": 0}))
 except DiskFull as error:
     print(json.dumps({"line": error.what, "hint": error.hint, "code": error.exit_code}))
 """
