@@ -88,7 +88,7 @@ def test_a_file_that_contradicts_the_run_ends_every_process_with_its_problems(tm
     group = start(tmp_path, stage=2, own={"train_batch_size": 99, "optimizer": {}})
     assert group.finish() == [78, 78]
     assert "train_batch_size is 99, and the run's is 8 (--set train.global_batch=99)" in group.text()
-    assert "optimizer is not DeepSpeed's to decide here" in group.text()
+    assert "optimizer cannot be set in the DeepSpeed file" in group.text()
 
 
 def test_a_file_that_changed_is_another_run_and_each_key_is_named(tmp_path: Path, start: Start) -> None:
