@@ -7,6 +7,7 @@ that ends with the fault. Other places need none of this: `Flow.after` (each ste
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -61,7 +62,7 @@ class Seams(Protocol):
         ...
 
 
-class LoopSeams:
+class LoopSeams(ABC):
     """What both backends share."""
 
     backend: type
@@ -102,9 +103,9 @@ class LoopSeams:
 
         patch(self.backend, "forward_backward", forward_backward)
 
+    @abstractmethod
     def chosen(self, backend: Any) -> torch.Tensor:
         """The gradient of the CHOSEN weight."""
-        raise NotImplementedError
 
 
 class FastSeams(LoopSeams):

@@ -61,7 +61,7 @@ class Flow:
         if self.job.peers:
             self.job.peers.step = step
         if collectives.any_of(bool(signals.requested())):
-            self.stopped_by = signals.requested() or "another process of the run"
+            self.stopped_by = signals.requested() or "another rank of the run"
         is_ending = step >= len(self.job.steps) or bool(self.stopped_by)
         saves = is_ending or step % self.cadence.save == 0
         return Due(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -47,6 +47,10 @@ class ZeroBackend(AutogradBackend):
     def computing(self) -> Any:
         """DeepSpeed's engine: it gathers what a forward pass needs."""
         return self.engine
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """None of ours: the engine's own forward has DeepSpeed's (`torch_autocast` of its settings)."""
+        return nullcontext()
 
     def prepare(self) -> tuple[str, ...]:
         """That packed documents do not see one another; later, where the weights are not there yet."""
