@@ -57,7 +57,7 @@ def test_env_check_finds_nothing_wrong_in_the_image(
     ended = Ended(start(engine, image, started, "env-check", user=UIDS[-1], volumes=mounts))
     assert ended.code == 0, ended.text
     assert re.search(r" 0 errors, 0 warnings, [\d.]+ s: this machine can train", ended.text), ended.text
-    assert re.search(r"ok +lock .* as in the manifest", ended.text), ended.text
+    assert re.search(r"ok +lock .* files match the manifest", ended.text), ended.text
 
 
 def test_what_is_compiled_in_the_triton_cache_can_be_loaded(
