@@ -106,6 +106,7 @@ def test_every_step_fits_into_a_call_of_nine_minutes() -> None:
         assert step.limit(is_tiny=False) + 2 * END_SECONDS <= CALL_SECONDS, step.name
 
 
+@pytest.mark.full
 def test_the_rehearsal_ends_with_0_and_every_step_has_a_result_or_a_reason(checkout: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = rehearse(checkout, out, "--only", "nvml,demo,ceilings,read-back,fsdp")
@@ -128,6 +129,7 @@ def has_word(text: str, word: str, /, **_: object) -> bool:
     return word.lower() in text
 
 
+@pytest.mark.full
 def test_every_step_that_runs_tests_selects_some_in_a_rehearsal_too() -> None:
     """Here without a GPU, where the files shrink what they try."""
     options = ("--collect-only", "-q", "-o", "addopts=--import-mode=importlib")
@@ -186,6 +188,7 @@ def kill_when(there: Callable[[dict[str, Any]], bool], checkout: Path, out: Path
     started.wait()
 
 
+@pytest.mark.full
 def test_killed_at_five_points_it_goes_on_and_runs_no_finished_step_again(checkout: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     points = (

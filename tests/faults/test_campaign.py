@@ -52,6 +52,7 @@ def test_a_short_campaign_loses_nothing(promise: str, place: Path) -> None:
     assert {line["engine"] for line in lines} == {"fast"}
 
 
+@pytest.mark.full
 def test_the_stock_trainer_fails_at_the_system_calls_of_its_save(tmp_path: Path) -> None:
     needs_strace("P2")
     arguments = ("--subject", "stock", "--short", "--jobs", "1", "--place", str(tmp_path), "--folder", str(tmp_path))

@@ -44,6 +44,15 @@ def assert_same(group: Group, alone: Group) -> None:
     assert all(torch.allclose(mine[name], other[name], atol=1e-5) for name in mine)
 
 
+@pytest.mark.parametrize("stage", [2, 3])
+def test_bfloat16_trains_by_deepspeeds_own_autocast(stage: int, tmp_path: Path, start: Start, alone: Group) -> None:
+    """Two autocasts around one another were refused by it; losses are those of float32 but for its rounding."""
+    group = start(tmp_path, "model.compute_dtype=bfloat16", stage=stage)
+    assert group.finish() == [0, 0], group.text()
+    assert group.losses() == pytest.approx(alone.losses(), rel=2e-2)
+    assert group.losses() != pytest.approx(alone.losses(), rel=1e-6), "it did compute in bfloat16"
+
+
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("stage", [2, 3])
 def test_processes_train_what_one_does_and_each_holds_its_share(
