@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import traceback
 from typing import NoReturn
 
 import click
 
-from loradock import __version__, signals, termination_log
+from loradock import __version__, signals, streams, termination_log
 from loradock.errors import Interrupted, LoradockError
 
 COMMANDS = {
@@ -64,7 +63,7 @@ def main() -> None:
     """
     try:
         signals.install()
-        _open_standard_streams()
+        streams.install()
         sys.exit(cli(standalone_mode=False))
     except (click.exceptions.Abort, KeyboardInterrupt):  # the second: before click runs
         _end(Interrupted(f"stopped by {signals.requested() or 'a signal'}"))
@@ -89,12 +88,3 @@ def _end(error: LoradockError) -> NoReturn:
     # came of it, until another such exec goes well.
     exec("")
     sys.exit(error.exit_code)
-
-
-def _open_standard_streams() -> None:
-    """Where one was closed (`>&-`), a file opened later would take its number, and our text."""
-    for number in (0, 1, 2):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)

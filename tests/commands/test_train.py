@@ -167,6 +167,19 @@ def test_the_same_command_shows_a_finished_run_and_fresh_starts_beside_it(
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("out")) == ["out", "out-002"]
 
 
+def test_a_reader_of_the_output_that_ends_does_not_end_the_run(tmp_path: Path, llama: Path, rows: Path) -> None:
+    words = [*inputs(llama, rows), *RUN, "--output", "out", "--max-steps", "6", unchecked("an output that is not read")]
+    piped = '"$@" 2>&1 | sed "/step 2\\//q"; exit "${PIPESTATUS[0]}"'
+    command = ["bash", "-c", piped, "bash", sys.executable, "-m", "loradock", "train", *words]
+    environment = os.environ | {"LORADOCK_CACHE": str(tmp_path / "cache"), "NO_COLOR": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert "step 2/6" in done.stdout.splitlines()[-1]
+    record = json.loads((tmp_path / "out" / "run.json").read_text(encoding="utf-8"))
+    assert (record["status"], record["outcome"]["steps"]) == ("finished", 6)
+    assert record["output_lost"] == {"stderr": "Broken pipe"}
+
+
 def test_a_run_that_was_cut_off_continues_by_the_same_command_and_by_resume(
     tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from loradock import termination_log
+from loradock import streams, termination_log
 from loradock.distributed import failure
 from loradock.distributed.failure import Heard, Report
 from loradock.distributed.rendezvous import Meeting, last_words, mark_as_told
-from loradock.distributed.watchdog import LATE_SECONDS, STDERR, Watchdog
+from loradock.distributed.watchdog import LATE_SECONDS, Watchdog
 from loradock.errors import LoradockError
 
 TELL_SECONDS = 1.0
@@ -191,6 +191,6 @@ class Peers:
         self.say(error, is_told=True)
         if self.watchdog:
             self.watchdog.end(error, has_stacks=not self._is_waiting)
-        os.write(STDERR, f"{error}\n".encode())
+        streams.write_stderr(f"{error}\n".encode())
         termination_log.write(error.exit_code, error)
         os._exit(error.exit_code)

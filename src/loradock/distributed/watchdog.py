@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
+from loradock import streams
 from loradock.errors import Hung, LoradockError
 
 Phase = Literal["setup", "step", "save"]
@@ -28,7 +29,6 @@ LATE_SECONDS = 1.0
 TOUCH_SECONDS = 1.0
 LAST_WORDS_SECONDS = 10.0
 STACKS_BYTES = 1 << 16
-STDERR = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ class Watchdog:
 
 def show_error(error: LoradockError) -> None:
     """Write the error to stderr."""
-    write_out(f"{error}\n".encode())
+    streams.write_stderr(f"{error}\n".encode())
 
 
 def show_stacks(error: LoradockError) -> None:
@@ -138,14 +138,7 @@ def show_stacks(error: LoradockError) -> None:
     with open(os.memfd_create("stacks"), "w+b") as stacks:
         faulthandler.dump_traceback(stacks, all_threads=True)
         text = os.pread(stacks.fileno(), STACKS_BYTES, 0)
-    write_out(f"{error}\n".encode() + text)
-
-
-def write_out(text: bytes) -> None:
-    """Write to stderr, past Python's own buffers."""
-    rest = memoryview(text)
-    while rest:
-        rest = rest[os.write(STDERR, rest) :]
+    streams.write_stderr(f"{error}\n".encode() + text)
 
 
 def descendants(pid: int) -> list[int]:

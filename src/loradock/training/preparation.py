@@ -11,7 +11,7 @@ from typing import Any
 from loradock.config.schema import RunConfig
 from loradock.data.corpus import Corpus, prepare_corpus
 from loradock.distributed import collectives
-from loradock.errors import ConfigError
+from loradock.errors import ConfigError, NoCheckpoint
 from loradock.facts import ModelFacts
 from loradock.model import adapters, export, load, shape, source, tokenizer
 from loradock.plan import planner
@@ -154,6 +154,7 @@ def with_backend(
         **fingerprint.of_data(about.data),
     }
     check_identity(context, identity, about.checkpoint)
+    check_left(context, plan, about.checkpoint)
     if has_exam:
         check_exam(plan)
     prove_machine(context, plan)
@@ -202,6 +203,16 @@ def check_identity(context: RunContext, identity: Mapping[str, str], checkpoint:
     before = {key: text for key, text in checkpoint.fingerprint.items() if key in identity or not is_late(key)}
     changes = fingerprint.check(before, identity, allowed=context.allowed, directory=context.directory)
     context.record.put(allowed_changes=changes)
+
+
+def check_left(context: RunContext, plan: Plan, checkpoint: Checkpoint | None) -> None:
+    """NoCheckpoint where a finished run was asked to change and no step would be made: its record stays true."""
+    changes = context.record.content.get("allowed_changes")
+    if context.record.finished is None or checkpoint is None or not changes or checkpoint.step < plan.steps.value:
+        return
+    what = f"the run in {context.directory} is finished at step {checkpoint.step}: no step is left to train with "
+    hint = "--fresh starts a new run with it, --max-steps N --allow-change train.max_steps adds steps to this one"
+    raise NoCheckpoint(what + ", ".join(f"{field} {to['now']}" for field, to in changes.items()), hint=hint)
 
 
 def is_late(field: str) -> bool:

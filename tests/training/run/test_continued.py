@@ -98,6 +98,24 @@ def test_a_finished_run_that_may_not_be_continued_stays_finished(tmp_path: Path,
     assert json.loads((run / "status.json").read_text(encoding="utf-8"))["state"] == "finished"
 
 
+def test_a_finished_run_without_a_step_left_keeps_its_record_whatever_is_allowed(
+    tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    """It said 2e-3 of a run that was trained with 2e-4."""
+    run = tmp_path / "run"
+    train(run, *RUN, model=llama, data=rows)
+    before = {file.name: file.read_bytes() for file in run.iterdir() if file.suffix in (".json", ".jsonl")}
+    card = (run / "adapter" / "README.md").read_bytes()
+    with pytest.raises(NoCheckpoint, match=r"finished at step 8: no step is left .* train\.learning_rate 0\.002") as refused:
+        train(run, *RUN, "train.learning_rate=2e-3", model=llama, data=rows, allowed=("train.learning_rate",))
+    assert "--max-steps" in str(refused.value.hint)
+    assert "--fresh" in str(refused.value.hint)
+    assert record_of(run) == json.loads(before["run.json"])
+    assert (run / "metrics.jsonl").read_bytes() == before["metrics.jsonl"]
+    assert (run / "adapter" / "README.md").read_bytes() == card
+    assert json.loads((run / "status.json").read_text(encoding="utf-8"))["state"] == "finished"
+
+
 def test_metric_lines_over_many_steps_are_the_same_after_a_cut(tmp_path: Path, llama: Path, rows: Path) -> None:
     settings = (*RUN, "train.max_steps=12", "logging.every=5", "checkpoints.every=4")
     cut_off(tmp_path / "run", *settings, after=7, model=llama, data=rows)

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from loradock import __version__, atomic_io
+from loradock import __version__, atomic_io, streams
 from loradock.config.schema import RunConfig
 from loradock.facts import Facts
 from loradock.training.run_dir.paths import RECORD
@@ -141,6 +141,8 @@ class RunRecord:
         if not self.is_writing:
             return
         self.fence()
+        if unread := streams.lost():
+            self.content["output_lost"] = unread
         atomic_io.replace(self.directory / RECORD, json.dumps(self.content, indent=2, default=str) + "\n")
 
 

@@ -1,0 +1,103 @@
+"""stdout and stderr that never end a run: what nobody reads any more is dropped, and `lost()` says so.
+
+A pipe whose reader ended (`| head`, a log collector that died), a full disk behind a redirection, a closed descriptor:
+the first write that fails puts /dev/null in the stream's place, for native code as well. A reader that stands still is
+waited for a while; after that, lines are dropped until it reads again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import select
+import stat
+import sys
+from typing import Any
+
+PATIENCE_SECONDS = 10.0
+PIPE_BYTES = 4096
+"""A pipe that is writable takes this much without blocking (PIPE_BUF of pipe(7))."""
+NAMES = {1: "stdout", 2: "stderr"}
+
+_lost: dict[str, str] = {}
+
+
+def lost() -> dict[str, str]:
+    """Each stream of which something could not be written, and why."""
+    return dict(_lost)
+
+
+def install() -> None:
+    """Take the place of sys.stdout and sys.stderr; a descriptor that was closed (`2>&-`) becomes /dev/null."""
+    for number in (0, *NAMES):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdout = _text(1, before=sys.stdout, errors="strict")
+    sys.stderr = _text(2, before=sys.stderr, errors="backslashreplace")
+
+
+def write_stderr(text: bytes) -> None:
+    """Write past Python's buffers, from any thread; what cannot be written is dropped."""
+    _Stream(2).write(text)
+
+
+def _text(number: int, *, before: Any, errors: str) -> io.TextIOWrapper:
+    """A text stream as Python's own; `before` is that one, None where the descriptor was closed."""
+    encoding = before.encoding if before else "utf-8"
+    if before:
+        before.flush()
+    by_lines = number == 2 or os.isatty(number)
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Stream(number)), encoding=encoding, errors=errors, line_buffering=by_lines
+    )
+
+
+class _Stream(io.RawIOBase):
+    """A standard stream's descriptor. A write takes all it is given: what cannot be written is dropped and noted."""
+
+    is_stuck = False
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self.number
+
+    def isatty(self) -> bool:
+        return os.isatty(self.number)
+
+    def write(self, data: Any, /) -> int:
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        try:
+            while rest and self._is_ready():
+                with contextlib.suppress(BlockingIOError):  # a descriptor that others share may be non-blocking
+                    rest = rest[os.write(self.number, rest[:PIPE_BYTES]) :]
+        except OSError as error:
+            _lost[NAMES[self.number]] = str(error.strerror)
+            _drop(self.number)
+        return size
+
+    def _is_ready(self) -> bool:
+        """Whether a write would not block for ever."""
+        if stat.S_ISREG(os.fstat(self.number).st_mode):
+            return True
+        poll = select.poll()
+        poll.register(self.number, select.POLLOUT)
+        ready = poll.poll(0 if self.is_stuck else PATIENCE_SECONDS * 1000)
+        self.is_stuck = not ready
+        if self.is_stuck:
+            _lost[NAMES[self.number]] = f"its reader did not read for {PATIENCE_SECONDS:.0f} s"
+        return not self.is_stuck
+
+
+def _drop(number: int) -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, number)
+    os.close(nowhere)
