@@ -62,6 +62,13 @@ def test_a_check_that_hangs_ends_at_its_limit_with_all_that_it_started(
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_seconds_in_which_a_check_reads_files_do_not_count(level: Level, tmp_path: Path) -> None:
+    (slow,) = looked(sick.check(sick.read, level=level, limit_seconds=2), folder=tmp_path)
+    assert slow.findings[0].what == "all was read"
+    assert slow.seconds > 3
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_a_check_that_breaks_is_undecided_with_its_place_and_what_to_report(level: Level, tmp_path: Path) -> None:
     failed, after = looked(sick.check(sick.fail, level=level), sick.check(sick.well, level=level), folder=tmp_path)
     (found,) = failed.findings
