@@ -73,6 +73,7 @@ def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     from loradock.data.templates import resolve
     from loradock.model.hub_cache import is_hub_id
     from loradock.model.source import local_directory
+    from loradock.training.observers import trackers
 
     model, data = config.model, config.data
     if not is_hub_id(model.name):
@@ -81,6 +82,7 @@ def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     for source in (*data.sources, *held_out):
         yield functools.partial(files, source)
     yield functools.partial(resolve, data.template, own=None)
+    yield functools.partial(trackers.check, config.logging.trackers)
 
 
 OUTPUT = "output: the run directory."

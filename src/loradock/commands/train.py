@@ -63,6 +63,7 @@ def train(
     saves its last step before it ends: exit code 75, or 76 if there was no new step.
     """
     from loradock.commands.train_screen import Screen
+    from loradock.data import first_look
     from loradock.model.patches import avx512
     from loradock.training import claiming
     from loradock.training.run import run
@@ -81,6 +82,8 @@ def train(
             screen.was_finished(standing)
         else:
             look_for_inputs(loaded.config)
+            if is_alone(os.environ):  # else the other ranks wait for this one to join them
+                first_look.look(loaded.config.data)
             around = claiming.claimed(
                 loaded,
                 standing,
@@ -105,6 +108,11 @@ def before_the_run() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise Interrupted(f"stopped by {signals.requested() or 'a signal'} before the run began") from None
+
+
+def is_alone(environment: Mapping[str, str]) -> bool:
+    """Whether this process is the only rank."""
+    return environment.get("WORLD_SIZE", "1") == "1"
 
 
 def set_environment(quiet: Mapping[str, str]) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from proven import unchecked
 
 from loradock.config.schema import RunConfig, TrackerName
 from loradock.errors import EnvironmentUnfit
@@ -36,6 +40,28 @@ def test_all_trackers_that_are_not_installed_are_told_at_once_with_what_installs
     assert f"tracker not installed: {', '.join(absent)}\n" in str(told.value)
     assert told.value.hint == f"pip install {' '.join(sorted(name.replace('_', '-') for name in absent))}"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_refused"),
+    [({}, True), ({"WANDB_MODE": "offline"}, False), ({"WANDB_API_KEY": "0" * 40}, False), ({"NETRC": "netrc"}, False)],
+    ids=str,
+)
+def test_wandb_without_a_login_is_told_before_anything_is_read(
+    variables: dict[str, str], is_refused: bool, tmp_path: Path, llama: Path
+) -> None:
+    (tmp_path / "netrc").write_text("machine wandb.example login user password " + "0" * 40 + "\n", encoding="utf-8")
+    (tmp_path / "rows.jsonl").write_text("{broken\n", encoding="utf-8")
+    known = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
+    known |= {"HOME": str(tmp_path), "WANDB_BASE_URL": "https://wandb.example", "NETRC": ""} | variables
+    words = ["train", "--model", str(llama), "--data", "rows.jsonl", "--set", "logging.trackers=[wandb]"]
+    command = [sys.executable, "-m", "loradock", *words, "--output", "out", unchecked("it is refused before")]
+    done = subprocess.run(command, cwd=tmp_path, env=known, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, "no login for https://wandb.example" in done.stderr) == (
+        71 if is_refused else 65,
+        is_refused,
+    )
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_tracker_whose_server_does_not_answer_is_told_before_training(

@@ -106,7 +106,9 @@ def test_a_finished_run_without_a_step_left_keeps_its_record_whatever_is_allowed
     train(run, *RUN, model=llama, data=rows)
     before = {file.name: file.read_bytes() for file in run.iterdir() if file.suffix in (".json", ".jsonl")}
     card = (run / "adapter" / "README.md").read_bytes()
-    with pytest.raises(NoCheckpoint, match=r"finished at step 8: no step is left .* train\.learning_rate 0\.002") as refused:
+    with pytest.raises(
+        NoCheckpoint, match=r"finished at step 8: no step is left .* train\.learning_rate 0\.002"
+    ) as refused:
         train(run, *RUN, "train.learning_rate=2e-3", model=llama, data=rows, allowed=("train.learning_rate",))
     assert "--max-steps" in str(refused.value.hint)
     assert "--fresh" in str(refused.value.hint)

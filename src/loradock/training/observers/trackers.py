@@ -107,16 +107,38 @@ class Tracker:
             self._has_failed = True
 
 
-def open_all(
-    names: Sequence[str], *, directory: Path, project: str, name: str, config: Mapping[str, Any]
-) -> list[Tracker]:
-    """Open the trackers that were asked for; EnvironmentUnfit with the remedy where one is missing or does not open."""
+def check(names: Sequence[str]) -> None:
+    """See that each is installed, and that W&B has a login: before rows or weights are read. Raises EnvironmentUnfit."""
     packages = [TRACKERS[each][0] for each in names]
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if missing:
         what = f"tracker not installed: {', '.join(missing)}"
         wanted = {"'loradock[track]'" if each in IN_EXTRA else each.replace("_", "-") for each in missing}
         raise EnvironmentUnfit(what, hint=f"pip install {' '.join(sorted(wanted))}")
+    if "wandb" in names:
+        _check_wandb()
+
+
+def _check_wandb() -> None:
+    """Where it has no login it asks for one, in the middle of a start or of nobody."""
+    import wandb
+    from wandb.sdk.lib import wbauth
+
+    settings = wandb.setup().settings
+    is_known = settings.api_key or settings.identity_token_file or wbauth.read_netrc_auth(host=settings.base_url)
+    if settings.mode == "online" and not is_known:
+        what = f"logging.trackers names wandb, and there is no login for {settings.base_url}"
+        hint = (
+            "wandb login, or WANDB_API_KEY in the environment; WANDB_MODE=offline keeps the run's files to sync later"
+        )
+        raise EnvironmentUnfit(what, hint=hint)
+
+
+def open_all(
+    names: Sequence[str], *, directory: Path, project: str, name: str, config: Mapping[str, Any]
+) -> list[Tracker]:
+    """Open the trackers that were asked for; EnvironmentUnfit with the remedy where one is missing or does not open."""
+    check(names)
     if not names:
         return []
     from accelerate import PartialState

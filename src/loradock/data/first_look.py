@@ -1,0 +1,30 @@
+"""Rows that cannot be used, told before anything else is spent: the rows are read and converted, not yet tokenised."""
+
+from __future__ import annotations
+
+import time
+
+from loradock.config.schema import DataConfig, SourceConfig
+from loradock.data.problems import Problems
+from loradock.data.readers import hub
+from loradock.data.sources import samples
+from loradock.errors import Problem
+
+BUDGET_SECONDS = 2.0
+
+
+def look(data: DataConfig, *, seconds: float = BUDGET_SECONDS) -> None:
+    """Read the rows of local sources for some seconds, and to their end once one is bad. DataError with every problem.
+
+    What was not come to, preparation reads. Raises what `data.sources.samples` raises.
+    """
+    held_out = [SourceConfig(path=data.validation)] if isinstance(data.validation, str) else []
+    sources = [source for source in (*data.sources, *held_out) if not hub.is_hub(source.path)]
+    problems, until = Problems(), time.monotonic() + seconds
+    for index, source in enumerate(sources):
+        for _, sample in samples(source, index=index):
+            if isinstance(sample, Problem):
+                problems.add(sample)
+            elif not problems.count and time.monotonic() > until:
+                return
+    problems.check(files=[source.path for source in sources])
