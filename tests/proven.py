@@ -10,11 +10,12 @@ import fcntl
 import os
 import subprocess
 import sys
+import tempfile
 from functools import cache
 from pathlib import Path
 
 VERDICT = "LORADOCK_TESTS_VERDICT"
-"""Names the file of the verdict, which the processes of a run of tests share."""
+"""Names the file of the verdict, which the processes of a run of tests share; a campaign alone has none."""
 NOTHING_WRONG = "this machine can train"
 
 
@@ -28,7 +29,8 @@ def unchecked(why: str) -> str:
 @cache
 def prove() -> None:
     """Look at the machine as `train` does, once a run of tests; AssertionError where it cannot train."""
-    with Path(os.environ[VERDICT]).open("a+", encoding="utf-8") as file:
+    shared = os.environ.get(VERDICT)
+    with (Path(shared).open("a+", encoding="utf-8") if shared else tempfile.TemporaryFile("a+")) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         said = file.read()
