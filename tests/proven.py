@@ -30,7 +30,7 @@ def unchecked(why: str) -> str:
 def prove() -> None:
     """Look at the machine as `train` does, once a run of tests; AssertionError where it cannot train."""
     shared = os.environ.get(VERDICT)
-    with (Path(shared).open("a+", encoding="utf-8") if shared else tempfile.TemporaryFile("a+")) as file:
+    with Path(shared).open("a+", encoding="utf-8") if shared else tempfile.TemporaryFile("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         said = file.read()

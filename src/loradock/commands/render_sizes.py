@@ -78,7 +78,7 @@ def look(config: RunConfig) -> tuple[ModelFacts | None, int]:
     directory = hub_cache.directory_of(name, config.model.revision, environ=os.environ)
     if directory is None or not (directory / "config.json").is_file():
         return None, 0
-    from loradock.model import shape, source
+    from loradock.model import shape, source, weights
 
     is_trusted = config.model.trust_remote_code == name
     read = source.read_config(directory, trusted=is_trusted)
@@ -89,7 +89,7 @@ def look(config: RunConfig) -> tuple[ModelFacts | None, int]:
         revision=config.model.revision,
         config=read,
         trust_remote_code=is_trusted,
-        weight_files=tuple(sorted(directory.glob("*.safetensors"))),
+        weight_files=weights.files(directory),
     )
     model = shape.inspect(base, config)
     return model, shape.longest_row(config.data.max_length, model)

@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, TypeVar
 
 from loradock import signals
@@ -22,7 +21,7 @@ from loradock.env_check.base import Check, Finding, Intent, error, warning
 from loradock.env_check.broken import broken
 from loradock.errors import EnvironmentUnfit
 from loradock.facts import Facts
-from loradock.machine import Host
+from loradock.machine import Host, patience
 
 QUIET = {
     "BITSANDBYTES_NOWELCOME": "1",
@@ -32,11 +31,6 @@ QUIET = {
 }
 CANNOT_START = 255
 TAIL_BYTES = 4000
-TICK_SECONDS = 1.0
-BUSY_BYTES = 1 << 18
-"""Read in a tick by a process that is busy with files; one that waits reads a status now and then."""
-SLOW_DISK = 10
-"""Times its limit that a check may take which goes on reading files."""
 Machine = tuple[Host, Facts, Intent]
 T = TypeVar("T")
 
@@ -86,18 +80,10 @@ class Child:
         return Looked(check=check, findings=findings, seconds=time.monotonic() - self._began)
 
     def _has_answered(self) -> bool:
-        """Whether it answers within its limit, in which seconds that it reads files in do not count: a slow disk."""
+        """Whether it answers within its limit."""
         limit = self._check.limit_seconds
-        left, last = self._began + limit - time.monotonic(), self._began + SLOW_DISK * limit
-        read = bytes_read(self._process.pid)
-        while left > 0 and time.monotonic() < last:
-            seconds = min(TICK_SECONDS, left)
-            if self._pipe.poll(seconds):
-                return True
-            before, read = read, bytes_read(self._process.pid)
-            if read - before < BUSY_BYTES:
-                left -= seconds
-        return self._pipe.poll(0)
+        left = self._began + limit - time.monotonic()
+        return patience.answers(self._pipe.poll, pid=self._process.pid, left=left, limit_seconds=limit)
 
     def close(self) -> None:
         """End the child and all that it started; it holds nothing that could be lost."""
@@ -131,17 +117,6 @@ class Child:
         said = os.pread(self._output, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace")
         last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "no output")
         return error(f"the check died with {how}: {last[:200]}", remedy=_report(check))
-
-
-def bytes_read(pid: int | None) -> int:
-    """What a process and its descendants have read so far, through files and through their mappings (proc_pid_io(5))."""
-    try:
-        text = Path(f"/proc/{pid}/io").read_text(encoding="utf-8")
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
-    except OSError:  # it ended, or this kernel does not tell: then the limit alone counts
-        return 0
-    counts = dict(line.split(": ") for line in text.splitlines())
-    return int(counts["rchar"]) + int(counts["read_bytes"]) + sum(bytes_read(int(child)) for child in children)
 
 
 def _unanswered(check: Check, what: str) -> Finding:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from typing import Any
 
+from loradock.machine import patience
 from loradock.machine.answers import PythonRun
 from loradock.machine.machine import Machine
 
@@ -52,13 +55,20 @@ class Builds(Machine):
 
     def python_run(self, program: str, arguments: Sequence[str], *, timeout_seconds: float) -> PythonRun:
         """Run a program in a new process of this Python; what it printed, also where it died or took too long."""
-        command = [sys.executable, "-c", program, *arguments]
-        try:
-            done = subprocess.run(
-                command, check=False, capture_output=True, text=True, errors="replace", timeout=timeout_seconds
-            )
-        except subprocess.TimeoutExpired as late:
-            printed = late.stdout or b""
-            text = printed.decode(errors="replace") if isinstance(printed, bytes) else printed
-            return PythonRun(exit_code=None, lines=tuple(text.splitlines()))
-        return PythonRun(exit_code=done.returncode, lines=tuple(done.stdout.splitlines()))
+        with tempfile.TemporaryFile() as said:
+            command = [sys.executable, "-c", program, *arguments]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.DEVNULL)
+
+            def has_ended(seconds: float) -> bool:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(seconds)
+                return process.returncode is not None
+
+            try:
+                patience.answers(has_ended, pid=process.pid, left=timeout_seconds, limit_seconds=timeout_seconds)
+            finally:
+                code = process.poll()
+                process.kill()
+                process.wait()
+            said.seek(0)
+            return PythonRun(exit_code=code, lines=tuple(said.read().decode(errors="replace").splitlines()))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import HubError, ModelError
-from loradock.model import hub_cache, source
+from loradock.model import hub_cache, source, weights
 from loradock.model.source import BaseModel
 
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
@@ -28,7 +28,7 @@ def describe(asked: ModelConfig) -> BaseModel:
         revision=asked.revision,
         config=config,
         trust_remote_code=trusted,
-        weight_files=tuple(sorted(directory.glob("*.safetensors"))),
+        weight_files=weights.files(directory),
     )
 
 

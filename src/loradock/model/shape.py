@@ -46,6 +46,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     check_read_past(facts, model, quantization=config.model.quantization)
     check_coverage(facts, quantization=config.model.quantization)
     check_modules_to_save(config.lora.modules_to_save, model)
+    check_rank(config.lora.rank, facts)
     return facts
 
 
@@ -146,6 +147,15 @@ def check_coverage(facts: ModelFacts, *, quantization: str) -> None:
         f"{facts.unreachable_parameters:,} are outside linear layers (fused experts)",
         hint="--set model.quantization=none, if the GPU has the memory",
     )
+
+
+def check_rank(rank: int, facts: ModelFacts) -> None:
+    """ModelError for a rank beyond that of every matrix that it would be added to."""
+    chosen = set(facts.targets)
+    widest = max((min(each.rows, each.columns) for each in facts.linears if each.name in chosen), default=0)
+    if widest and rank > widest:
+        what = f"lora.rank is {rank}, and no target of {facts.architecture} has more than {widest} rows or columns"
+        raise ModelError(what, hint=f"--set lora.rank={min(widest, 16)}")
 
 
 def check_modules_to_save(wanted: tuple[str, ...], model: Any) -> None:

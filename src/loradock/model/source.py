@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import json
 import re
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import HubError, InputMissing, ModelError, Problem
+from loradock.model import weights
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 FETCHED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
@@ -47,7 +47,7 @@ def find(asked: ModelConfig, *, on_bytes: Callable[[], None] = lambda: None) -> 
     else:
         directory = fetch(asked, trusted=trusted, on_bytes=on_bytes)
         revision = directory.name if COMMIT.fullmatch(directory.name) else asked.revision
-    weights = check_files(directory)
+    files = check_files(directory)
     config = read_config(directory, trusted=trusted)
     check_architecture(config, directory=directory)
     return BaseModel(
@@ -56,7 +56,7 @@ def find(asked: ModelConfig, *, on_bytes: Callable[[], None] = lambda: None) -> 
         revision=revision,
         config=config,
         trust_remote_code=trusted,
-        weight_files=weights,
+        weight_files=files,
     )
 
 
@@ -111,11 +111,11 @@ def check_files(directory: Path) -> tuple[Path, ...]:
         problems.append(Problem(what="config.json is missing", file=str(directory)))
     if not any((directory / name).is_file() for name in TOKENIZER_FILES):
         problems.append(Problem(what="no tokenizer (tokenizer.json or tokenizer.model)", file=str(directory)))
-    weights = weight_files(directory, problems)
+    found = weights.resolve(directory, problems)
     problems += [
         Problem(what=wrong, file=str(file))
-        for file in weights
-        if file.suffix == ".safetensors" and (wrong := safetensors_problem(file))
+        for file in found
+        if file.suffix == ".safetensors" and (wrong := weights.safetensors_problem(file))
     ]
     if problems:
         raise ModelError(
@@ -123,45 +123,7 @@ def check_files(directory: Path) -> tuple[Path, ...]:
             hint="copy the whole directory again (config.json, *.safetensors, tokenizer files)",
             problems=problems,
         )
-    return weights
-
-
-def weight_files(directory: Path, problems: list[Problem]) -> tuple[Path, ...]:
-    """The files that hold the weights, by the index where there is one; what is missing goes to `problems`."""
-    index = directory / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            problems.append(Problem(what="not a weight index", file=str(index)))
-            return ()
-        problems += [
-            Problem(what=f"shard {name} is missing", file=str(index))
-            for name in names
-            if not (directory / name).is_file()
-        ]
-        return tuple(directory / name for name in names if (directory / name).is_file())
-    found = sorted(directory.glob("*.safetensors")) or sorted(directory.glob("pytorch_model*.bin"))
-    if not found:
-        problems.append(Problem(what="no weights (*.safetensors)", file=str(directory)))
-    return tuple(found)
-
-
-def safetensors_problem(file: Path) -> str | None:
-    """What is wrong with a safetensors file by its header and size, or None. Reads the header only."""
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        start = stream.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
-        if length + 8 > size:
-            return f"is truncated or not a safetensors file ({size} bytes)"
-        try:
-            header = json.loads(stream.read(length))
-            end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return "has no safetensors header"
-    expected = 8 + length + end
-    return None if expected == size else f"is truncated: {size} of {expected} bytes"
+    return found
 
 
 def read_config(directory: Path, *, trusted: bool) -> Any:
@@ -199,7 +161,7 @@ def known_model_types() -> frozenset[str]:
 
 def check_architecture(config: Any, *, directory: Path) -> None:
     """Refuse what is not a causal LM, and weights that are already quantised."""
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
     known = type(config) in AutoModelForCausalLM._model_mapping
     remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
@@ -207,6 +169,13 @@ def check_architecture(config: Any, *, directory: Path) -> None:
         raise ModelError(
             f"{directory} is a {config.model_type} model, not a causal language model",
             hint="loradock fine-tunes decoder-only models (Llama, Mistral, Qwen, Phi, Gemma, ...)",
+        )
+    masked = type(config) in AutoModelForMaskedLM._model_mapping and not getattr(config, "is_decoder", False)
+    if masked or getattr(config, "use_bidirectional_attention", False):
+        raise ModelError(
+            f"{directory} is an encoder ({config.model_type}): its attention sees what comes next, so that there is "
+            "nothing to learn by predicting it",
+            hint="give a decoder-only model (Llama, Mistral, Qwen, Phi, Gemma, ...)",
         )
     already = getattr(config, "quantization_config", None)
     if already is not None:

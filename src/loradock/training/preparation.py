@@ -13,7 +13,7 @@ from loradock.data.corpus import Corpus, prepare_corpus
 from loradock.distributed import collectives
 from loradock.errors import ConfigError, NoCheckpoint
 from loradock.facts import ModelFacts
-from loradock.model import adapters, export, load, shape, source, tokenizer
+from loradock.model import adapters, export, load, shape, source, tokenizer, weights
 from loradock.plan import planner
 from loradock.plan.memory.sharded import CUTS_WEIGHTS
 from loradock.plan.plan import Plan
@@ -30,6 +30,8 @@ from loradock.training.run_dir import resume as resuming
 from loradock.training.run_dir.paths import CHECKPOINTS
 from loradock.training.saving import Progress
 
+SHOWN = 3
+"""Tensors that a warning names."""
 ADAPTER_COPIES = 2
 """While a new export is put in the place of an old one, both are there."""
 
@@ -116,10 +118,19 @@ def find_base(context: RunContext, config: RunConfig) -> tuple[source.BaseModel,
         base = source.find(config.model, on_bytes=context.watchdog.beat)
         words = tokenizer.open_tokenizer(base)
         model = shape.inspect(base, config)
+        unused = weights.check_whole(base)
+        if unused:
+            context.view.note(f"warning: {len(unused)} tensors of the base are not used: {', '.join(unused[:SHOWN])}")
         context.record.hash_weights(base.weight_files)
         context.record.put(
             name=context.directory.name,
-            base={"name": base.name, "revision": base.revision, "path": str(base.directory)},
+            base={
+                "name": base.name,
+                "revision": base.revision,
+                "path": str(base.directory),
+                "weights": [file.name for file in base.weight_files],
+                "unused_tensors": unused,
+            },
         )
     return base, words, model
 
@@ -252,15 +263,15 @@ def check_disk_space(context: RunContext, job: Job) -> None:
     if job.rank:
         return
     chosen = adapters.trainable(job.model)
-    weights, cadence = sum(each.numel() for each in chosen), job.plan.cadence.value
+    count, cadence = sum(each.numel() for each in chosen), job.plan.cadence.value
     size = disk_space.checkpoint_bytes(
-        weights, optimizer=job.plan.optimizer.value, tensors=len(chosen), processes=job.world_size
+        count, optimizer=job.plan.optimizer.value, tensors=len(chosen), processes=job.world_size
     )
     done = job.resume.step if job.resume else 0
     line = disk_space.before_run(
         job.directory,
         checkpoint_bytes=size,
-        adapter_bytes=ADAPTER_COPIES * disk_space.WEIGHT_BYTES * weights,
+        adapter_bytes=ADAPTER_COPIES * disk_space.WEIGHT_BYTES * count,
         keep=job.config.checkpoints.keep,
         keeps_best=job.config.checkpoints.keep_best,
         held=[each.size_bytes for each in found(job.checkpoints.folder, is_hashed=False)],

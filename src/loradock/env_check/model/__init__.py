@@ -7,6 +7,7 @@ from loradock.env_check.model import (
     embedding,
     model_memory,
     model_space,
+    model_weights,
     offline,
     revision,
     token,
@@ -22,5 +23,6 @@ CHECKS: tuple[Check, ...] = (
     embedding.CHECK,
     model_space.CHECK,
     data_files.CHECK,
+    model_weights.CHECK,
     model_memory.CHECK,
 )

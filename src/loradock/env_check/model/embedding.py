@@ -11,7 +11,7 @@ from loradock.env_check.base import Check, Finding, Intent, error, ok
 from loradock.errors import ModelError
 from loradock.facts import Facts
 from loradock.machine import Host
-from loradock.model import headers, hub_cache, tokenizer_files
+from loradock.model import headers, hub_cache, tokenizer_files, weights
 from loradock.model.tokenizer_files import TokenizerFiles
 
 
@@ -25,7 +25,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
             return [ok("the model is not here yet")]
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         files = tokenizer_files.read(directory)
-        shape = headers.embedding(headers.shapes(sorted(directory.glob("*.safetensors"))))
+        shape = headers.embedding(headers.shapes(weights.files(directory)))
     except (OSError, ValueError):
         return [ok("the model's files cannot be compared")]
     rows = _vocabulary(config)

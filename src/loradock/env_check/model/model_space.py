@@ -12,6 +12,7 @@ from loradock.errors import DiskFull
 from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.model import headers, hub_cache
+from loradock.model import weights as weight_files
 
 # A checkpoint holds the adapter in float32 and its optimiser's two moments, in float32 or in 8 bit.
 ADAPTER_BYTES = 4
@@ -78,7 +79,7 @@ def of_checkpoints(host: Host, plan: Intent) -> list[Finding]:
     directory = hub_cache.directory_of(config.model.name, config.model.revision, environ=host.environ)
     if directory is None:
         return [ok("the model is not here yet")]
-    shapes = headers.shapes(sorted(directory.glob("*.safetensors")))
+    shapes = headers.shapes(weight_files.files(directory))
     targets = None if isinstance(config.lora.targets, str) else config.lora.targets
     weights = adapter_weights(headers.linears(shapes), rank=config.lora.rank, targets=targets)
     weights += saved_weights(shapes, config.lora.modules_to_save)

@@ -33,14 +33,18 @@ def need(context: Context, rows: int) -> dict[str, int]:
 def too_large(context: Context, expected: dict[str, int]) -> OutOfMemory:
     """The error for a model of which not even one row fits; shorter rows are a remedy only where the weights fit."""
     length = context.row_tokens
-    needed, have = expected["total"] / 2**30, context.memory_bytes / 2**30
-    gpu = f"{context.facts.gpu.name} has {have:.1f} GiB available"
+    needed, have = expected["total"] / 2**30, limit_bytes(context) / 2**30
+    device = context.facts.gpu.name if context.on_gpu else "this machine"
+    gpu = f"{device} has {have:.1f} GiB available"
     weights = expected["base weights"] / 2**30
     if weights > have:
         return OutOfMemory(
             f"the base weights need about {weights:.1f} GiB, {gpu}",
             hint=f"a smaller --model, or {room(context)}",
         )
+    if not context.on_gpu:
+        remedy = f"--set data.max_length={max(64, length // 2)}, a smaller lora.rank, or a smaller model"
+        return OutOfMemory(f"one row of {length} tokens needs about {needed:.1f} GiB, {gpu}", hint=remedy)
     mode = context.plan.parallel.value
     if mode == "fsdp" and not context.plan.cpu_offload.value:
         remedy = "--set train.cpu_offload=true"
@@ -55,6 +59,13 @@ def too_large(context: Context, expected: dict[str, int]) -> OutOfMemory:
     else:
         remedy = f"--set data.max_length={max(64, length // 2)}, a smaller model, or {room(context)}"
     return OutOfMemory(f"one row of {length} tokens needs about {needed:.1f} GiB, {gpu}", hint=remedy)
+
+
+def limit_bytes(context: Context) -> int:
+    """What is refused beyond: on a CPU all memory of the machine; too high an estimate must not refuse there."""
+    if context.on_gpu:
+        return context.memory_bytes
+    return context.facts.memory_bytes // context.facts.processes_here
 
 
 def room(context: Context) -> str:
@@ -76,7 +87,7 @@ def _decide_peft(context: Context) -> Decision[int]:
     while rows > 1 and need(context, rows)["total"] > context.memory_bytes:
         rows //= 2
     expected = need(context, rows)
-    if context.on_gpu and expected["total"] > context.memory_bytes:
+    if expected["total"] > limit_bytes(context):
         raise too_large(context, expected)
     sizes = f"{expected['total'] / 2**30:.1f} of {context.memory_bytes / 2**30:.1f} GiB"
     return Decision(name="micro_batch", value=rows, why=f"{rows} x {length} tokens need about {sizes}")
@@ -85,14 +96,15 @@ def _decide_peft(context: Context) -> Decision[int]:
 def _decide_fast(context: Context) -> Decision[int]:
     """The budget of the fastest shape that fits."""
     choice = context.fast_choice()
-    if choice is None and context.on_gpu:
+    if choice is None:
         wanted = context.config.train.checkpointing
         layers = context.model.layers if wanted == "auto" else context.asked_layers(wanted)
         cached = context.limits.cached or 0
-        raise too_large(
-            context,
-            context.expected_bytes(micro_batch=1, checkpointing=layers, optimizer="adamw_fused", cached_layers=cached),
+        expected = context.expected_bytes(
+            micro_batch=1, checkpointing=layers, optimizer="adamw_fused", cached_layers=cached
         )
+        if expected["total"] > limit_bytes(context):
+            raise too_large(context, expected)
     length, most = context.row_tokens, context.useful_rows
     if choice is None:
         return Decision(name="micro_batch", value=1, why=f"not even {length} tokens fit by the estimate")

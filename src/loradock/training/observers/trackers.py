@@ -108,7 +108,7 @@ class Tracker:
 
 
 def check(names: Sequence[str]) -> None:
-    """See that each is installed, and that W&B has a login: before rows or weights are read. Raises EnvironmentUnfit."""
+    """See that each is installed, and that W&B has a login, before rows are read. Raises EnvironmentUnfit."""
     packages = [TRACKERS[each][0] for each in names]
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if missing:

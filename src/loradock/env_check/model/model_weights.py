@@ -1,0 +1,42 @@
+"""The weights: every tensor of the architecture is in the files, in its shape; by their headers."""
+
+from __future__ import annotations
+
+from loradock.env_check.base import Check, Finding, Intent, ok, warning
+from loradock.env_check.model.base import download_to
+from loradock.env_check.model.refusal import refusal
+from loradock.errors import LoradockError
+from loradock.facts import Facts
+from loradock.machine import Host
+from loradock.model import hub_cache
+
+
+def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
+    """What cannot be opened at all is the business of the check of the base."""
+    from loradock.model import description, weights
+
+    assert plan.config is not None
+    asked = plan.config.model
+    directory = hub_cache.directory_of(asked.name, asked.revision, environ=host.environ)
+    if directory is None or not weights.files(directory):
+        return [ok("the weights are not here yet")]
+    try:
+        base = description.describe(asked)
+        unused = weights.check_whole(base)
+    except LoradockError as wrong:
+        return refusal(wrong, remedy=download_to(directory))
+    if unused:
+        shown = ", ".join(unused[:3])
+        return [warning(f"{len(unused)} tensors of {directory} are not used: {shown}", remedy=f"ls -l {directory}")]
+    return [ok(f"{directory} holds every tensor of {base.config.model_type}")]
+
+
+CHECK = Check(
+    name="model-weights",
+    group="model",
+    proves="The weight files hold every tensor of the architecture in its shape (by their headers).",
+    look=look,
+    level="compute",
+    needs="config",
+    limit_seconds=90,
+)
