@@ -63,6 +63,7 @@ class Child:
     def ask(self, check: Check) -> None:
         """Let it begin with a check; its answer is fetched later."""
         self._check, self._began = check, time.monotonic()
+        self._read = patience.bytes_read(self._process.pid)
         with contextlib.suppress(OSError):  # a child that is gone already: its answer says so
             self._pipe.send(check)
 
@@ -81,8 +82,8 @@ class Child:
 
     def _has_answered(self) -> bool:
         """Whether it answers within its limit."""
-        limit = self._check.limit_seconds
-        left = self._began + limit - time.monotonic()
+        limit, passed = self._check.limit_seconds, time.monotonic() - self._began
+        left = limit - patience.counted(passed, pid=self._process.pid, since=self._read)
         return patience.answers(self._pipe.poll, pid=self._process.pid, left=left, limit_seconds=limit)
 
     def close(self) -> None:

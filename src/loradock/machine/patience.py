@@ -27,6 +27,11 @@ def answers(has_answered: Callable[[float], bool], *, pid: int | None, left: flo
     return has_answered(0)
 
 
+def counted(seconds: float, *, pid: int | None, since: int) -> float:
+    """Of seconds in which nobody looked: all, or none where the process read files; `since` are its bytes before."""
+    return 0.0 if bytes_read(pid) - since >= BUSY_BYTES * seconds / TICK_SECONDS else seconds
+
+
 def bytes_read(pid: int | None) -> int:
     """What a process and its descendants have read so far, by calls and through mappings (proc_pid_io(5))."""
     try:
