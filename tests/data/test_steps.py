@@ -166,8 +166,8 @@ def test_a_packed_batch_restarts_positions_and_never_learns_a_documents_first_to
         batch = train_steps(prepared, packing=True)[2].micro_batches[0]
         tensors = collate(batch, pad_token_id=9, pad_to_multiple=multiple)
         ids, labels, positions, start = [], [], [], 0
-        for row, length in zip(batch.rows.tolist(), batch.lengths.tolist(), strict=True):
-            row_ids, mask = prepared.row(row)
+        for row_ids, mask in batch.samples():
+            length = len(row_ids)
             ids += row_ids[:length].tolist()
             labels += [-100, *(int(t) if m else -100 for t, m in zip(row_ids[1:length], mask[1:length], strict=True))]
             positions += range(length)
@@ -212,7 +212,7 @@ def test_over_long_rows_are_counted_and_cut_or_dropped(prepared: Prepared) -> No
     full = np.diff(prepared.offsets)
     masks = [prepared.row(int(row))[1] for row in rows]
     limit = int(np.median(full))
-    cut = fit(prepared, rows=rows, max_length=limit)
+    cut = fit(prepared, rows=rows, max_length=limit, long_rows="truncate")
     kept = [row for row in rows if masks[row][:limit].any()]
     assert cut.rows.tolist() == kept
     assert cut.lengths.tolist() == [min(full[row], limit) for row in kept]
@@ -226,6 +226,26 @@ def test_over_long_rows_are_counted_and_cut_or_dropped(prepared: Prepared) -> No
     assert dropped.lost_tokens == full[full > limit].sum()
     with pytest.raises(DataError, match=f"--set data.max_length={full.max()}"):
         fit(prepared, rows=rows, max_length=1)
+
+
+@pytest.mark.parametrize("limit", [2, 5, 9])
+def test_over_long_rows_are_split_and_every_supervised_token_is_learned_once(prepared: Prepared, limit: int) -> None:
+    rows = np.arange(prepared.rows)
+    fitted = fit(prepared, rows=rows, max_length=limit)
+    assert fitted.supervised_tokens == prepared.supervised_tokens
+    assert fitted.lost_supervised_tokens == fitted.dropped == 0
+    assert fitted.lengths.max() <= limit
+    assert len(fitted.rows) > prepared.rows
+    learned: Counter[tuple[int, int]] = Counter()
+    for row, start, length in zip(fitted.rows.tolist(), fitted.starts.tolist(), fitted.lengths.tolist(), strict=True):
+        ids, mask = prepared.row(row, start=start, length=length)
+        assert len(ids) == length
+        assert not mask[0], "nothing comes before it that could predict it"
+        learned.update((row, start + int(at)) for at in np.flatnonzero(mask))
+    assert set(learned.values()) == {1}
+    assert learned.keys() == {(row, int(at)) for row in rows.tolist() for at in np.flatnonzero(prepared.row(row)[1])}
+    last = {row: start + length for row, start, length in zip(fitted.rows, fitted.starts, fitted.lengths, strict=True)}
+    assert all(last[row] == np.diff(prepared.offsets)[row] for row in rows), "a row's end is the end of a window"
 
 
 @pytest.mark.parametrize("packing", [False, True])

@@ -83,8 +83,9 @@ class DataConfig(Section):
     max_length: Positive | Auto = Field(
         default="auto", description="Longest row in tokens; auto: 1024, or the model's positions where it has fewer."
     )
-    long_rows: Literal["truncate", "drop"] = Field(
-        default="truncate", description="What happens to rows over max_length."
+    long_rows: Literal["split", "truncate", "drop"] = Field(
+        default="split",
+        description="Rows over max_length: split into windows that learn every token once, cut, or left out.",
     )
     validation: Annotated[float, Field(ge=0)] | str = Field(
         default=0.0, description="Held-out part: a share below 1, a number of rows, or a separate file."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +19,16 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MicroBatch:
-    """Rows of one forward pass of one rank: `rows` int64 and `lengths` int32, [samples] each.
+    """Samples of one forward pass of one rank: `rows` int64, `starts` and `lengths` int32, [samples] each.
 
+    A sample is `lengths` tokens of a row from token `starts`: a whole row, or a window of one that is longer.
     `supervised_tokens` counts its labels that are not ignored. `is_idle`: a rank without work in this step runs it so
     that every rank takes part in the gradient exchange; all of its labels are ignored.
     """
 
     prepared: Prepared
     rows: Array
+    starts: Array
     lengths: Array
     supervised_tokens: int
     is_packed: bool
@@ -35,6 +38,11 @@ class MicroBatch:
     def tokens(self) -> int:
         """Tokens without padding."""
         return int(self.lengths.sum(dtype=np.int64))
+
+    def samples(self) -> Iterator[tuple[Array, Array]]:
+        """Token ids (int32) and mask (bool) of each sample: [tokens] each."""
+        for row, start, length in zip(self.rows.tolist(), self.starts.tolist(), self.lengths.tolist(), strict=True):
+            yield self.prepared.row(row, start=start, length=length)
 
 
 def collate(micro_batch: MicroBatch, *, pad_token_id: int, pad_to_multiple: int = 1) -> dict[str, Tensor]:
@@ -61,8 +69,7 @@ def _padded(micro_batch: MicroBatch, *, pad_token_id: int, pad_to_multiple: int)
     input_ids = np.full(shape, pad_token_id, dtype=np.int64)
     attention_mask = np.zeros(shape, dtype=np.int64)
     labels = np.full(shape, IGNORED, dtype=np.int64)
-    for index, (row, length) in enumerate(zip(micro_batch.rows, micro_batch.lengths, strict=True)):
-        ids, mask = micro_batch.prepared.row(int(row), length=int(length))
+    for index, (ids, mask) in enumerate(micro_batch.samples()):
         input_ids[index, : len(ids)] = ids
         attention_mask[index, : len(ids)] = 1
         labels[index, : len(ids)] = _labels(micro_batch, ids=ids, mask=mask)
@@ -78,8 +85,7 @@ def _packed(micro_batch: MicroBatch, *, pad_token_id: int, pad_to_multiple: int)
     labels = np.full((1, total), IGNORED, dtype=np.int64)
     position_ids = np.zeros((1, total), dtype=np.int64)
     start = 0
-    for row, length in zip(micro_batch.rows, micro_batch.lengths, strict=True):
-        ids, mask = micro_batch.prepared.row(int(row), length=int(length))
+    for ids, mask in micro_batch.samples():
         stop = start + len(ids)
         input_ids[0, start:stop] = ids
         labels[0, start:stop] = _labels(micro_batch, ids=ids, mask=mask)

@@ -68,11 +68,18 @@ class Prepared:
         dtype = DTYPES[FILES[name]]
         return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype=dtype)
 
-    def row(self, index: int, *, length: int | None = None) -> tuple[Array, Array]:
-        """Token ids (int32) and mask (bool) of a row, cut to `length` tokens where given: [tokens] each."""
-        start, stop = int(self.offsets[index]), int(self.offsets[index + 1])
-        stop = stop if length is None else min(stop, start + length)
-        return self._tokens[start:stop], self._supervised[start:stop].view(np.bool_)
+    def row(self, index: int, *, start: int = 0, length: int | None = None) -> tuple[Array, Array]:
+        """Token ids (int32) and mask (bool) of a row from token `start`, cut to `length` tokens where given.
+
+        The first token is never supervised: nothing precedes it that could predict it.
+        """
+        first, stop = int(self.offsets[index]) + start, int(self.offsets[index + 1])
+        stop = stop if length is None else min(stop, first + length)
+        mask = self._supervised[first:stop].view(np.bool_)
+        if start:
+            mask = mask.copy()
+            mask[:1] = False
+        return self._tokens[first:stop], mask
 
     def place(self, index: int) -> str:
         """Where a row came from: `file:line`, or the file where it has no lines."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,6 +13,9 @@ from loradock.errors import ConfigError, DataError
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 Int32 = np.ndarray[Any, np.dtype[np.int32]]
+LongRows = Literal["split", "truncate", "drop"]
+Part = tuple[int, int, int, int]
+"""Row, first token, tokens, supervised tokens."""
 
 _SPLIT, _ORDER, _SHARE = 1, 2, 3
 
@@ -49,14 +53,16 @@ def _proportional(sizes: list[int], wanted: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """Rows cut or dropped to `max_length`; `rows`, `lengths` and `learned` go together, [kept rows] each.
+    """Samples of at most `max_length` tokens; `rows`, `starts`, `lengths` and `learned` go together, [samples] each.
 
-    `rows` (int64) index the prepared data, `lengths` and `learned` (int32) count tokens and supervised tokens after
-    truncation. `lost_tokens` counts what truncation cuts off and what dropped rows held; `dropped` are the over-long
-    rows left out, of which `nothing_learned` because no supervised token is left inside `max_length`.
+    `rows` (int64) index the prepared data. A sample is the `lengths` tokens (int32) from token `starts` (int32) of its
+    row, of which `learned` (int32) are supervised. `over_long` counts rows beyond the length; `dropped` are those of
+    them that are left out whole, of which `nothing_learned` because no supervised token lies in what would be kept.
+    `lost_tokens` counts the tokens that are in no sample.
     """
 
     rows: Int64
+    starts: Int32
     lengths: Int32
     learned: Int32
     max_length: int
@@ -68,46 +74,77 @@ class Fitted:
 
     @property
     def tokens(self) -> int:
-        """Tokens of one pass over the kept rows."""
+        """Tokens of one pass over the samples."""
         return int(self.lengths.sum(dtype=np.int64))
 
     @property
     def supervised_tokens(self) -> int:
-        """Supervised tokens of one pass over the kept rows."""
+        """Supervised tokens of one pass over the samples."""
         return int(self.learned.sum(dtype=np.int64))
 
 
-def fit(
-    prepared: Prepared, *, rows: Int64, max_length: int, long_rows: Literal["truncate", "drop"] = "truncate"
-) -> Fitted:
-    """Cut or drop the rows longer than `max_length` tokens. DataError where no row is left."""
+def fit(prepared: Prepared, *, rows: Int64, max_length: int, long_rows: LongRows = "split") -> Fitted:
+    """Split, cut or drop the rows longer than `max_length` tokens. DataError where no sample is left."""
     rows = np.asarray(rows, dtype=np.int64)
     full = (prepared.offsets[rows + 1] - prepared.offsets[rows]).astype(np.int64)
-    learned = np.array(prepared.learned[rows], dtype=np.int32)
-    tokens_before, supervised_before = int(full.sum()), int(learned.sum(dtype=np.int64))
+    learned = np.array(prepared.learned[rows], dtype=np.int64)
     is_long = full > max_length
-    lengths = np.minimum(full, max_length).astype(np.int32)
-    for index in np.flatnonzero(is_long):
-        _, mask = prepared.row(int(rows[index]), length=max_length)
-        learned[index] = np.count_nonzero(mask)
-    is_kept = ~is_long if long_rows == "drop" else learned > 0
-    if rows.size and not is_kept.any():
+    parts: list[Part] = []
+    nothing_learned = lost_tokens = left_out = 0
+    for row, length in zip(rows[is_long].tolist(), full[is_long].tolist(), strict=True):
+        useful = [part for part in windows(prepared, row, length, max_length, long_rows) if part[3]]
+        nothing_learned += not useful
+        kept = [] if long_rows == "drop" else useful
+        left_out += not kept
+        lost_tokens += length - covered(kept)
+        parts += kept
+    whole = np.stack([rows, np.zeros_like(rows), full, learned])[:, ~is_long & (learned > 0)]
+    samples = np.concatenate([whole, np.array(parts, dtype=np.int64).reshape(-1, 4).T], axis=1)
+    samples = samples[:, np.lexsort((samples[1], samples[0]))]
+    if rows.size and not samples.size:
         raise DataError(
             f"every row is longer than {max_length} tokens and none would have a supervised token",
             hint=f"--set data.max_length={int(full.max())}",
         )
-    rows, lengths, kept_learned = rows[is_kept], lengths[is_kept], learned[is_kept]
     return Fitted(
-        rows=rows,
-        lengths=lengths,
-        learned=kept_learned,
+        rows=samples[0],
+        starts=samples[1].astype(np.int32),
+        lengths=samples[2].astype(np.int32),
+        learned=samples[3].astype(np.int32),
         max_length=max_length,
         over_long=int(is_long.sum()),
-        dropped=int((~is_kept).sum()),
-        nothing_learned=int((learned == 0).sum()),
-        lost_tokens=tokens_before - int(lengths.sum(dtype=np.int64)),
-        lost_supervised_tokens=supervised_before - int(kept_learned.sum(dtype=np.int64)),
+        dropped=left_out,
+        nothing_learned=nothing_learned,
+        lost_tokens=lost_tokens,
+        lost_supervised_tokens=int(learned.sum() - samples[3].sum()),
     )
+
+
+def windows(prepared: Prepared, row: int, length: int, max_length: int, long_rows: LongRows) -> list[Part]:
+    """The parts of a row of `length` tokens, which is longer than allowed.
+
+    Windows reach back from the row's end, so that an answer has what comes before it; each begins with the last token
+    of the one before, which is not learned there, so that every supervised token is learned once.
+    """
+    if long_rows != "split":
+        spans = [(0, max_length)]
+    else:
+        stops = range(length, 1, -max(1, max_length - 1))
+        spans = [(max(0, stop - max_length), stop) for stop in reversed(stops)]
+    found: list[Part] = []
+    for start, stop in spans:
+        _, mask = prepared.row(row, start=start, length=stop - start)
+        found.append((row, start, stop - start, int(np.count_nonzero(mask))))
+    return found
+
+
+def covered(parts: Sequence[Part]) -> int:
+    """Tokens of a row that are in one of its parts, given in order."""
+    reached = total = 0
+    for _, start, length, _ in parts:
+        total += max(0, start + length - max(reached, start))
+        reached = start + length
+    return total
 
 
 class EpochOrder:

@@ -223,6 +223,7 @@ def _share(
         return MicroBatch(
             prepared=prepared,
             rows=fitted.rows[part],
+            starts=fitted.starts[part],
             lengths=fitted.lengths[part],
             supervised_tokens=learned,
             is_packed=packing,

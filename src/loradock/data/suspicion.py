@@ -114,7 +114,7 @@ def by_tokens(prepared: Prepared, *, at_limit: Fitted | None, max_length: int, u
     """
     lengths = np.diff(prepared.offsets)
     low, high = fences(lengths)
-    kept = at_limit.rows if at_limit else np.zeros(0, dtype=np.int64)
+    kept = np.unique(at_limit.rows) if at_limit else np.zeros(0, dtype=np.int64)
     whats = {
         "short-answer": (
             f"at most {SHORT_ANSWER_TOKENS} supervised tokens, the end of the turn included",

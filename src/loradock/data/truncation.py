@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from loradock.data.corpus import Part
-from loradock.data.select import EpochOrder, Fitted, fit
+from loradock.data.select import EpochOrder, Fitted, LongRows, fit
 from loradock.data.steps import BatchShape
 from loradock.errors import DataError
 from loradock.facts import ModelFacts
@@ -93,11 +93,11 @@ class AtLength:
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """How a run goes through its rows."""
+    """How a run goes through its rows. Of rows that would be split, what lies beyond the first window counts as cut."""
 
     global_batch: int
     seed: int
-    long_rows: Literal["truncate", "drop"]
+    long_rows: LongRows
     micro_batches: tuple[int, ...]
     padded_micro_batch: int
 

@@ -118,7 +118,7 @@ def truncation_table(found: Statistics) -> Table:
     """A line a length: what is lost, and the work of an epoch beside the recommended length's, packed."""
     taken = next(at for at in found.lengths if at.cut.length == found.recommendation.max_length)
     made = table(
-        f"\ncut at a length (data.long_rows={found.long_rows}); arithmetic of an epoch",
+        f"\n{DOING[found.long_rows]} at a length (data.long_rows={found.long_rows}); arithmetic of an epoch",
         "length",
         "rows\nwhole",
         "cut",

@@ -26,15 +26,20 @@ def propose(context: Context) -> tuple[Trial, ...]:
             settings=(f"data.max_length={half}",),
             cause="rows are long: attention and memory grow with them, and padding to them",
             phase="passes",
-            price=price(data, half, least=least, most=most, is_dropping=is_dropping),
+            price=price(data, half, least=least, most=most, long_rows=context.config.data.long_rows),
             accuracy_risk="high" if least > HEAVY_SHARE or is_dropping else "moderate",
         ),
     )
 
 
-def price(data: DataFacts, length: int, *, least: float, most: float, is_dropping: bool) -> str:
+def price(data: DataFacts, length: int, *, least: float, most: float, long_rows: str) -> str:
     """The price in words; how many rows and tokens exactly, only the rows themselves say."""
-    rows = min(data.train_rows, data.tokens // (length + 1))
+    rows, is_dropping = min(data.train_rows, data.tokens // (length + 1)), long_rows == "drop"
+    if long_rows == "split":
+        return (
+            f"up to {rows:,} of {data.train_rows:,} rows are split: what is learned beyond their last {length} tokens "
+            f"no longer sees all that comes before it; `loradock data stats --lengths {length}` counts them"
+        )
     whole = data.tokens if is_dropping else round(most * data.tokens)
     doing = "dropped whole" if is_dropping else "cut off"
     floor = f"{least:.0%} to " if least > 0 else "up to "

@@ -215,11 +215,12 @@ def _text(value: Any) -> str:
 
 def _of_part(part: Part) -> dict[str, str]:
     fitted = part.fitted
-    chosen = _sha256(fitted.rows.astype("<i8").tobytes() + fitted.lengths.astype("<i4").tobytes())
+    columns = (fitted.rows.astype("<i8"), fitted.starts.astype("<i4"), fitted.lengths.astype("<i4"))
+    chosen = _sha256(b"".join(column.tobytes() for column in columns))
     return {
         "content": _sha256("\n".join(source.digest for source in part.prepared.sources).encode()),
         "tokens": part.prepared.key,
-        "rows": f"{len(fitted.rows)} rows, {fitted.tokens} tokens, {chosen}",
+        "rows": f"{len(fitted.rows)} samples, {fitted.tokens} tokens, {chosen}",
     }
 
 
