@@ -132,12 +132,25 @@ def test_rows_that_the_template_refuses_are_named_by_line(spec: TokenizerSpec, t
         prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")
 
 
-def test_problems_are_all_counted_and_the_first_thousand_kept(spec: TokenizerSpec, tmp_path: Path) -> None:
+def test_the_same_problem_is_told_once_with_its_count_and_three_places(spec: TokenizerSpec, tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.jsonl", rows=1)
     with Path(source.path).open("a") as file:
-        file.write('{"instruction": "a", "output": ""}\n' * 1500)
+        file.write('{"instruction": "a", "output": ""}\n' * 1500 + '{"instruction": 3, "output": "b"}\n')
     with pytest.raises(DataError) as raised:
         prepare(DataConfig(sources=(source,)), tokenizer=spec, cache_dir=tmp_path / "c")
+    first, second = map(str, raised.value.problems)
+    assert raised.value.what.startswith("1501 problems")
+    places = ", ".join(f"{source.path}:{line}" for line in (2, 3, 4))
+    assert first == f"{places} and 1497 more: output is empty: there is nothing to train on"
+    assert second == f"{source.path}:1502: instruction is a number, not text"
+
+
+def test_problems_are_all_counted_and_the_first_thousand_kinds_kept(spec: TokenizerSpec, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    turns = [{"role": f"role{number}", "content": "a"} for number in range(1500)]
+    path.write_text("".join(json.dumps({"messages": [turn]}) + "\n" for turn in turns))
+    with pytest.raises(DataError) as raised:
+        prepare(DataConfig(sources=(SourceConfig(path=str(path)),)), tokenizer=spec, cache_dir=tmp_path / "c")
     assert raised.value.what.startswith("1500 problems")
     assert len(raised.value.problems) == 1000
 

@@ -92,15 +92,7 @@ class Corpus:
         parts = {"train": self.train, "validation": self.validation}
         return {
             "cache": {name: part.prepared.key for name, part in parts.items() if part},
-            "sources": [
-                {
-                    "path": source.path,
-                    "rows": source.stop - source.start,
-                    "sha256": source.digest,
-                    "weight": source.weight,
-                }
-                for source in self.train.prepared.sources
-            ],
+            "sources": [source.as_dict() for source in self.train.prepared.sources],
             "over_long_rows": self.train.fitted.over_long,
             "dropped_rows": self.train.fitted.dropped,
             "lost_tokens": self.train.fitted.lost_tokens,
