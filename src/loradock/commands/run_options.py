@@ -70,6 +70,7 @@ def look_for_inputs(config: RunConfig) -> None:
 def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     """A look for each input that was named."""
     from loradock.data.read import files
+    from loradock.data.sources import check_fields
     from loradock.data.templates import resolve
     from loradock.model.hub_cache import is_hub_id
     from loradock.model.source import local_directory
@@ -80,6 +81,7 @@ def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     held_out = [SourceConfig(path=data.validation)] if isinstance(data.validation, str) else []
     for source in (*data.sources, *held_out):
         yield functools.partial(files, source)
+    yield functools.partial(check_fields, data.sources)
     yield functools.partial(resolve, data.template, own=None)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loradock.config.schema import DataConfig, RunConfig, SourceConfig
+from loradock.data.dropped import check_dropped
 from loradock.data.prepare import choose_workers, prepare
 from loradock.data.prepared import Prepared
 from loradock.data.read import files
@@ -124,6 +125,7 @@ def prepare_corpus(
 
     def fitted(rows: Prepared, chosen: Any) -> Part:
         cut = fit(rows, rows=chosen, max_length=max_length, long_rows=data.long_rows)
+        check_dropped(cut, max_dropped=data.max_dropped)
         return Part(prepared=rows, fitted=cut)
 
     template = resolve(data.template, own=TokenizerSpec.of(tokenizer).chat_template).text

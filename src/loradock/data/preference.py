@@ -1,4 +1,4 @@
-"""Preference data: a good answer beside a bad one, or answers with a verdict; told so, with the way to supervised rows."""
+"""Preference data: a good answer beside a bad one, or answers with a verdict; told so, with how to learn from it."""
 
 from __future__ import annotations
 

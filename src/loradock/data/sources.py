@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -28,7 +28,7 @@ MISFITS_HELD = 1000
 def samples(source: SourceConfig, *, index: int = 0, contents: Contents | None = None) -> Iterator[Loaded]:
     """The samples of a source in file order, with a Problem in the place of each row that cannot be used.
 
-    With `format: auto` the first readable row decides the format for all. Where it fits none, or holds preference data,
+    With `format: auto` the first readable row decides the format for all. Where it fits none, or is preference data,
     that is one problem, and the rest of the source is only read for records that are broken in themselves. `index` is
     the source's place in `data.sources`, for hints; `contents` is filled in on the way. Raises ConfigError for an
     unknown format or field and for one that no row fits, and what `read` raises.
@@ -53,6 +53,12 @@ def samples(source: SourceConfig, *, index: int = 0, contents: Contents | None =
             yield from reading.converted(format, chain((record,), reading.records))
 
 
+def check_fields(sources: Sequence[SourceConfig]) -> None:
+    """ConfigError where a source maps a field that its format has not; no file is looked at."""
+    for index, source in enumerate(sources):
+        format_asked(source, index=index)
+
+
 def format_asked(source: SourceConfig, *, index: int = 0) -> Format | None:
     """The format that the source names, None for auto; ConfigError where it lacks a mapped field."""
     format = None if source.format == "auto" else named(source.format, index=index)
@@ -61,7 +67,7 @@ def format_asked(source: SourceConfig, *, index: int = 0) -> Format | None:
         return format
     fields = "; ".join(f"{candidate.name}: {', '.join(candidate.fields)}" for candidate in candidates)
     raise ConfigError(
-        f"{source.path}: {', '.join(source.fields)} {'is a field' if len(source.fields) == 1 else 'are fields'} "
+        f"data.sources.{index}.fields: {', '.join(source.fields)} {'is a field' if len(source.fields) == 1 else 'are fields'} "
         f"of no {'format' if format is None else f'{format.name} row'}",
         hint=f"left of the colon stands the format's field, right of it your column; fields: {fields}",
     )
