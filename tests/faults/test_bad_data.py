@@ -206,11 +206,30 @@ def test_a_row_of_200_000_tokens_is_counted_and_alone_it_is_refused(
     trial("P13", error.exit_code == 65 and "longer than 64 tokens" in error.what, case="200k tokens")
     assert str(error.hint).startswith("--set data.max_length=2")
     path.write_bytes(path.read_bytes() + GOOD)
-    settings: dict[str, Any] = {"sources": [{"path": str(path)}], "cache": str(tmp_path / "cache")}
+    settings: dict[str, Any] = {"sources": [{"path": str(path)}], "cache": str(tmp_path / "cache"), "max_dropped": 0.5}
     config = RunConfig.model_validate({"data": settings})
     counts = prepare_corpus(config, tokenizer=words, max_length=64, facts=facts).facts
     assert (counts.train_rows, counts.dropped_rows) == (1, 1)
     assert counts.lost_tokens >= 200_000
+
+
+@pytest.mark.parametrize(("long_rows", "share"), [(1, 0.1), (2, 0.1), (2, 0.2), (0, 0)])
+def test_more_rows_than_allowed_that_would_be_left_out_end_with_65(
+    long_rows: int, share: float, words: Any, facts: Facts, tmp_path: Path, trial: Trial
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    long = json.dumps({"instruction": "Say it.", "output": "river " * 90}).encode() + b"\n"
+    path.write_bytes(GOOD * (10 - long_rows) + long * long_rows)
+    settings: dict[str, Any] = {"sources": [{"path": str(path)}], "cache": str(tmp_path / "cache")}
+    settings |= {"long_rows": "drop", **({} if share == 0.1 else {"max_dropped": share})}
+    config = RunConfig.model_validate({"data": settings})
+    if long_rows <= 10 * share:
+        assert prepare_corpus(config, tokenizer=words, max_length=64, facts=facts).facts.dropped_rows == long_rows
+        return
+    with pytest.raises(DataError, match=r"2 of 10 rows .20.0%. would be left out: over 64 tokens") as caught:
+        prepare_corpus(config, tokenizer=words, max_length=64, facts=facts)
+    hint = str(caught.value.hint)
+    trial("P13", caught.value.exit_code == 65 and hint.endswith("--set data.max_dropped=0.2"), case="too many left out")
 
 
 def refused_after_preparing(path: Path, *, words: Any, facts: Facts, cache: Path) -> DataError:

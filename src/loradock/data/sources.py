@@ -66,9 +66,9 @@ def format_asked(source: SourceConfig, *, index: int = 0) -> Format | None:
     if any(set(source.fields).issubset(candidate.fields) for candidate in candidates):
         return format
     fields = "; ".join(f"{candidate.name}: {', '.join(candidate.fields)}" for candidate in candidates)
+    are_fields = f"{', '.join(source.fields)} {'is a field' if len(source.fields) == 1 else 'are fields'}"
     raise ConfigError(
-        f"data.sources.{index}.fields: {', '.join(source.fields)} {'is a field' if len(source.fields) == 1 else 'are fields'} "
-        f"of no {'format' if format is None else f'{format.name} row'}",
+        f"data.sources.{index}.fields: {are_fields} of no {'format' if format is None else f'{format.name} row'}",
         hint=f"left of the colon stands the format's field, right of it your column; fields: {fields}",
     )
 
