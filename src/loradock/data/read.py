@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import glob
 import hashlib
 from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
@@ -145,6 +146,10 @@ def _open(path: Path, shown: str) -> BinaryIO:
 def _missing(shown: str, path: Path) -> InputMissing:
     """What to say of a path that does not exist: the nearest name beside it, or a hub id without its prefix."""
     parent = path.parent
+    if shown == "-":
+        return InputMissing("- is no file", hint="standard input is read where the command line says --data -")
+    if glob.has_magic(shown):
+        return InputMissing(f"no file matches {shown}", hint=f"ls {_existing(path)}")
     if not parent.is_dir():
         if shown.count("/") == 1 and not path.is_absolute():
             return InputMissing(f"{shown} does not exist", hint=f"for a hub data set write hub:{shown}")
