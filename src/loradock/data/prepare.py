@@ -101,7 +101,7 @@ def check_syntax(template: ChatTemplate) -> None:
     except TemplateSyntaxError as error:
         raise ConfigError(
             f"data.template: {template.name}, line {error.lineno}: {error.message}",
-            hint="mend the template, or name another: --set data.template=chatml",
+            hint="fix the template, or name another: --set data.template=chatml",
         ) from error
     except TemplateError:
         return
@@ -177,7 +177,7 @@ def check_template(refusals: Problems, template: str) -> None:
     if len(whats) == 1:
         raise ConfigError(
             f"data.template: no row can be rendered, all {refusals.count} for one reason: {whats.pop()}",
-            hint=f"mend the template ({template}), or name another: --set data.template=chatml",
+            hint=f"fix the template ({template}), or name another: --set data.template=chatml",
         )
 
 

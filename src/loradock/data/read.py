@@ -147,7 +147,7 @@ def _missing(shown: str, path: Path) -> InputMissing:
     """What to say of a path that does not exist: the nearest name beside it, or a hub id without its prefix."""
     parent = path.parent
     if shown == "-":
-        return InputMissing("- is no file", hint="standard input is read where the command line says --data -")
+        return InputMissing("- is not a file", hint="standard input is read where the command line says --data -")
     if glob.has_magic(shown):
         return InputMissing(f"no file matches {shown}", hint=f"ls {_existing(path)}")
     if not parent.is_dir():

@@ -95,7 +95,7 @@ def _records(stream: BinaryIO) -> Generator[Record, None, None]:
         yield error.record
 
 
-def _numbered(records: Iterator[Record]) -> Iterator[Record]:
+def _numbered(records: Generator[Record, None, None]) -> Iterator[Record]:
     """The records, each with minus its number for a line where it shares that line with the one before or after it."""
     try:
         before, number, record = 0, 1, next(records, None)
