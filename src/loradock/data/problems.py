@@ -44,6 +44,6 @@ class Problems:
         noun = "problem" if self.count == 1 else "problems"
         place = {file: number for number, file in enumerate(files)}
         in_order = sorted(self.kinds.values(), key=lambda kind: (place.get(kind.file or "", 0), abs(kind.line or 0)))
-        raise DataError(
-            f"{self.count} {noun} in the data", hint="fix or remove these rows, then run again", problems=in_order
-        )
+        has_remedies = all(problem.hint for problem in in_order)
+        hint = "add the options in brackets" if has_remedies else "fix or remove these rows"
+        raise DataError(f"{self.count} {noun} in the data", hint=f"{hint}, then run again", problems=in_order)
