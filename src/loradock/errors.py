@@ -41,17 +41,39 @@ SHOWN_PROBLEMS = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing wrong at one place. `line` counts from 1; None where a file has no lines."""
+    """One thing wrong at one place, or the same thing at `count` places, of which `also` names a few further ones.
+
+    `line` counts from 1; None where a file has no lines; below 0 it is minus the number of a record that shares its
+    line with others. `excerpt`: how the first of them begins.
+    """
 
     what: str
     file: str | None = None
     line: int | None = None
     hint: str | None = None
+    excerpt: str | None = None
+    count: int = 1
+    also: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """`file:line`, `file: record 7`, or as much of it as there is."""
+        return shown_place(self.file, self.line)
 
     def __str__(self) -> str:
-        place = ":".join(str(part) for part in (self.file, self.line) if part is not None)
-        text = f"{place}: {self.what}" if place else self.what
+        places = ", ".join((self.place, *self.also))
+        more = self.count - 1 - len(self.also)
+        places += f" and {more} more" if more > 0 else ""
+        text = f"{places}: {self.what}" if places else self.what
+        text += f", in {self.excerpt}" if self.excerpt else ""
         return f"{text} ({self.hint})" if self.hint else text
+
+
+def shown_place(file: str | None, line: int | None) -> str:
+    """A place as `Problem` holds it, in words."""
+    if line is not None and line < 0:
+        return f"{file}: record {-line}" if file else f"record {-line}"
+    return ":".join(str(part) for part in (file, line) if part is not None)
 
 
 class LoradockError(Exception):

@@ -13,9 +13,10 @@ import yaml
 from click.testing import CliRunner
 
 from loradock.cli import cli
-from loradock.config.fields import keys
+from loradock.config.fields import annotation_at, choices
 from loradock.config.reference import json_schema, markdown
 from loradock.data.formats import FORMATS
+from loradock.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 INPUTS = ("--model", "./model", "--data", "rows.json")
@@ -62,6 +63,40 @@ def test_validate_says_ok_on_stdout_and_warns_on_stderr(tmp_path: Path) -> None:
     assert stderr == f"warning: {file}:2: logging.project has no effect: logging.trackers names no tracker\n"
 
 
+def refused(*args: str) -> ConfigError:
+    """The error that `loradock config validate` ends with."""
+    result = CliRunner().invoke(cli, ["config", "validate", *INPUTS, *args])
+    assert isinstance(result.exception, ConfigError)
+    assert result.exception.exit_code == 78
+    return result.exception
+
+
+def test_validate_knows_the_data_formats_and_their_fields(tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("data:\n  sources:\n    - path: rows.json\n      format: alpacca\n")
+    result = CliRunner().invoke(cli, ["config", "validate", str(file), "--model", "./model"])
+    assert isinstance(result.exception, ConfigError)
+    (problem,) = result.exception.problems
+    assert (problem.file, problem.line, problem.hint) == (str(file), 4, "did you mean alpaca?")
+    error = refused("--set", "data.sources.0.fields.reply=output")
+    assert error.what == "data.sources.0.fields: reply is a field of no format"
+    error = refused("--set", "data.sources.0.format=text", "--set", "data.sources.0.fields.output=reply")
+    assert error.what == "data.sources.0.fields: output is a field of no text row"
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        ("data.validation=-0.1", "--set data.validation=0.1 holds a tenth of the rows out, 0 none"),
+        ("model.trust_remote_code=true", "repeat its model.name here as a text; else delete the key"),
+        ("output=3", "put it in quotes"),
+    ],
+)
+def test_quotes_are_proposed_only_where_the_text_would_mean_something(setting: str, hint: str) -> None:
+    (problem,) = refused("--set", setting).problems
+    assert str(problem.hint).endswith(hint)
+
+
 def test_presets_are_listed_with_what_each_is_for() -> None:
     stdout, _ = output("presets")
     names = {"phi3-commonsense", "tinyllama-2080ti", "small-dataset-4090", "mistral-a10", "commonsense-adapters"}
@@ -97,8 +132,8 @@ def test_the_schema_describes_every_key() -> None:
 
 
 def test_the_schema_names_every_data_format() -> None:
-    described = next(key.description for key in keys() if key.name == "data.sources.N.format")
-    assert [each.name for each in FORMATS if each.name not in described] == []
+    known = choices(annotation_at(("data", "sources", 0, "format")))
+    assert known == ("auto", *(format.name for format in FORMATS))
 
 
 def test_the_reference_page_is_the_one_made_from_the_schema() -> None:

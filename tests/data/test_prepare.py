@@ -22,7 +22,7 @@ from loradock.data.cache import writing
 from loradock.data.prepare import choose_workers, prepare
 from loradock.data.prepared import Prepared
 from loradock.data.tokenise import TokenizerSpec
-from loradock.errors import DataError, DiskFull, NotWritable, StorageError
+from loradock.errors import ConfigError, DataError, DiskFull, NotWritable, StorageError
 
 
 def write_rows(path: Path, *, rows: int, first: int = 0) -> SourceConfig:
@@ -132,12 +132,46 @@ def test_rows_that_the_template_refuses_are_named_by_line(spec: TokenizerSpec, t
         prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")
 
 
-def test_problems_are_all_counted_and_the_first_thousand_kept(spec: TokenizerSpec, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{% for message in messages %}\n{{ message['content'] }}", r"broken\.jinja, line 2: .*end of template"),
+        ("{{ raise_exception('never mind') }}", "no row can be rendered, all 3 for one reason: .*never mind"),
+        ("{{ messages[0].nothing.at_all }}", "no row can be rendered, all 3 for one reason: .*has no attribute"),
+        ("the same for all", "no row can be rendered, all 3 for one reason: .*cannot locate"),
+    ],
+)
+def test_a_template_that_renders_no_row_is_told_once_as_a_configuration_error(
+    text: str, said: str, spec: TokenizerSpec, tmp_path: Path
+) -> None:
+    template = tmp_path / "broken.jinja"
+    template.write_text(text)
+    data = DataConfig(sources=(write_rows(tmp_path / "rows.jsonl", rows=3),), template=str(template))
+    with pytest.raises(ConfigError, match=f"data.template: .*{said}") as raised:
+        prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")
+    assert raised.value.exit_code == 78
+    assert not list((tmp_path / "c").glob("*"))
+
+
+def test_the_same_problem_is_told_once_with_its_count_and_three_places(spec: TokenizerSpec, tmp_path: Path) -> None:
     source = write_rows(tmp_path / "rows.jsonl", rows=1)
     with Path(source.path).open("a") as file:
-        file.write('{"instruction": "a", "output": ""}\n' * 1500)
+        file.write('{"instruction": "a", "output": ""}\n' * 1500 + '{"instruction": 3, "output": "b"}\n')
     with pytest.raises(DataError) as raised:
         prepare(DataConfig(sources=(source,)), tokenizer=spec, cache_dir=tmp_path / "c")
+    first, second = map(str, raised.value.problems)
+    assert raised.value.what.startswith("1501 problems")
+    places = ", ".join(f"{source.path}:{line}" for line in (2, 3, 4))
+    assert first == f"{places} and 1497 more: output is empty: there is nothing to train on"
+    assert second == f"{source.path}:1502: instruction is a number, not text"
+
+
+def test_problems_are_all_counted_and_the_first_thousand_kinds_kept(spec: TokenizerSpec, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    turns = [{"role": f"role{number}", "content": "a"} for number in range(1500)]
+    path.write_text("".join(json.dumps({"messages": [turn]}) + "\n" for turn in turns))
+    with pytest.raises(DataError) as raised:
+        prepare(DataConfig(sources=(SourceConfig(path=str(path)),)), tokenizer=spec, cache_dir=tmp_path / "c")
     assert raised.value.what.startswith("1500 problems")
     assert len(raised.value.problems) == 1000
 
@@ -184,6 +218,13 @@ def test_a_cache_that_cannot_be_written_ends_with_77(data: DataConfig, spec: Tok
     (tmp_path / "file").write_text("")
     with pytest.raises(NotWritable, match=r"--set data\.cache="):
         prepare(data, tokenizer=spec, cache_dir=tmp_path / "file" / "cache")
+
+
+def test_a_cache_that_cannot_even_be_looked_into_names_the_cache_not_the_output(
+    data: DataConfig, spec: TokenizerSpec, tmp_path: Path
+) -> None:
+    with pytest.raises(StorageError, match=r"--set data\.cache="):
+        prepare(data, tokenizer=spec, cache_dir=tmp_path / ("long" * 100))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from loradock.config.schema import SourceConfig
+from loradock.data.formats import named
 from loradock.data.read import digest, files, read
 from loradock.data.sources import samples
 from loradock.errors import ConfigError, DataError, HubError, InputMissing, Problem
@@ -148,7 +149,7 @@ def test_a_kind_of_file_that_is_not_read_is_refused_with_the_known_ones(tmp_path
             list(read(SourceConfig(path=str(tmp_path / name))))
         assert ".jsonl" in str(caught.value.hint)
     (tmp_path / "folder").mkdir()
-    with pytest.raises(DataError, match="a directory without arrow files"):
+    with pytest.raises(DataError, match="a directory without files of rows"):
         files(SourceConfig(path=str(tmp_path / "folder")))
 
 
@@ -156,7 +157,7 @@ def test_a_format_or_field_that_does_not_exist_is_a_configuration_error(tmp_path
     path = tmp_path / "rows.jsonl"
     path.write_bytes(LINE)
     with pytest.raises(ConfigError) as caught:
-        problems(path, format="alpacca")
+        named("alpacca")
     assert caught.value.hint == "--set data.sources.0.format=alpaca"
     with pytest.raises(ConfigError, match="reply is a field of no alpaca row"):
         problems(path, format="alpaca", fields={"reply": "output"})
@@ -164,14 +165,45 @@ def test_a_format_or_field_that_does_not_exist_is_a_configuration_error(tmp_path
         problems(path, fields={"reply": "output"})
 
 
-def test_a_mapped_column_that_no_row_has_is_a_problem_and_not_silence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [{"fields": {"input": "context"}}, {"ignore": ["context"]}])
+def test_a_column_that_is_named_and_that_no_row_has_is_a_configuration_error(
+    settings: dict[str, object], tmp_path: Path
+) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(LINE * 2)
-    (problem,) = problems(path, fields={"input": "context"})
-    assert problem.what == "input is mapped to column 'context', which no row has"
-    found = problems(path, format="alpaca", fields={"output": "response"})
-    assert [problem.line for problem in found] == [1, 2]
-    assert found[0].what.startswith("no column 'response' (field 'output')")
+    with pytest.raises(ConfigError, match=r"names column 'context', which no row of .*rows\.jsonl has"):
+        problems(path, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "what", "hint"),
+    [
+        (
+            {"format": "alpaca", "fields": {"output": "response"}},
+            r"no row of .*rows\.jsonl fits format alpaca: no column 'response' \(field 'output'\)",
+            "the columns are instruction, output",
+        ),
+        ({"fields": {"instruction": "question"}}, "no column 'question'", "the columns are instruction"),
+        ({"format": "messages"}, "no column 'messages'", "--set data.sources.0.format=alpaca"),
+        ({"format": "alpaca", "fields": {"input": "number"}}, "input is a number", "the columns are instruction"),
+    ],
+)
+def test_a_format_or_field_that_no_row_fits_is_told_once_as_a_configuration_error(
+    settings: dict[str, object], what: str, hint: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    row = {**ROW, "number": 3} if "number" in str(settings) else ROW
+    path.write_text(f"{json.dumps(row)}\n" * 300)
+    with pytest.raises(ConfigError, match=what) as caught:
+        problems(path, **settings)
+    assert hint in str(caught.value.hint)
+    assert caught.value.exit_code == 78
+
+
+def test_rows_that_do_not_fit_among_rows_that_do_are_problems_of_the_data(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"instruction": "a"}\n' * 2 + LINE + b'{"instruction": "a"}\n')
+    assert [problem.line for problem in problems(path, format="alpaca")] == [1, 2, 4]
 
 
 def test_a_hub_data_set_needs_a_name_and_a_pinned_revision() -> None:

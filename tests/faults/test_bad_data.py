@@ -96,14 +96,16 @@ SPOILT: dict[str, tuple[str, Callable[[], bytes], dict[str, Any], list[Place]]] 
         "rows.csv", lambda: b"instruction,output\na,\nb,\n", {}, [(2, "output is empty"), (3, "output is empty")]
     ),
     "two formats in one file": ("rows.jsonl", lambda: GOOD + CHAT + GOOD, {}, [(2, "no column 'instruction'")]),
-    "rows of another format than the one named": (
-        "rows.jsonl", lambda: CHAT * 2, {"format": "alpaca"}, [(1, "no column 'instruction'"), (2, "no column")]
+    "a row of another format than the one named": (
+        "rows.jsonl", lambda: GOOD + CHAT, {"format": "alpaca"}, [(2, "no column 'instruction'")]
     ),
-    "a field mapped to nothing": (
-        "rows.jsonl", lambda: GOOD * 2, {"fields": {"input": "context"}}, [(None, "'context', which no row has")]
+    "pairs of answers": (
+        "rows.jsonl", lambda: b'{"prompt": "a", "chosen": "b", "rejected": "c"}\n' * 9, {},
+        [(1, "preference data (columns chosen and rejected)")],
     ),
-    "a needed field mapped to nothing": (
-        "rows.jsonl", lambda: GOOD, {"format": "alpaca", "fields": {"output": "reply"}}, [(1, "no column 'reply'")]
+    "a column that would be lost": (
+        "rows.jsonl", lambda: GOOD + b'{"instruction": "a", "output": "b", "context": "c"}\n', {},
+        [(2, "column 'context' is filled and would be lost")],
     ),
     "messages that are null": ("rows.jsonl", lambda: b'{"messages": null}\n', {}, [(1, "messages is null")]),
     "messages that are empty": ("rows.jsonl", lambda: b'{"messages": []}\n', {}, [(1, "messages holds no turns")]),
@@ -147,16 +149,26 @@ def refused(facts: Facts, words: Any, tmp_path: Path) -> Prepare:
     return call
 
 
+def places(error: LoradockError) -> list[Place]:
+    """Line and words of each problem, those that are told together apart again, by line."""
+    lines = [
+        (line, problem.what)
+        for problem in error.problems
+        for line in (problem.line, *(int(place.rpartition(":")[2]) for place in problem.also))
+    ]
+    return sorted(lines, key=lambda place: place[0] or 0)
+
+
 def judge(trial: Trial, error: LoradockError, *, case: str, path: Path, expected: list[Place]) -> None:
     """65, and each problem in its place and in order."""
-    found = [(problem.line, problem.what) for problem in error.problems]
+    found = places(error)
     is_right = len(found) == len(expected) and all(
         line == wanted and words in what for (line, what), (wanted, words) in zip(found, expected, strict=True)
     )
     is_placed = all(problem.file == str(path) for problem in error.problems)
     trial("P13", error.exit_code == 65 and is_right and is_placed, case=case, found=[list(each) for each in found])
     for line, _ in expected:
-        assert line is None or f"{path}:{line}: " in str(error)
+        assert line is None or re.search(rf"{re.escape(str(path))}:{line}[:,]", str(error))
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -194,11 +206,30 @@ def test_a_row_of_200_000_tokens_is_counted_and_alone_it_is_refused(
     trial("P13", error.exit_code == 65 and "longer than 64 tokens" in error.what, case="200k tokens")
     assert str(error.hint).startswith("--set data.max_length=2")
     path.write_bytes(path.read_bytes() + GOOD)
-    settings: dict[str, Any] = {"sources": [{"path": str(path)}], "cache": str(tmp_path / "cache")}
+    settings: dict[str, Any] = {"sources": [{"path": str(path)}], "cache": str(tmp_path / "cache"), "max_dropped": 0.5}
     config = RunConfig.model_validate({"data": settings})
     counts = prepare_corpus(config, tokenizer=words, max_length=64, facts=facts).facts
     assert (counts.train_rows, counts.dropped_rows) == (1, 1)
     assert counts.lost_tokens >= 200_000
+
+
+@pytest.mark.parametrize(("long_rows", "share"), [(1, 0.1), (2, 0.1), (2, 0.2), (0, 0)])
+def test_more_rows_than_allowed_that_would_be_left_out_end_with_65(
+    long_rows: int, share: float, words: Any, facts: Facts, tmp_path: Path, trial: Trial
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    long = json.dumps({"instruction": "Say it.", "output": "river " * 90}).encode() + b"\n"
+    path.write_bytes(GOOD * (10 - long_rows) + long * long_rows)
+    settings: dict[str, Any] = {"sources": [{"path": str(path)}], "cache": str(tmp_path / "cache")}
+    settings |= {"long_rows": "drop", **({} if share == 0.1 else {"max_dropped": share})}
+    config = RunConfig.model_validate({"data": settings})
+    if long_rows <= 10 * share:
+        assert prepare_corpus(config, tokenizer=words, max_length=64, facts=facts).facts.dropped_rows == long_rows
+        return
+    with pytest.raises(DataError, match=r"2 of 10 rows .20.0%. would be left out: over 64 tokens") as caught:
+        prepare_corpus(config, tokenizer=words, max_length=64, facts=facts)
+    hint = str(caught.value.hint)
+    trial("P13", caught.value.exit_code == 65 and hint.endswith("--set data.max_dropped=0.2"), case="too many left out")
 
 
 def refused_after_preparing(path: Path, *, words: Any, facts: Facts, cache: Path) -> DataError:
@@ -215,8 +246,8 @@ def test_the_errors_of_all_sources_and_of_the_validation_file_come_at_once(
     for path in paths:
         path.write_bytes((GOOD + b"{\n") * 3)
     error = refused(*paths[:2], validation=str(paths[2]))
-    found = [(problem.file, problem.line) for problem in error.problems]
-    trial("P13", found == [(str(path), line) for path in paths for line in (2, 4, 6)], case="nine in three files")
+    found = [(problem.place, *problem.also) for problem in error.problems]
+    trial("P13", found == [tuple(f"{path}:{line}" for line in (2, 4, 6)) for path in paths], case="nine in three files")
 
 
 @pytest.mark.parametrize(
@@ -227,7 +258,7 @@ def test_the_errors_of_all_sources_and_of_the_validation_file_come_at_once(
         (lambda path: path.symlink_to(path), 66, "does not exist"),
         (os.mkfifo, 65, "is a pipe or a device"),
         (lambda path: path.symlink_to("/dev/zero"), 65, "is a pipe or a device"),
-        (lambda path: path.mkdir(), 65, "a directory without arrow files"),
+        (lambda path: path.mkdir(), 65, "a directory without files of rows"),
     ],
 )
 def test_what_is_no_file_of_rows_is_refused_without_reading_it(
@@ -275,7 +306,7 @@ def test_the_command_ends_before_the_base_is_loaded(
     command += ["--data", str(tmp_path / "good.jsonl"), "--data", str(data), "--output", str(output)]
     command += ["--set", f"data.cache={tmp_path / 'cache'}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    lines = tuple(re.findall(rf"{re.escape(str(data))}:(\d+): ", done.stderr))
+    lines = tuple(re.findall(rf"{re.escape(str(data))}:(\d+)[:,]", done.stderr))
     as_expected = (done.returncode, lines, output.exists()) == (code, shown, False)
     trial("P13", as_expected, case=name, code=done.returncode, lines=lines)
 

@@ -39,7 +39,11 @@ def show(ask: Ask, as_json: bool) -> None:
 @run_options
 def validate(ask: Ask) -> None:
     """Check a configuration; report all its problems, with their lines."""
-    _warn(ask.load())
+    from loradock.data.sources import check_fields
+
+    loaded = ask.load()
+    check_fields(loaded.config.data.sources)
+    _warn(loaded)
     click.echo(f"ok: {ask.config or 'the configuration'}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from loradock.config.load import Loaded, load
 from loradock.config.schema import RunConfig, SourceConfig
 from loradock.errors import InputMissing, LoradockError, Problem
 
+STANDARD_INPUT = "-"
 SHORT = ("model", "data", "output", "max_steps", "batch_size", "lr")
 READ = ("config", "preset", "overrides", *SHORT)
 
@@ -36,7 +38,19 @@ class Ask:
         return cls(config=values["config"], preset=values["preset"], overrides=values["overrides"], shortcuts=given)
 
     def load(self, *, needs_inputs: bool = True) -> Loaded:
-        """Merge and check. Raises ConfigError with every problem, or InputMissing where CONFIG cannot be read."""
+        """Merge and check. Raises ConfigError with every problem, or InputMissing where CONFIG cannot be read.
+
+        `--data -` becomes the file that standard input is kept in; what that ends with, it ends with too.
+        """
+        loaded = self._loaded(needs_inputs=needs_inputs)
+        paths = self.shortcuts.get("--data")
+        if isinstance(paths, list) and STANDARD_INPUT in paths:
+            kept = str(_standard_input(loaded.config))
+            self.shortcuts["--data"] = [kept if path == STANDARD_INPUT else path for path in paths]
+            loaded = self._loaded(needs_inputs=needs_inputs)
+        return loaded
+
+    def _loaded(self, *, needs_inputs: bool) -> Loaded:
         return load(
             self.config,
             preset=self.preset,
@@ -44,6 +58,14 @@ class Ask:
             shortcuts=self.shortcuts,
             needs_inputs=needs_inputs,
         )
+
+
+def _standard_input(config: RunConfig) -> Path:
+    """The file below the cache that standard input was written to."""
+    from loradock.data.corpus import cache_directory
+    from loradock.data.standard_input import spooled
+
+    return spooled(sys.stdin.buffer, cache_directory(config.data) / "stdin")
 
 
 def look_for_inputs(config: RunConfig) -> None:
@@ -70,6 +92,7 @@ def look_for_inputs(config: RunConfig) -> None:
 def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     """A look for each input that was named."""
     from loradock.data.read import files
+    from loradock.data.sources import check_fields
     from loradock.data.templates import resolve
     from loradock.model.hub_cache import is_hub_id
     from loradock.model.source import local_directory
@@ -81,6 +104,7 @@ def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     held_out = [SourceConfig(path=data.validation)] if isinstance(data.validation, str) else []
     for source in (*data.sources, *held_out):
         yield functools.partial(files, source)
+    yield functools.partial(check_fields, data.sources)
     yield functools.partial(resolve, data.template, own=None)
     yield functools.partial(trackers.check, config.logging.trackers)
 
@@ -91,7 +115,7 @@ OPTIONS = (
     click.option("--preset", metavar="NAME", help="A shipped configuration; `loradock config presets` lists them."),
     click.option("overrides", "--set", metavar="KEY=VALUE", multiple=True, help="Set any key: --set lora.rank=8."),
     click.option("--model", metavar="DIR|ID", help="model.name: a local directory or a hub id."),
-    click.option("--data", metavar="FILE", multiple=True, help="data.sources: may be repeated."),
+    click.option("--data", metavar="FILE", multiple=True, help="data.sources: may be repeated; - is stdin."),
     click.option("--max-steps", type=int, metavar="N", help="train.max_steps: optimiser steps."),
     click.option("--batch-size", type=int, metavar="N", help="train.global_batch: samples per optimiser step."),
     click.option("--lr", type=float, metavar="RATE", help="train.learning_rate: the peak."),

@@ -51,14 +51,17 @@ class SourceConfig(Section):
     """One data source: a file, a directory, or a hub data set."""
 
     path: str = Field(
-        min_length=1, description="JSON, JSONL (.gz, .zst), CSV, Parquet, an arrow directory, or hub:OWNER/NAME."
+        min_length=1,
+        description="JSON, JSONL, CSV, text (each also .gz, .zst), Parquet; a directory or pattern (`rows/*.jsonl`) of "
+        "such files of one kind; an arrow directory; or hub:OWNER/NAME.",
     )
-    format: str = Field(
-        default="auto", description="alpaca, messages, prompt-completion, sharegpt, text, or auto to detect."
+    format: Literal["auto", "messages", "sharegpt", "alpaca", "prompt-completion", "text"] = Field(
+        default="auto", description="What a row looks like; auto: as its columns say."
     )
     fields: dict[str, str] = Field(
         default_factory=dict, description="The format's field name -> the column that holds it."
     )
+    ignore: tuple[str, ...] = Field(default=(), description="Columns that are left out on purpose.")
     weight: Annotated[float, Field(gt=0)] = Field(
         default=1.0, description="How many times an epoch sees each row (0.5: half)."
     )
@@ -86,6 +89,9 @@ class DataConfig(Section):
     long_rows: Literal["split", "truncate", "drop"] = Field(
         default="split",
         description="Rows over max_length: split into windows that learn every token once, cut, or left out.",
+    )
+    max_dropped: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.1, description="Share of the rows that may be left out for their length; more ends the run."
     )
     validation: Annotated[float, Field(ge=0)] | str = Field(
         default=0.0, description="Held-out part: a share below 1, a number of rows, or a separate file."

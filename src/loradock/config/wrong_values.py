@@ -17,6 +17,11 @@ from loradock.config.strict_yaml import KeyPath
 from loradock.config.suggest import dotted
 
 SHOWN_CHARACTERS = 60
+REMEDIES = {
+    "data.validation": "--set data.validation=0.1 holds a tenth of the rows out, 0 none",
+    "model.trust_remote_code": "to run the model's own code, repeat its model.name here as a text; else delete the key",
+}
+"""What to type where a key takes a text, and a number or a truth value in quotes would mean nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +86,8 @@ def _explain(path: KeyPath, kind: str, values: Mapping[str, object]) -> WrongVal
     value = _value_at(path, values)
     annotation = annotation_at(path)
     what = f"{key} must be {takes(annotation)}, not {shown(value)}"
-    return WrongValue(path=path, what=what, hint=next(_hints(value, annotation), None))
+    hint = REMEDIES.get(key) if not isinstance(value, str | None) else None
+    return WrongValue(path=path, what=what, hint=hint or next(_hints(value, annotation), None))
 
 
 def _value_at(path: KeyPath, values: Mapping[str, object]) -> object:

@@ -6,7 +6,8 @@ An entry is a directory named by its key::
     supervised.u8   uint8   [tokens]    1 where the token is learned
     offsets.i64     int64   [rows + 1]  where each row begins in tokens
     learned.i32     int32   [rows]      supervised tokens of each row
-    lines.i64       int64   [rows]      line of the source file the row came from, -1 where it has none
+    lines.i64       int64   [rows]      line of the source, counted on over its files; minus the number of a record that
+                                        shares its line with others; 0 where there is none
     manifest.json                       counts, rows per source, sha256 of every file and of itself
 """
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loradock.config.schema import DataConfig, RunConfig, SourceConfig
+from loradock.data.dropped import check_dropped
 from loradock.data.prepare import choose_workers, prepare
 from loradock.data.prepared import Prepared
 from loradock.data.read import files
@@ -92,15 +93,7 @@ class Corpus:
         parts = {"train": self.train, "validation": self.validation}
         return {
             "cache": {name: part.prepared.key for name, part in parts.items() if part},
-            "sources": [
-                {
-                    "path": source.path,
-                    "rows": source.stop - source.start,
-                    "sha256": source.digest,
-                    "weight": source.weight,
-                }
-                for source in self.train.prepared.sources
-            ],
+            "sources": [source.as_dict() for source in self.train.prepared.sources],
             "over_long_rows": self.train.fitted.over_long,
             "dropped_rows": self.train.fitted.dropped,
             "lost_tokens": self.train.fitted.lost_tokens,
@@ -132,6 +125,7 @@ def prepare_corpus(
 
     def fitted(rows: Prepared, chosen: Any) -> Part:
         cut = fit(rows, rows=chosen, max_length=max_length, long_rows=data.long_rows)
+        check_dropped(cut, max_dropped=data.max_dropped)
         return Part(prepared=rows, fitted=cut)
 
     template = resolve(data.template, own=TokenizerSpec.of(tokenizer).chat_template).text

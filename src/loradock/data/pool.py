@@ -68,7 +68,7 @@ class ChunkPreparer:
             ranges += [(len(ids) + first, len(ids) + last) for first, last in row_ranges]
             ids += row_ids
             lengths.append(len(row_ids))
-            lines.append(-1 if line is None else line)
+            lines.append(0 if line is None else line)
         return _chunk(ids, ranges=ranges, lengths=lengths, lines=lines), refused
 
 

@@ -11,21 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import DataConfig, SourceConfig
 from loradock.data.cache import CorruptEntry, EntryWriter, discard, read_manifest, writing
+from loradock.data.columns import Contents
 from loradock.data.formats.base import Completion, Sample
 from loradock.data.pool import Row, Task, prepare_chunks
 from loradock.data.prepared import Prepared, PreparedSource
 from loradock.data.problems import Problems
-from loradock.data.read import digest
+from loradock.data.read import digest, place_of, shown_files
 from loradock.data.sources import samples
-from loradock.data.templates import resolve
+from loradock.data.templates import ChatTemplate, resolve
 from loradock.data.tokenise import TokenizerSpec
-from loradock.errors import Problem
+from loradock.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 # Raise it whenever the same rows would give other tokens or masks than before.
-PREPARATION_VERSION = 2
+PREPARATION_VERSION = 3
 CHUNK_ROWS = 256
 CHUNK_CHARACTERS = 1 << 20
 BYTES_PER_WORKER = 16 << 20
@@ -59,12 +60,14 @@ def prepare(
     """
     spec = tokenizer if isinstance(tokenizer, TokenizerSpec) else TokenizerSpec.of(tokenizer)
     task = Task(spec=spec, template=resolve(data.template, own=spec.chat_template), loss=data.loss)
+    if data.template != "auto":
+        check_syntax(task.template)
     digests = [digest(source) for source in data.sources]
     key = cache_key(data, task=task, digests=digests)
     manifest = _cached(cache_dir / key)
     if manifest is None:
         manifest = _build(data, task=task, cache_dir=cache_dir, key=key, workers=workers, progress=progress)
-    spans = zip(data.sources, manifest["spans"], digests, strict=True)
+    found = zip(data.sources, manifest["spans"], digests, manifest["contents"], strict=True)
     return Prepared(
         directory=cache_dir / key,
         key=key,
@@ -73,10 +76,35 @@ def prepare(
         tokens=manifest["tokens"],
         supervised_tokens=manifest["learned_tokens"],
         sources=tuple(
-            PreparedSource(path=source.path, start=start, stop=stop, weight=source.weight, digest=content)
-            for source, (start, stop), content in spans
+            PreparedSource(
+                path=source.path,
+                start=start,
+                stop=stop,
+                weight=source.weight,
+                digest=content,
+                files=tuple(shown_files(source)),
+                contents=Contents.of(contents),
+            )
+            for source, (start, stop), content, contents in found
         ),
     )
+
+
+def check_syntax(template: ChatTemplate) -> None:
+    """ConfigError with the line where a template is no Jinja."""
+    from jinja2.exceptions import TemplateError, TemplateSyntaxError
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    try:
+        with contextlib.suppress(TypeError, ValueError):  # it need not render a conversation without turns
+            render_jinja_template(conversations=[[]], chat_template=template.text)
+    except TemplateSyntaxError as error:
+        raise ConfigError(
+            f"data.template: {template.name}, line {error.lineno}: {error.message}",
+            hint="fix the template, or name another: --set data.template=chatml",
+        ) from error
+    except TemplateError:
+        return
 
 
 def cache_key(data: DataConfig, *, task: Task, digests: list[str]) -> str:
@@ -84,7 +112,7 @@ def cache_key(data: DataConfig, *, task: Task, digests: list[str]) -> str:
     parts = {
         "version": PREPARATION_VERSION,
         "sources": [
-            [content, Path(source.path).suffixes, source.format, sorted(source.fields.items())]
+            [content, _suffixes(source), source.format, sorted(source.fields.items()), sorted(source.ignore)]
             for source, content in zip(data.sources, digests, strict=True)
         ],
         "tokenizer": task.spec.fingerprint,
@@ -94,12 +122,17 @@ def cache_key(data: DataConfig, *, task: Task, digests: list[str]) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+def _suffixes(source: SourceConfig) -> list[str]:
+    """The suffixes of its files, which decide how they are read."""
+    return sorted({"".join(Path(file).suffixes) for file in shown_files(source)})
+
+
 def _cached(entry: Path) -> dict[str, Any] | None:
-    try:
-        if entry.exists():
-            return read_manifest(entry)
-    except CorruptEntry:
-        with writing(entry.parent):
+    with writing(entry.parent):
+        try:
+            if entry.exists():
+                return read_manifest(entry)
+        except CorruptEntry:
             discard(entry)
     return None
 
@@ -107,31 +140,52 @@ def _cached(entry: Path) -> dict[str, Any] | None:
 def _build(
     data: DataConfig, *, task: Task, cache_dir: Path, key: str, workers: int, progress: Progress | None
 ) -> dict[str, Any]:
-    problems = Problems()
+    problems, refusals = Problems(), Problems()
     spans: list[tuple[int, int]] = []
+    contents = [Contents() for _ in data.sources]
+    has_rendered = False
     with EntryWriter(cache_dir, key=key) as entry, contextlib.ExitStack() as stack:
         pool = prepare_chunks(task, workers=workers, stack=stack)
         for index, source in enumerate(data.sources):
-            start = entry.rows
-            for chunk, refused in pool(_chunks(source, index=index, problems=problems)):
+            start, files = entry.rows, shown_files(source)
+            for chunk, refused in pool(_chunks(source, index=index, problems=problems, contents=contents[index])):
                 for line, what in refused:
-                    problems.add(Problem(what=what, file=source.path, line=line))
-                if not problems.count:
+                    file, within = place_of(files, contents[index].starts, line)
+                    refusals.add(Problem(what=what, file=file, line=within))
+                has_rendered |= bool(len(chunk.lengths))
+                if not (problems.count or refusals.count):
                     entry.write(chunk)
                 if progress:
                     progress(entry.rows, entry.tokens)
             spans.append((start, entry.rows))
-        problems.check(files=[source.path for source in data.sources])
-        facts = {"key": key, "version": PREPARATION_VERSION, "spans": spans, "template": task.template.name}
-        entry.commit(sources=[source.path for source in data.sources], **facts)
-    return {"rows": entry.rows, "tokens": entry.tokens, "learned_tokens": entry.learned_tokens, "spans": spans}
+        if not has_rendered:
+            check_template(refusals, task.template.name)
+        problems.extend(refusals)
+        problems.check(files=[file for source in data.sources for file in shown_files(source)])
+        facts = {
+            "spans": spans,
+            "contents": [each.as_dict() for each in contents],
+            "template": task.template.name,
+        }
+        entry.commit(key=key, version=PREPARATION_VERSION, sources=[source.path for source in data.sources], **facts)
+    return {"rows": entry.rows, "tokens": entry.tokens, "learned_tokens": entry.learned_tokens, **facts}
 
 
-def _chunks(source: SourceConfig, *, index: int, problems: Problems) -> Iterator[list[Row]]:
-    """Rows in chunks of bounded size; what cannot be read goes to `problems`."""
+def check_template(refusals: Problems, template: str) -> None:
+    """ConfigError where there are refusals, and all say the same: for when no row at all could be rendered."""
+    whats = {problem.what for problem in refusals.kinds.values()}
+    if len(whats) == 1:
+        raise ConfigError(
+            f"data.template: no row can be rendered, all {refusals.count} for one reason: {whats.pop()}",
+            hint=f"fix the template ({template}), or name another: --set data.template=chatml",
+        )
+
+
+def _chunks(source: SourceConfig, *, index: int, problems: Problems, contents: Contents) -> Iterator[list[Row]]:
+    """Rows in chunks of bounded size; what cannot be read goes to `problems`, the source's columns to `contents`."""
     chunk: list[Row] = []
     characters = 0
-    for line, sample in samples(source, index=index):
+    for line, sample in samples(source, index=index, contents=contents):
         if isinstance(sample, Problem):
             problems.add(sample)
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,19 +10,47 @@ from typing import Any
 import numpy as np
 
 from loradock.data.cache import DTYPES, FILES
+from loradock.data.columns import Contents
+from loradock.data.read import place_of
+from loradock.errors import shown_place
 
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedSource:
-    """One source: its rows are `[start, stop)`; an epoch sees each `weight` times."""
+    """One source: its rows are `[start, stop)`; an epoch sees each `weight` times.
+
+    `files`: as messages name them. `contents`: its format, what it holds beside that, and where its files begin.
+    """
 
     path: str
     start: int
     stop: int
     weight: float
     digest: str
+    files: tuple[str, ...]
+    contents: Contents
+
+    def place(self, line: int) -> str:
+        """`file:line` of a line counted on over the files (see `lines`)."""
+        return shown_place(*place_of(self.files, self.contents.starts, line or None))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the run record."""
+        return {
+            "path": self.path,
+            "rows": self.stop - self.start,
+            "sha256": self.digest,
+            "weight": self.weight,
+            "format": self.contents.format,
+            "unused_columns": [asdict(column) for column in self.contents.unused],
+        }
+
+    def told(self) -> list[str]:
+        """A line that names the columns no field takes; nothing where all are used."""
+        unused = ", ".join(map(str, self.contents.unused))
+        return [f"{self.path}: columns not used by format {self.contents.format}: {unused}"] if unused else []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +80,7 @@ class Prepared:
 
     @cached_property
     def lines(self) -> Array:
-        """int64 [rows]: the line of the source that each row came from, -1 where it has none."""
+        """int64 [rows]: the line of the source, counted on over its files; below 0 a record's number, 0: none."""
         return self._map("lines")
 
     @cached_property
@@ -84,5 +112,4 @@ class Prepared:
     def place(self, index: int) -> str:
         """Where a row came from: `file:line`, or the file where it has no lines."""
         source = next(source for source in self.sources if source.start <= index < source.stop)
-        line = int(self.lines[index])
-        return source.path if line < 0 else f"{source.path}:{line}"
+        return source.place(int(self.lines[index]))

@@ -1,33 +1,49 @@
-"""Bad rows, collected over all sources so that one error names them all."""
+"""Bad rows, collected over all sources so that one error names them all, the same fault of a file once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from loradock.errors import DataError, Problem
 
 PROBLEMS_KEPT = 1000
+PLACES_SHOWN = 3
 
 
 @dataclass
 class Problems:
-    """What is wrong over all files: every problem counted, the first ones kept."""
+    """What is wrong over all files: every problem counted; the first kinds kept, each with its first places."""
 
     count: int = 0
-    kept: list[Problem] = field(default_factory=list)
+    kinds: dict[tuple[str | None, str, str | None], Problem] = field(
+        default_factory=dict[tuple[str | None, str, str | None], Problem]
+    )
 
     def add(self, problem: Problem) -> None:
-        """Count it, and keep it while there are few."""
+        """Count it: with those of its file that say the same, or as a new kind while there are few."""
         self.count += 1
-        if len(self.kept) < PROBLEMS_KEPT:
-            self.kept.append(problem)
+        kind = (problem.file, problem.what, problem.hint)
+        same = self.kinds.get(kind)
+        if same:
+            also = (*same.also, problem.place) if len(same.also) < PLACES_SHOWN - 1 else same.also
+            self.kinds[kind] = replace(same, count=same.count + 1, also=also)
+        elif len(self.kinds) < PROBLEMS_KEPT:
+            self.kinds[kind] = problem
 
-    def check(self, *, files: list[str]) -> None:
+    def extend(self, others: Problems) -> None:
+        """Take in those that another has collected."""
+        self.count += others.count
+        for kind, problem in others.kinds.items():
+            self.kinds.setdefault(kind, problem)
+
+    def check(self, *, files: Sequence[str]) -> None:
         """DataError where there were any, in the order of `files` and their lines."""
         if not self.count:
             return
         noun = "problem" if self.count == 1 else "problems"
-        in_order = sorted(self.kept, key=lambda p: (files.index(p.file) if p.file in files else 0, p.line or 0))
-        raise DataError(
-            f"{self.count} {noun} in the data", hint="fix or remove these rows, then run again", problems=in_order
-        )
+        place = {file: number for number, file in enumerate(files)}
+        in_order = sorted(self.kinds.values(), key=lambda kind: (place.get(kind.file or "", 0), abs(kind.line or 0)))
+        has_remedies = all(problem.hint for problem in in_order)
+        hint = "add the options in brackets" if has_remedies else "fix or remove these rows"
+        raise DataError(f"{self.count} {noun} in the data", hint=f"{hint}, then run again", problems=in_order)

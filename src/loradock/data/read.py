@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import difflib
+import glob
 import hashlib
-import json
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
 
 from loradock.config.schema import SourceConfig
-from loradock.data.readers import Damaged, Reader, Record, hub, known_suffixes, reader_of
+from loradock.data import shards
+from loradock.data.readers import Damaged, Reader, Record, foreign, hub, known_suffixes, reader_of
 from loradock.data.readers.base import CHUNK_BYTES
 from loradock.data.readers.compression import decompressed
 from loradock.errors import DataError, InputMissing, StorageError
 
-__all__ = ["Record", "digest", "files", "read"]
+__all__ = ["Record", "digest", "files", "place_of", "read", "shown_files"]
 
 
-def read(source: SourceConfig) -> Iterator[Record]:
+def read(source: SourceConfig, *, starts: list[int] | None = None) -> Iterator[Record]:
     """The records of a source in the order of its files, one at a time.
 
-    Bad content never raises: it comes as a record with a problem, in its place among the good ones; a source without
-    any row yields one such record. Raises InputMissing (a path that is not there or cannot be opened), DataError
-    (a kind of file that is not read), HubError, and StorageError where reading fails half-way.
+    Lines are counted on over the files; `starts` gets, as each file begins, the number of lines before it, which
+    `place_of` takes. Bad content never raises: it comes as a record with a problem, in its place among the good ones; a
+    source without any row yields one such record. Raises InputMissing (a path that is not there or cannot be opened),
+    DataError (a kind of file that is not read), HubError, and StorageError where reading fails half-way.
     """
-    records = hub.records(source) if hub.is_hub(source.path) else _local(source)
+    begun = [] if starts is None else starts
+    records = _of_hub(source, begun) if hub.is_hub(source.path) else _local(source, begun)
     first = next(records, None)
     if first is None:
         yield Record(None, None, "there are no rows")
@@ -35,16 +39,35 @@ def read(source: SourceConfig) -> Iterator[Record]:
     yield from records
 
 
+def place_of(files: Sequence[str], starts: Sequence[int], line: int | None) -> tuple[str, int | None]:
+    """The file of a source and the line in it, of a line that was counted on over its files (None: the file read last).
+
+    A record's number (below 0) stays one.
+    """
+    if line is None:
+        return files[max(0, len(starts) - 1)], None
+    number = bisect_left(starts, abs(line)) - 1
+    return files[number], line - starts[number] if line > 0 else line + starts[number]
+
+
+def shown_files(source: SourceConfig) -> list[str]:
+    """The source's files as messages name them: one is named as the configuration does."""
+    paths = files(source)
+    return [source.path] if len(paths) <= 1 else [str(path) for path in paths]
+
+
 def files(source: SourceConfig) -> list[Path]:
     """The files that `read` reads, in order; empty for a hub data set. Raises InputMissing and DataError."""
     if hub.is_hub(source.path):
         return []
     path = Path(source.path).expanduser()
     if not path.exists():
+        if found := shards.matching(path):
+            return found
         raise _missing(source.path, path)
     if not (path.is_dir() or path.is_file()):
         raise DataError(f"{source.path} is a pipe or a device, not a file", hint="write it to a file: it is read twice")
-    return _arrow_files(path, source) if path.is_dir() else [path]
+    return shards.of_directory(path, source) if path.is_dir() else [path]
 
 
 def digest(source: SourceConfig) -> str:
@@ -65,15 +88,21 @@ def digest(source: SourceConfig) -> str:
     return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
-def _local(source: SourceConfig) -> Iterator[Record]:
-    paths = files(source)
-    rows_before = 0
-    for path in paths:
+def _of_hub(source: SourceConfig, starts: list[int]) -> Iterator[Record]:
+    starts.append(0)
+    yield from hub.records(source)
+
+
+def _local(source: SourceConfig, starts: list[int]) -> Iterator[Record]:
+    before = 0
+    for path, shown in zip(files(source), shown_files(source), strict=True):
+        starts.append(before)
         last = 0
-        for record in _file_records(path, source.path):
-            last = record.line or last
-            yield record._replace(line=rows_before + record.line) if rows_before and record.line else record
-        rows_before += last
+        for record in _file_records(path, shown):
+            last = max(last, abs(record.line or 0))
+            on = before if (record.line or 0) > 0 else -before
+            yield record._replace(line=on + record.line) if before and record.line else record
+        before += last
 
 
 def _file_records(path: Path, shown: str) -> Iterator[Record]:
@@ -81,15 +110,23 @@ def _file_records(path: Path, shown: str) -> Iterator[Record]:
     line = 0
     file = _open(path, shown)
     plain = decompressed(file, compression) if compression else file
-    with closing(plain), closing(reader.records(plain)) as records:
+    with closing(plain), closing(_records(reader, plain)) as records:
         try:
             for record in records:
-                line = record.line or line
+                line = abs(record.line or line)
                 yield record
         except Damaged as error:
             yield Record(line + 1 if line else None, None, str(error))
         except OSError as error:
             raise StorageError(f"reading {shown} failed after line {line}: {error}") from error
+
+
+def _records(reader: Reader, plain: BinaryIO) -> Generator[Record, None, None]:
+    """The records of an open file, or that it is not what its name says."""
+    if reader.is_text and (problem := foreign(reader, plain)):
+        yield Record(None, None, problem)
+        return
+    yield from reader.records(plain)
 
 
 def _reader(path: Path, shown: str) -> tuple[Reader, str]:
@@ -106,34 +143,13 @@ def _open(path: Path, shown: str) -> BinaryIO:
         raise InputMissing(f"{shown} cannot be read: {error.strerror}", hint=f"ls -l {path}") from error
 
 
-def _arrow_files(path: Path, source: SourceConfig) -> list[Path]:
-    """The arrow files of a directory that `datasets` saved; of several splits, the source's one."""
-    if (path / "dataset_dict.json").is_file():
-        splits = sorted(child.name for child in path.iterdir() if child.is_dir())
-        if source.split not in splits:
-            raise InputMissing(
-                f"{source.path} has no split {source.split!r}; it has {', '.join(splits) or 'none'}",
-                hint=f"--set data.sources.0.split={splits[0]}" if splits else None,
-            )
-        path = path / source.split
-    state = path / "state.json"
-    if state.is_file():
-        found = [path / str(entry["filename"]) for entry in json.loads(state.read_text("utf-8"))["_data_files"]]
-    else:
-        found = sorted(path.glob("*.arrow"))
-    if not found:
-        raise DataError(
-            f"{source.path} is a directory without arrow files",
-            hint="name its files one by one: --set data.sources.0.path=FILE",
-        )
-    if absent := [file.name for file in found if not file.is_file()]:
-        raise InputMissing(f"{source.path} is incomplete: {', '.join(absent)} is missing", hint="copy it again")
-    return found
-
-
 def _missing(shown: str, path: Path) -> InputMissing:
     """What to say of a path that does not exist: the nearest name beside it, or a hub id without its prefix."""
     parent = path.parent
+    if shown == "-":
+        return InputMissing("- is not a file", hint="standard input is read where the command line says --data -")
+    if glob.has_magic(shown):
+        return InputMissing(f"no file matches {shown}", hint=f"ls {_existing(path)}")
     if not parent.is_dir():
         if shown.count("/") == 1 and not path.is_absolute():
             return InputMissing(f"{shown} does not exist", hint=f"for a hub data set write hub:{shown}")

@@ -2,73 +2,173 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 from loradock.config.schema import SourceConfig
+from loradock.data.columns import Columns, Contents
 from loradock.data.formats import FORMATS, Format, RowError, Sample, Undetected, convert_row, detect, named
-from loradock.data.read import Record, read
+from loradock.data.formats.base import Misfit
+from loradock.data.formats.guess import options
+from loradock.data.preference import Preference, refuse_pairs, refuse_verdict
+from loradock.data.read import Record, place_of, read, shown_files
 from loradock.errors import ConfigError, Problem
 
 Loaded = tuple[int | None, Sample | Problem]
 """A line (or row number, see `Record`) and the sample or the problem that stands there."""
 
+EXCERPT_CHARACTERS = 80
+MISFITS_HELD = 1000
+"""So many rows that do not fit, and none before them that does, tell the configuration's mistake."""
 
-def samples(source: SourceConfig, *, index: int = 0) -> Iterator[Loaded]:
+
+def samples(source: SourceConfig, *, index: int = 0, contents: Contents | None = None) -> Iterator[Loaded]:
     """The samples of a source in file order, with a Problem in the place of each row that cannot be used.
 
-    With `format: auto` the first readable row decides the format for all. Where it fits none, that is one problem,
-    and the rest of the source is only read for records that are broken in themselves. `index` is the source's place
-    in `data.sources`, for hints. Raises ConfigError for an unknown format or field, and what `read` raises.
+    With `format: auto` the first readable row decides the format for all. Where it fits none, or is preference data,
+    that is one problem, and the rest of the source is only read for records that are broken in themselves. `index` is
+    the source's place in `data.sources`, for hints; `contents` is filled in on the way. Raises ConfigError for an
+    unknown format or field and for one that no row fits, and what `read` raises.
     """
-    named_format = _named(source)
-    records = read(source)
-    for record in records:
-        if record.row is None:
-            yield _broken(record, source)
-            continue
-        try:
-            format = named_format or detect(record.row.keys(), mapping=source.fields, index=index)
-        except Undetected as error:
-            yield record.line, Problem(what=str(error), file=source.path, line=record.line, hint=error.hint)
-            yield from (_broken(later, source) for later in records if later.row is None)
-        else:
-            yield from _converted(format, chain((record,), records), source)
-
-
-def _converted(format: Format, records: Iterator[Record], source: SourceConfig) -> Iterator[Loaded]:
-    """The samples of the records, and a problem for each mapped column that none of them has."""
-    mapping, path = source.fields, source.path
-    unseen = {column for field, column in mapping.items() if field not in format.required}
-    for record in records:
-        line, row, _ = record
+    reading = _Reading(source, index, contents or Contents())
+    format = format_asked(source, index=index)
+    for record in reading.records:
+        row = reading.row_of(record)
         if row is None:
-            yield _broken(record, source)
+            yield reading.broken(record)
             continue
         try:
-            yield line, convert_row(format, mapping, row)
-        except RowError as error:
-            yield line, Problem(what=str(error), file=path, line=line)
-        if unseen:
-            unseen.difference_update(row)
-    for column in sorted(unseen):
-        fields = ", ".join(field for field, mapped in mapping.items() if mapped == column)
-        yield None, Problem(what=f"{fields} is mapped to column {column!r}, which no row has", file=path)
+            refuse_pairs(row, source, index=index)
+            format = format or detect(row.keys(), mapping=source.fields, index=index)
+        except (Undetected, Preference) as error:
+            if source.fields and isinstance(error, Undetected):
+                raise ConfigError(f"{source.path}: {error}", hint=error.hint) from None
+            yield record.line, reading.problem(record, error)
+            yield from (reading.broken(later) for later in reading.records if later.row is None)
+        else:
+            reading.contents.format = format.name
+            yield from reading.converted(format, chain((record,), reading.records))
 
 
-def _broken(record: Record, source: SourceConfig) -> Loaded:
-    return record.line, Problem(what=str(record.problem), file=source.path, line=record.line)
+def check_fields(sources: Sequence[SourceConfig]) -> None:
+    """ConfigError where a source maps a field that its format has not; no file is looked at."""
+    for index, source in enumerate(sources):
+        format_asked(source, index=index)
 
 
-def _named(source: SourceConfig) -> Format | None:
+def format_asked(source: SourceConfig, *, index: int = 0) -> Format | None:
     """The format that the source names, None for auto; ConfigError where it lacks a mapped field."""
-    format = None if source.format == "auto" else named(source.format)
+    format = None if source.format == "auto" else named(source.format, index=index)
     candidates = FORMATS if format is None else (format,)
     if any(set(source.fields).issubset(candidate.fields) for candidate in candidates):
         return format
     fields = "; ".join(f"{candidate.name}: {', '.join(candidate.fields)}" for candidate in candidates)
+    are_fields = f"{', '.join(source.fields)} {'is a field' if len(source.fields) == 1 else 'are fields'}"
     raise ConfigError(
-        f"{source.path}: {', '.join(source.fields)} {'is a field' if len(source.fields) == 1 else 'are fields'} "
-        f"of no {'format' if format is None else f'{format.name} row'}",
+        f"data.sources.{index}.fields: {are_fields} of no {'format' if format is None else f'{format.name} row'}",
         hint=f"left of the colon stands the format's field, right of it your column; fields: {fields}",
     )
+
+
+@dataclass
+class _Reading:
+    """One pass over a source: the columns that have been seen, and whether the configuration's format fits a row."""
+
+    source: SourceConfig
+    index: int
+    contents: Contents
+    seen: dict[str, None] = field(default_factory=dict[str, None])
+
+    def __post_init__(self) -> None:
+        self.files = shown_files(self.source)
+        self.records = read(self.source, starts=self.contents.starts)
+
+    def row_of(self, record: Record) -> Mapping[str, Any] | None:
+        """The record's row without what is left out on purpose."""
+        row, ignored = record.row, self.source.ignore
+        if row is None:
+            return None
+        if len(self.seen) < len(row) or not row.keys() <= self.seen.keys():
+            self.seen |= dict.fromkeys(row)
+        return {name: value for name, value in row.items() if name not in ignored} if ignored else row
+
+    def converted(self, format: Format, records: Iterator[Record]) -> Iterator[Loaded]:
+        """The samples of the records; ConfigError where what the configuration names fits none of them."""
+        source, columns = self.source, Columns(self.source, format, self.index)
+        held: list[Loaded] = []
+        has_fitted = source.format == "auto" and not source.fields
+        for record in records:
+            row = self.row_of(record)
+            if row is None:
+                yield self.broken(record)
+                continue
+            try:
+                refuse_verdict(row)
+                sample = convert_row(format, source.fields, row)
+                columns.note(row)
+            except RowError as error:
+                if isinstance(error, Misfit) and not has_fitted:
+                    held.append((record.line, self.problem(record, error)))
+                    self.refuse_misfits(format, held, row, limit=MISFITS_HELD)
+                    continue
+                found: Sample | Problem = self.problem(record, error)
+            else:
+                found = sample
+            has_fitted = True
+            yield from held
+            held.clear()
+            yield record.line, found
+        if held:
+            self.refuse_misfits(format, held, dict.fromkeys(self.seen), limit=1)
+        self.refuse_unseen()
+        self.contents.unused = columns.unused()
+
+    def refuse_misfits(self, format: Format, held: list[Loaded], row: Mapping[str, Any], *, limit: int) -> None:
+        """ConfigError where so many rows do not fit, and none does."""
+        if len(held) < limit:
+            return
+        _, first = held[0]
+        assert isinstance(first, Problem)
+        key, source = f"data.sources.{self.index}", self.source
+        try:
+            other = detect(row.keys(), index=self.index).name
+        except Undetected:
+            other = None
+        if other and other != format.name and not source.fields:
+            hint = f"--set {key}.format={other}"
+        else:
+            unmapped = {field: column for field, column in source.fields.items() if column in row}
+            hint = options(format, tuple(row), mapping=unmapped, index=self.index)
+            hint = hint or f"the columns are {', '.join(row)}: --set {key}.fields.FIELD=COLUMN"
+        raise ConfigError(f"{key}: no row of {source.path} fits format {format.name}: {first.what}", hint=hint)
+
+    def refuse_unseen(self) -> None:
+        """ConfigError for a mapped or ignored column that no row has."""
+        key, source = f"data.sources.{self.index}", self.source
+        named = {f"{key}.fields.{field}": column for field, column in source.fields.items()}
+        named |= {f"{key}.ignore": column for column in source.ignore if column not in self.seen}
+        unseen = [f"{where} names column {column!r}" for where, column in named.items() if column not in self.seen]
+        if unseen:
+            raise ConfigError(
+                f"{'; '.join(unseen)}, which no row of {source.path} has", hint=f"its columns: {', '.join(self.seen)}"
+            )
+
+    def problem(self, record: Record, error: RowError) -> Problem:
+        """A row's problem at its place."""
+        file, line = place_of(self.files, self.contents.starts, record.line)
+        excerpt = excerpt_of(record.row) if line is not None and line < 0 else None
+        return Problem(what=str(error), file=file, line=line, hint=error.hint, excerpt=excerpt)
+
+    def broken(self, record: Record) -> Loaded:
+        """A record that could not be read, at its place."""
+        file, line = place_of(self.files, self.contents.starts, record.line)
+        return record.line, Problem(what=str(record.problem), file=file, line=line)
+
+
+def excerpt_of(row: Mapping[str, Any] | None) -> str:
+    """How a row begins, to find it in a file of one line."""
+    text = json.dumps(row, ensure_ascii=False, default=str)
+    return text if len(text) <= EXCERPT_CHARACTERS else f"{text[: EXCERPT_CHARACTERS - 3]}..."

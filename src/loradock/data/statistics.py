@@ -15,12 +15,11 @@ import numpy as np
 
 from loradock.config.schema import RunConfig, SourceConfig
 from loradock.data import duplicates, recommendation, suspicion
+from loradock.data.columns import UnusedColumn
 from loradock.data.corpus import Corpus, Part
 from loradock.data.duplicates import Fingerprints
-from loradock.data.formats import detect, named
 from loradock.data.lengths import Histogram, Spread, histogram, spread
 from loradock.data.prepared import Prepared
-from loradock.data.read import read
 from loradock.data.recommendation import Recommendation
 from loradock.data.select import fit
 from loradock.data.sources import samples
@@ -38,7 +37,10 @@ USUAL_MICRO_BATCH = 8
 
 @dataclass(frozen=True, kw_only=True)
 class SourceCount:
-    """One source: an epoch sees each of its rows `weight` times, but for those held out."""
+    """One source: an epoch sees each of its rows `weight` times, but for those held out.
+
+    `unused_columns`: what its rows hold beside the format's fields.
+    """
 
     path: str
     format: str
@@ -48,6 +50,7 @@ class SourceCount:
     tokens: int
     learned_tokens: int
     longest: int
+    unused_columns: tuple[UnusedColumn, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +104,7 @@ def measure(
     wanted = {*(usual(model.context_length) if lengths is None else lengths), *marked}
     reckoned = [truncation.at(length) for length in sorted(wanted)]
     texts, prints = read_texts(config.data.sources, prepared, progress=progress)
-    formats = [format_of(source, index) for index, source in enumerate(config.data.sources)]
-    sources = tuple(count(prepared, index, used=rows, format=format) for index, format in enumerate(formats))
+    sources = tuple(count(prepared, index, used=rows) for index in range(len(prepared.sources)))
     full, learned = part.fitted.lengths, part.fitted.learned
     rows_of_format = Counter[str]()
     for source in sources:
@@ -154,15 +156,7 @@ def usual(positions: int | None) -> list[int]:
     return [*(each for each in LENGTHS if positions is None or each <= positions), *([positions] if positions else [])]
 
 
-def format_of(source: SourceConfig, index: int) -> str:
-    """The format that the source's rows are read as: named, or detected by the first of them."""
-    if source.format != "auto":
-        return named(source.format).name
-    row = next(record.row for record in read(source) if record.row is not None)
-    return detect(row.keys(), mapping=source.fields, index=index).name
-
-
-def count(prepared: Prepared, index: int, *, used: Array, format: str) -> SourceCount:
+def count(prepared: Prepared, index: int, *, used: Array) -> SourceCount:
     """The rows and tokens of one source, of which those in `used` (ascending) are trained on."""
     source = prepared.sources[index]
     offsets = prepared.offsets[source.start : source.stop + 1]
@@ -170,13 +164,14 @@ def count(prepared: Prepared, index: int, *, used: Array, format: str) -> Source
     rows = source.stop - source.start
     return SourceCount(
         path=source.path,
-        format=format,
+        format=source.contents.format,
         rows=rows,
         held_out=rows - int(last - first),
         weight=source.weight,
         tokens=int(offsets[-1] - offsets[0]),
         learned_tokens=int(prepared.learned[source.start : source.stop].sum(dtype=np.int64)),
         longest=int(np.diff(offsets).max()),
+        unused_columns=tuple(source.contents.unused),
     )
 
 
@@ -189,7 +184,7 @@ def read_texts(
         for line, sample in samples(source, index=index):
             if isinstance(sample, Problem):
                 raise changed(source.path)
-            if texts.rows >= prepared.rows or int(prepared.lines[texts.rows]) != (-1 if line is None else line):
+            if texts.rows >= prepared.rows or int(prepared.lines[texts.rows]) != (line or 0):
                 raise changed(source.path)
             texts.add(sample)
             prints.add(sample)

@@ -15,15 +15,16 @@ import numpy as np
 
 from loradock.config.schema import SourceConfig
 from loradock.data import duplicates, suspicion
+from loradock.data.columns import Contents, UnusedColumn
 from loradock.data.corpus import all_there
 from loradock.data.duplicates import Fingerprints
 from loradock.data.lengths import spread
 from loradock.data.prepared import Array
 from loradock.data.problems import Problems
+from loradock.data.read import place_of, shown_files
 from loradock.data.sources import samples
-from loradock.data.statistics import format_of
 from loradock.data.suspicion import PLACES_KEPT, Suspicion, Texts
-from loradock.errors import Problem
+from loradock.errors import Problem, shown_place
 
 TOKENIZER_ADDS = (
     "token lengths of rows, prompts and answers",
@@ -52,6 +53,7 @@ class TextSource:
     characters: int
     words: int
     longest: int
+    unused_columns: tuple[UnusedColumn, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +78,9 @@ class TextStatistics:
 class Rows:
     """Of each row its place and four amounts, in the order of the sources."""
 
-    def __init__(self, paths: Sequence[str]) -> None:
-        self.paths = paths
+    def __init__(self, sources: Sequence[SourceConfig]) -> None:
+        self.files = [shown_files(source) for source in sources]
+        self.contents = [Contents() for _ in sources]
         self.amounts = {name: array("q") for name in ("characters", "answer_characters", "words", "answer_words")}
         self._sources, self._lines = array("q"), array("q")
 
@@ -88,7 +91,7 @@ class Rows:
         for amounts, value in zip(self.amounts.values(), counted, strict=True):
             amounts.append(value)
         self._sources.append(source)
-        self._lines.append(-1 if line is None else line)
+        self._lines.append(line or 0)
 
     def of(self, name: str) -> Array:
         """int64 [rows]."""
@@ -101,8 +104,8 @@ class Rows:
 
     def place(self, index: int) -> str:
         """`file:line` of a row, or the file where it has no lines."""
-        path, line = self.paths[self._sources[index]], self._lines[index]
-        return path if line < 0 else f"{path}:{line}"
+        source = self._sources[index]
+        return shown_place(*place_of(self.files[source], self.contents[source].starts, self._lines[index] or None))
 
 
 def measure_texts(sources: Sequence[SourceConfig], *, progress: Callable[[int], None] | None = None) -> TextStatistics:
@@ -111,9 +114,9 @@ def measure_texts(sources: Sequence[SourceConfig], *, progress: Callable[[int], 
     Raises InputMissing or DataError for what cannot be read, and one DataError that names every bad row.
     """
     all_there(sources)
-    rows, texts, prints, problems = Rows([each.path for each in sources]), Texts(), Fingerprints(), Problems()
+    rows, texts, prints, problems = Rows(sources), Texts(), Fingerprints(), Problems()
     for index, source in enumerate(sources):
-        for line, sample in samples(source, index=index):
+        for line, sample in samples(source, index=index, contents=rows.contents[index]):
             if isinstance(sample, Problem):
                 problems.add(sample)
                 continue
@@ -122,7 +125,7 @@ def measure_texts(sources: Sequence[SourceConfig], *, progress: Callable[[int], 
             prints.add(sample)
             if progress and texts.rows % 1000 == 0:
                 progress(texts.rows)
-    problems.check(files=[source.path for source in sources])
+    problems.check(files=[file for files in rows.files for file in files])
     counted = tuple(_source(source, index, rows) for index, source in enumerate(sources))
     formats = Counter[str]()
     for each in counted:
@@ -149,12 +152,13 @@ def _source(source: SourceConfig, index: int, rows: Rows) -> TextSource:
     own = rows.sources == index
     return TextSource(
         path=source.path,
-        format=format_of(source, index),
+        format=rows.contents[index].format,
         rows=int(own.sum()),
         weight=source.weight,
         characters=int(rows.of("characters")[own].sum()),
         words=int(rows.of("words")[own].sum()),
         longest=int(rows.of("characters")[own].max()),
+        unused_columns=tuple(rows.contents[index].unused),
     )
 
 

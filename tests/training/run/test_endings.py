@@ -82,7 +82,7 @@ def test_a_failed_run_keeps_its_record(tmp_path: Path, llama: Path) -> None:
 
 def test_over_long_rows_are_counted_in_the_record(tmp_path: Path, llama: Path) -> None:
     data = write_rows(tmp_path / "rows.jsonl", rows=12, longest=40)
-    settings = ("train.max_steps=1", "data.max_length=40", "lora.rank=4")
+    settings = ("train.max_steps=1", "data.max_length=40", "lora.rank=4", "data.max_dropped=1")
     cut = train(tmp_path / "cut", *settings, model=llama, data=data).record["data"]
     dropped = train(tmp_path / "drop", *settings, "data.long_rows=drop", model=llama, data=data).record["data"]
     assert cut["over_long_rows"] == dropped["over_long_rows"] > 0

@@ -18,6 +18,7 @@ from loradock.analysis.diagnose.attempt import Task
 from loradock.analysis.diagnose.children import Answer
 from loradock.analysis.diagnose.measure import Failed, Outcome
 from loradock.config.load import Loaded, leaves
+from loradock.data.read import files
 from loradock.errors import LoradockError, OutOfMemory, Problem, UsageError
 from loradock.facts import Facts
 from loradock.plan.plan import Plan
@@ -132,11 +133,10 @@ def failure(found: Failed, what: str) -> LoradockError:
 def identity(loaded: Loaded, *, facts: Facts, steps: int, warmup_steps: int) -> dict[str, str]:
     """What measurements hold for, as text by name: configuration, size and time of its data files, machine, steps."""
     config = {key: value for key, value in leaves(loaded.config).items() if key != "output"}
-    files = [Path(source.path) for source in loaded.config.data.sources]
     marks = {
         f"content of {file}": f"{file.stat().st_size} bytes of {file.stat().st_mtime_ns}"
-        for file in files
-        if file.is_file()
+        for source in loaded.config.data.sources
+        for file in files(source)
     }
     machine = {"cpus": facts.cpus, "gpus": [asdict(gpu) for gpu in facts.gpus]}
     packages = {f"version of {name}": version for name, version in facts.packages.items()}

@@ -12,11 +12,13 @@ from rich.text import Text
 
 from loradock.data.lengths import Histogram, Spread
 from loradock.data.recommendation import percent, shown
-from loradock.data.statistics import Statistics
+from loradock.data.statistics import SourceCount, Statistics
 from loradock.data.suspicion import Suspicion
+from loradock.data.text_statistics import TextSource
 
 BAR_COLUMNS = 40
 MANY = 9
+DOING = {"split": "split (shown: what would be cut)", "truncate": "cut", "drop": "dropped"}
 """Columns of figures that need a narrow gap to fit 80."""
 
 
@@ -24,6 +26,7 @@ def parts(found: Statistics) -> Iterator[RenderableType]:
     """All of it, from top to bottom, for a console that reads no markup."""
     yield from head(found)
     yield sources_table(found)
+    yield from unused_columns(found.sources)
     yield spread_table(found)
     yield histogram_table(found.histogram, marks=marks(found))
     yield truncation_table(found)
@@ -66,6 +69,20 @@ def sources_table(found: Statistics) -> Table:
         counts = (f"{each.rows:,}", f"{each.held_out:,}", f"{each.weight:g}", f"{each.tokens:,}")
         made.add_row(each.path, each.format, *counts, learned, longest)
     return made
+
+
+def unused_columns(sources: Sequence[SourceCount | TextSource]) -> Iterator[RenderableType]:
+    """A line a column that the format takes no notice of; nothing where all are used."""
+    made = table(
+        "\ncolumns not used: map them (fields), or leave them out (ignore)", "column", "of", "filled", "such as"
+    )
+    for index in (1, 3):
+        made.columns[index].justify, made.columns[index].no_wrap = "left", False
+    for each in sources:
+        for column in each.unused_columns:
+            made.add_row(column.name, each.path, percent(column.rows, each.rows), column.sample)
+    if made.rows:
+        yield made
 
 
 def spread_table(found: Statistics) -> Table:

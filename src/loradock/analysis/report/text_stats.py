@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.table import Table
 
-from loradock.analysis.report.data_stats import suspicious, table, whole
+from loradock.analysis.report.data_stats import suspicious, table, unused_columns, whole
 from loradock.data.text_statistics import TextStatistics
 
 
@@ -16,6 +16,7 @@ def text_parts(found: TextStatistics) -> Iterator[RenderableType]:
     formats = ", ".join(f"{name} {rows:,}" for name, rows in found.formats.items())
     yield f"rows: {found.rows:,} read, all of them usable; formats: {formats}"
     yield sources_table(found)
+    yield from unused_columns(found.sources)
     yield amounts_table(found)
     yield f"\nlongest row: {found.longest_row} ({found.characters.percentiles['max']:,} characters)"
     yield from suspicious(found.suspicions)

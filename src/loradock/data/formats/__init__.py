@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-def named(name: str) -> Format:
+def named(name: str, *, index: int = 0) -> Format:
     """The format of that name; ConfigError with the nearest name where there is none."""
     for format in FORMATS:
         if format.name == name:
@@ -46,7 +46,7 @@ def named(name: str) -> Format:
     close = difflib.get_close_matches(name, names, n=1)
     raise ConfigError(
         f"unknown data format {name!r}; known: auto, {', '.join(names)}",
-        hint=f"--set data.sources.0.format={close[0] if close else 'auto'}",
+        hint=f"--set data.sources.{index}.format={close[0] if close else 'auto'}",
     )
 
 

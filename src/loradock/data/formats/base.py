@@ -15,7 +15,15 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 
 class RowError(ValueError):
-    """A row that cannot be used; the message names the field and what it should hold."""
+    """A row that cannot be used; the message names the field and what it should hold, `hint` what to type."""
+
+    def __init__(self, what: str, *, hint: str | None = None) -> None:
+        super().__init__(what)
+        self.hint = hint
+
+
+class Misfit(RowError):
+    """A column that is not there or holds another type: where no row fits, the configuration named the wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,11 @@ class Format:
     convert: Callable[[Row], Sample]
     example: str
 
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """The fields that a row may do without."""
+        return tuple(field for field in self.fields if field not in self.required)
+
     def detect(self, columns: frozenset[str]) -> bool:
         """True where every required field is among the columns."""
         return columns.issuperset(self.required)
@@ -76,19 +89,19 @@ def convert_row(format: Format, mapping: Mapping[str, str], row: Row) -> Sample:
         if column in row:
             renamed[field] = row[column]
         elif field in format.required:
-            raise RowError(f"no column {column!r} (field {field!r}); {_present(column, row)}")
+            raise Misfit(f"no column {column!r} (field {field!r}); {_present(column, row)}")
     try:
         return format.convert(renamed)
     except RowError as error:
         shown = ", ".join(f"{field} = {column}" for field, column in mapping.items())
-        raise RowError(f"{error} (with fields {shown})") from None
+        raise type(error)(f"{error} (with fields {shown})", hint=error.hint) from None
 
 
 def text_of(row: Row, field: str) -> str:
     """The text in `field`, which must be there; it may be empty."""
     value = value_of(row, field)
     if type(value) is not str:
-        raise RowError(f"{field} is {type_of(value)}, not text")
+        raise Misfit(f"{field} is {type_of(value)}, not text")
     check_text(value, field)
     return value
 
@@ -101,7 +114,7 @@ def optional_text_of(row: Row, field: str) -> str:
 def value_of(row: Row, field: str) -> Any:
     """What `field` holds; RowError names the columns that are there where it is missing."""
     if field not in row:
-        raise RowError(f"no column {field!r}; {_present(field, row)}")
+        raise Misfit(f"no column {field!r}; {_present(field, row)}")
     return row[field]
 
 
@@ -122,6 +135,11 @@ def check_filled(value: str, where: str) -> str:
     if not value or value.isspace():
         raise RowError(f"{where} is empty: there is nothing to train on")
     return value
+
+
+def is_filled(value: object) -> bool:
+    """True where a column says something: neither null, nor empty, nor white space."""
+    return bool(value.strip()) if isinstance(value, str) else value is not None and value not in ([], {})
 
 
 def is_list(value: object) -> TypeGuard[list[Any]]:

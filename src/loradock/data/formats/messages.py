@@ -1,21 +1,19 @@
-"""Chat rows as OpenAI writes them: `messages`, each with a role and its content."""
+"""Chat rows as OpenAI writes them: `messages`, each with a role and its content, and perhaps a `system` column."""
 
 from __future__ import annotations
 
-from loradock.data.formats.base import Conversation, Format, Row, RowError, value_of
-from loradock.data.formats.turns import conversation, messages_of
+from loradock.data.formats.base import Conversation, Format, Row, value_of
+from loradock.data.formats.turns import conversation, messages_of, refuse_tools, with_system
 
 
 def _convert(row: Row) -> Conversation:
-    for column in ("tools", "functions"):
-        if row.get(column):
-            raise RowError(f"{column!r} would be lost: write the tools into the system turn, or remove the column")
-    return conversation(messages_of(value_of(row, "messages"), "messages"), "messages")
+    refuse_tools(row)
+    return with_system(conversation(messages_of(value_of(row, "messages"), "messages"), "messages"), row)
 
 
 FORMAT = Format(
     name="messages",
-    fields=("messages",),
+    fields=("messages", "system"),
     required=("messages",),
     convert=_convert,
     example='{"messages": [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Good day."}]}',

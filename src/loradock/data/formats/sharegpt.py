@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from loradock.data.formats.base import Conversation, Format, Message, Row, RowError, optional_text_of, value_of
-from loradock.data.formats.turns import conversation, messages_of
+from loradock.data.formats.base import Conversation, Format, Row, value_of
+from loradock.data.formats.turns import conversation, messages_of, refuse_tools, with_system
 
 
 def _convert(row: Row) -> Conversation:
-    if row.get("tools"):
-        raise RowError("'tools' would be lost: write the tools into the system turn, or remove the column")
-    talk = conversation(messages_of(value_of(row, "conversations"), "conversations"), "conversations")
-    system = optional_text_of(row, "system")
-    if not system:
-        return talk
-    if talk.messages[0].role == "system":
-        raise RowError("there is a 'system' column and a system turn: keep one of them")
-    return Conversation((Message("system", system), *talk.messages))
+    refuse_tools(row)
+    turns = messages_of(value_of(row, "conversations"), "conversations")
+    return with_system(conversation(turns, "conversations"), row)
 
 
 FORMAT = Format(

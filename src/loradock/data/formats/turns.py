@@ -8,12 +8,15 @@ from typing import Any
 from loradock.data.formats.base import (
     Conversation,
     Message,
+    Misfit,
     Role,
+    Row,
     RowError,
     check_filled,
     check_text,
     is_list,
     is_object,
+    optional_text_of,
     type_of,
 )
 
@@ -29,8 +32,21 @@ ROLES: dict[str, Role] = {
 }
 """What a turn may be called, and the role it is: OpenAI's names, then ShareGPT's."""
 
-UNRENDERED = ("tool_calls", "function_call", "reasoning_content", "weight")
-"""Keys of a turn that say something about training and that no sample carries: refused rather than lost."""
+UNRENDERED: dict[str, object] = {
+    "tool_calls": None,
+    "function_call": None,
+    "reasoning_content": None,
+    "reasoning": None,
+    "thinking": None,
+    "weight": 1,
+    "train": True,
+    "loss": True,
+}
+"""Keys of a turn that say something about training and that no sample carries, refused rather than lost; each with the
+value that asks for nothing."""
+
+LOST_COLUMNS = ("tools", "functions")
+"""Columns that a chat template would render, were they handed to it."""
 
 
 def messages_of(value: Any, where: str) -> tuple[Message, ...]:
@@ -39,7 +55,7 @@ def messages_of(value: Any, where: str) -> tuple[Message, ...]:
     Raises RowError where a turn is not of that shape, its role is unknown, or it holds what is not text.
     """
     if not is_list(value):
-        raise RowError(f"{where} is {type_of(value)}, not a list of turns")
+        raise Misfit(f"{where} is {type_of(value)}, not a list of turns")
     return tuple([_message(turn, f"{where}[{number}]") for number, turn in enumerate(value)])
 
 
@@ -60,6 +76,23 @@ def conversation(messages: tuple[Message, ...], where: str) -> Conversation:
     return Conversation(messages)
 
 
+def with_system(talk: Conversation, row: Row) -> Conversation:
+    """The conversation after the text of the row's `system` column, where it has one; not beside a system turn."""
+    system = optional_text_of(row, "system")
+    if not system:
+        return talk
+    if talk.messages[0].role == "system":
+        raise RowError("there is a 'system' column and a system turn: keep one of them")
+    return Conversation((Message("system", system), *talk.messages))
+
+
+def refuse_tools(row: Row) -> None:
+    """RowError where the row describes tools, which no sample carries."""
+    for column in LOST_COLUMNS:
+        if row.get(column):
+            raise RowError(f"{column!r} would be lost: write the tools into the system turn, or remove the column")
+
+
 def _message(turn: Any, where: str) -> Message:
     if not is_object(turn):
         raise RowError(f"{where} is {type_of(turn)}, not an object with role and content")
@@ -72,8 +105,8 @@ def _message(turn: Any, where: str) -> Message:
 
 
 def _refuse_unrendered(turn: dict[str, Any], where: str) -> None:
-    for key in UNRENDERED:
-        if key in turn and turn[key] not in (None, [], "") and not (key == "weight" and turn[key] == 1):
+    for key, harmless in UNRENDERED.items():
+        if key in turn and turn[key] not in (None, [], "", harmless):
             raise RowError(f"{where} has {key!r}, which would be lost: write it into the text, or remove the key")
 
 

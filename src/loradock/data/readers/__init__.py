@@ -5,7 +5,9 @@ Order matters only for the error that lists the kinds.
 
 from __future__ import annotations
 
-from loradock.data.readers import columnar, delimited, json_array, jsonl
+from typing import BinaryIO
+
+from loradock.data.readers import columnar, delimited, json_array, jsonl, plain_text
 from loradock.data.readers.base import Damaged, Reader, Record
 from loradock.data.readers.compression import SUFFIXES as COMPRESSIONS
 
@@ -14,11 +16,12 @@ READERS: tuple[Reader, ...] = (
     jsonl.READER,
     delimited.CSV,
     delimited.TSV,
+    plain_text.READER,
     columnar.PARQUET,
     columnar.ARROW,
 )
 
-__all__ = ["READERS", "Damaged", "Reader", "Record", "known_suffixes", "reader_of"]
+__all__ = ["READERS", "Damaged", "Reader", "Record", "foreign", "known_suffixes", "reader_of"]
 
 
 def reader_of(name: str) -> tuple[Reader, str] | None:
@@ -37,3 +40,22 @@ def known_suffixes() -> str:
     plain = [suffix for reader in READERS for suffix in reader.suffixes]
     text = [suffix for reader in READERS if reader.is_text for suffix in reader.suffixes]
     return f"{', '.join(plain)} (and {', '.join(text)} with a further {' or '.join(COMPRESSIONS)})"
+
+
+MAGIC = {
+    b"\x1f\x8b": ("gzip", ".gz"),
+    b"\x28\xb5\x2f\xfd": ("zstd", ".zst"),
+    b"PAR1": ("a Parquet file", ".parquet"),
+    b"PK\x03\x04": ("a zip archive or a spreadsheet", ""),
+}
+"""How files begin that are no text, what they are, and the suffix that they are read by."""
+
+
+def foreign(reader: Reader, stream: BinaryIO) -> str | None:
+    """What to say of a text file whose first bytes are another kind's; takes nothing from the (buffered) stream."""
+    head: bytes = stream.peek()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    for magic, (kind, suffix) in MAGIC.items():
+        if head.startswith(magic):
+            name = f"{reader.suffixes[0]}{suffix}" if suffix in COMPRESSIONS else suffix
+            return f"this is {kind} ({f'rename it to end in {name}' if name else 'export it as CSV or JSONL'})"
+    return None

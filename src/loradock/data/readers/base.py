@@ -22,7 +22,8 @@ class Record(NamedTuple):
     """One record of a source: a row, or what is wrong with it.
 
     `line` counts from 1 and is where the record starts; in kinds without lines (Parquet, arrow, a hub) it is the
-    number of the row. It is None where a problem concerns the whole file. Exactly one of `row` and `problem` is None.
+    number of the row; where several records of a JSON array share a line, it is minus the number of the record. It is
+    None where a problem concerns the whole file. Exactly one of `row` and `problem` is None.
     """
 
     line: int | None

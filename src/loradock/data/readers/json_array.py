@@ -1,4 +1,4 @@
-"""A JSON array of rows, parsed row by row from a moving window, so that a file of any size needs little memory."""
+"""A JSON array of rows, or objects one after the other, parsed row by row from a moving window in little memory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from loradock.data.readers.base import CHUNK_BYTES, MAX_ROW_BYTES, Reader, Recor
 from loradock.data.readers.strict_json import StrictDecoder, not_an_object
 
 _SPACE = re.compile(r"[ \t\r\n]*")
+EXCERPT_CHARACTERS = 40
 _LONGEST_TOKEN = 16
 """No JSON token but a string is longer: an error this near the window's end may be the window's, not the file's."""
 
@@ -79,28 +80,80 @@ def _records(stream: BinaryIO) -> Generator[Record, None, None]:
         first = window.peek()
         if first == "" and window.bad_bytes is None:
             return
-        if first != "[":
-            raise window.error(window.at, _not_an_array(first))
-        window.move(window.at + 1)
-        yield from _rows(window)
-        if window.peek() != "":
-            raise window.error(window.at, "there is more after the array's closing bracket")
+        if first == "{":
+            yield from _objects(window)
+        elif first == "[":
+            window.move(window.at + 1)
+            yield from _numbered(_rows(window))
+            if window.peek() != "":
+                raise window.error(window.at, "there is more after the array's closing bracket")
+        else:
+            raise window.error(window.at, "the file is not a JSON array of rows")
         if window.bad_bytes:
             raise _Syntax(window.line, window.bad_bytes)
     except _Syntax as error:
         yield error.record
 
 
-def _rows(window: _Window) -> Iterator[Record]:
-    decoder = StrictDecoder()
+def _numbered(records: Generator[Record, None, None]) -> Iterator[Record]:
+    """The records, each with minus its number for a line where it shares that line with the one before or after it."""
+    try:
+        before, number, record = 0, 1, next(records, None)
+        while record is not None:
+            line = record.line
+            try:
+                after, error = next(records, None), None
+            except _Syntax as raised:
+                after, error = None, raised
+            is_shared = line == before or (after is not None and line == after.line)
+            yield record._replace(line=-number) if is_shared else record
+            if error:
+                raise error
+            before, number, record = line, number + 1, after
+    finally:
+        records.close()
+
+
+def _objects(window: _Window) -> Iterator[Record]:
+    """Objects one after the other, a line each or not; one alone may be a row, or hold the rows in one of its keys."""
+    decoder, number = StrictDecoder(), 0
+    while window.peek() == "{":
+        number += 1
+        line = window.line
+        row = _value(window, decoder, number=number)
+        is_alone = number == 1 and window.peek() != "{"
+        if is_alone and (key := _key_of_rows(row)):
+            raise _Syntax(line, f"the rows are in the key {key!r} (take them out: {_taken_out(key)})")
+        yield Record(line, None, decoder.take_flaws()) if decoder.flaws else Record(line, row)
+    if window.peek() != "":
+        raise window.error(window.at, f"after object {number} stands {window.peek()!r}, not another object")
+
+
+def _key_of_rows(value: dict[str, Any]) -> str | None:
+    """The key whose list holds the most objects that are no chat turns; None where there is none."""
+    counts = {key: len(inner) for key, inner in value.items() if type(inner) is list and _are_rows(inner)}
+    return max(counts, key=counts.__getitem__) if counts else None
+
+
+def _are_rows(values: list[Any]) -> bool:
+    return bool(values) and all(type(each) is dict and not each.keys() & {"role", "from"} for each in values)
+
+
+def _taken_out(key: str) -> str:
+    return f"jq -c '.{key}[]' FILE > rows.jsonl" if key.isidentifier() else f"jq -c '.[\"{key}\"][]' FILE > rows.jsonl"
+
+
+def _rows(window: _Window) -> Generator[Record, None, None]:
+    decoder, number = StrictDecoder(), 0
     if window.peek() == "]":
         window.move(window.at + 1)
         return
     while True:
+        number += 1
         if window.peek() == "]":
             raise window.error(window.at, "a comma before the closing bracket: remove it")
         line = window.line
-        row = _value(window, decoder)
+        row = _value(window, decoder, number=number)
         if decoder.flaws:
             yield Record(line, None, decoder.take_flaws())
         elif type(row) is dict:
@@ -109,7 +162,12 @@ def _rows(window: _Window) -> Iterator[Record]:
             yield Record(line, None, not_an_object(row))
         separator = window.peek()
         if separator not in (",", "]"):
-            raise window.error(window.at, _CUT if separator == "" else f"a comma is missing before {separator!r}")
+            what = (
+                _CUT
+                if separator == ""
+                else f"a comma is missing before {separator!r}{_seen(window, window.at, number)}"
+            )
+            raise window.error(window.at, what)
         window.move(window.at + 1)
         if separator == "]":
             return
@@ -118,8 +176,8 @@ def _rows(window: _Window) -> Iterator[Record]:
 _CUT = "the file ends inside the array: it is cut short"
 
 
-def _value(window: _Window, decoder: StrictDecoder) -> Any:
-    """The value at the window's start; reads on while it runs over the window's end."""
+def _value(window: _Window, decoder: StrictDecoder, *, number: int) -> Any:
+    """The value at the window's start, the file's record of that number; reads on while it runs over the end."""
     while True:
         try:
             value, end = decoder.raw_decode(window.text, window.at)
@@ -130,7 +188,8 @@ def _value(window: _Window, decoder: StrictDecoder) -> Any:
                 continue
             is_cut = at_edge and (error.pos >= len(window.text.rstrip()) or error.msg.startswith("Unterminated"))
             position = len(window.text) if is_cut and window.bad_bytes else error.pos
-            raise window.error(position, _CUT if is_cut else f"not JSON: {error.msg}") from None
+            what = _CUT if is_cut else f"not JSON: {error.msg}{_seen(window, position, number)}"
+            raise window.error(position, what) from None
         except RecursionError:
             raise window.error(window.at, "not usable JSON: nested too deeply") from None
         except ValueError as error:
@@ -141,13 +200,10 @@ def _value(window: _Window, decoder: StrictDecoder) -> Any:
         decoder.flaws.clear()
 
 
-def _not_an_array(first: str) -> str:
-    if first == "{":
-        return (
-            "the top level is an object, not an array of rows "
-            "(one object a line? rename the file to end in .jsonl; a list inside? take it out: jq .data)"
-        )
-    return "the file is not a JSON array of rows"
+def _seen(window: _Window, position: int, number: int) -> str:
+    """Where a mistake stands, for a file whose lines are long: the record's number, and the text around it."""
+    around = window.text[max(window.at, position - EXCERPT_CHARACTERS) : position + EXCERPT_CHARACTERS // 2]
+    return f", in record {number} at {around.strip()!r}"
 
 
 READER = Reader(name="JSON", suffixes=(".json",), records=_records, is_text=True)

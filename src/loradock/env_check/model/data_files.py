@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.model.refusal import one_line
 from loradock.env_check.remedies import from_hint, train_with
-from loradock.errors import ConfigError, DataError, HubError, LoradockError
+from loradock.errors import ConfigError, DataError, HubError, LoradockError, shown_place
 from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.model import hub_cache
@@ -40,13 +40,14 @@ def of_source(host: Host, key: str, source: SourceConfig) -> Iterator[Finding]:
     if source.path.startswith(HUB_DATA):
         yield from of_hub(host, source)
         return
-    from loradock.data.read import files, read
+    from loradock.data.read import files, place_of, read, shown_files
     from loradock.data.readers import reader_of
 
     try:
         paths = files(source)
         reader = reader_of(paths[0].name)
-        rows = read(source) if reader is None or reader[0].is_text else None
+        starts: list[int] = []
+        rows = read(source, starts=starts) if reader is None or reader[0].is_text else None
         record = None
         if rows is not None:
             with closing(rows):  # pyright: ignore[reportArgumentType]  it is a generator
@@ -55,9 +56,9 @@ def of_source(host: Host, key: str, source: SourceConfig) -> Iterator[Finding]:
         yield error(one_line(wrong.what), remedy=_remedy(key, wrong), ends=type(wrong))
         return
     if record is not None and record.problem:
-        place = f"{source.path}:{record.line}" if record.line else source.path
-        show = f"sed -n {record.line}p" if record.line else "ls -l"
-        what = f"{place}: {one_line(record.problem)}"
+        file, line = place_of(shown_files(source), starts, record.line)
+        show = f"sed -n {line}p" if line and line > 0 else "ls -l"
+        what = f"{shown_place(file, line)}: {one_line(record.problem)}"
         yield error(what, remedy=f"{show} {shlex.quote(str(paths[0]))}", ends=DataError)
 
 

@@ -39,6 +39,7 @@ FREE_KEYS = {
     "logging.": "what is written about the training, which reads none of it back",
     "limits.": "when a run counts as hung",
     "checkpoints.keep": "how many old checkpoints stay",
+    "data.max_dropped": "ends a run or not; which rows are left is a field",
     "data.cache": "where prepared data are kept; their content is a field",
     "data.workers": "any number of processes prepares the same rows",
     "model.cache_weights": "dense or packed, the products are the same bit for bit",

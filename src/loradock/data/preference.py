@@ -1,0 +1,74 @@
+"""Preference data: a good answer beside a bad one, or answers with a verdict; told so, with how to learn from it."""
+
+from __future__ import annotations
+
+from loradock.config.schema import SourceConfig
+from loradock.data.formats.base import Row, RowError, is_list, is_object
+
+PAIRS = (
+    ("chosen", "rejected"),
+    ("accepted", "rejected"),
+    ("winner", "loser"),
+    ("response_j", "response_k"),
+    ("response_0", "response_1"),
+)
+"""Columns of two answers of which one is preferred; the first is the better one, but for response_0."""
+
+VERDICTS = ("label", "kto_tag", "thumbs_up")
+"""Columns that say of one answer whether it was liked (KTO)."""
+
+ANSWERS = frozenset(("completion", "output", "messages", "conversations"))
+
+
+class Preference(RowError):
+    """Rows of preference data; `hint` makes supervised ones of them."""
+
+
+def refuse_pairs(row: Row, source: SourceConfig, *, index: int) -> None:
+    """Preference where the columns are those of pairs of answers, and the worse one is not left out on purpose."""
+    for better, worse in PAIRS:
+        if better in row and worse in row:
+            raise Preference(
+                f"preference data (columns {better} and {worse}): supervised training would learn one answer alone",
+                hint=_only_the_better(row, better, worse, source, index=index),
+            )
+
+
+def refuse_verdict(row: Row) -> None:
+    """Preference where this row's answer was disliked: `label: false` beside an answer."""
+    for column in VERDICTS:
+        if is_false(row.get(column)) and not ANSWERS.isdisjoint(row):
+            raise Preference(
+                f"preference data ({column} is false): an answer that was disliked would be learned as a good one",
+                hint=f"keep the liked ones: jq -c 'select(.{column})' FILE > liked.jsonl",
+            )
+
+
+def is_false(value: object) -> bool:
+    """True for false as JSON and Parquet hold it, and as text of a CSV file."""
+    return value is False or (isinstance(value, str) and value.strip().lower() == "false")
+
+
+def _only_the_better(row: Row, better: str, worse: str, source: SourceConfig, *, index: int) -> str:
+    """The options that train on the better answers, and leave the worse ones out."""
+    if better == "response_0":
+        return "write the better answer of each row into a column of its own (completion), and remove both"
+    if is_object(row[better]) and is_list(row.get("conversations")):
+        return (
+            f"to learn the {better} turns alone: jq -c '.conversations += [.{better}] | del(.{better}, .{worse})' FILE"
+        )
+    key = f"data.sources.{index}"
+    prompt = next((name for name in ("instruction", "prompt", "question", "query") if name in row), None)
+    turns = row[better] if is_list(row[better]) else []
+    roles = [turn.get("role", turn.get("from")) for turn in turns if is_object(turn)]
+    if any(role in ("user", "human") for role in roles):
+        fields, left = {"messages": better}, [worse, *([prompt] if prompt else [])]
+    elif prompt == "instruction":
+        fields, left = {"output": better}, [worse]
+    elif prompt:
+        fields, left = {"prompt": prompt, "completion": better}, [worse]
+    else:
+        fields, left = {"text": better}, [worse]
+    known = {**source.fields, **fields}
+    sets = " ".join(f"--set {key}.fields.{name}={column}" for name, column in known.items() if name != column)
+    return f"to learn the {better} answers alone: {sets} --set '{key}.ignore=[{', '.join(left)}]'"

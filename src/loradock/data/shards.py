@@ -1,0 +1,78 @@
+"""Sources of several files: a directory of shards, one that `datasets` saved, or the files that a pattern matches."""
+
+from __future__ import annotations
+
+import glob
+import json
+from pathlib import Path
+
+from loradock.config.schema import SourceConfig
+from loradock.data.readers import known_suffixes, reader_of
+from loradock.errors import DataError, InputMissing
+
+SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")
+
+
+def matching(pattern: Path) -> list[Path]:
+    """The files that a pattern (`*`, `?`, `[...]`, `**`) matches, by name; none where it is no pattern."""
+    if not glob.has_magic(str(pattern)):
+        return []
+    return [path for each in sorted(glob.glob(str(pattern), recursive=True)) if (path := Path(each)).is_file()]
+
+
+def of_directory(path: Path, source: SourceConfig) -> list[Path]:
+    """The files of a directory, by name: all of one kind. Raises DataError and InputMissing."""
+    if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file() or any(path.glob("*.arrow")):
+        return _saved(path, source)
+    found: dict[str, list[Path]] = {}
+    for child in sorted(path.iterdir()):
+        known = None if child.name.startswith((".", "_")) or not child.is_file() else reader_of(child.name)
+        if known:
+            found.setdefault(known[0].name, []).append(child)
+    if not found:
+        below = next((child for child in sorted(path.rglob("*")) if child.is_file() and reader_of(child.name)), None)
+        hint = (
+            f"give a pattern: {source.path.rstrip('/')}/**/*{below.suffix}" if below else f"known: {known_suffixes()}"
+        )
+        raise DataError(f"{source.path} is a directory without files of rows", hint=hint)
+    if len(found) > 1:
+        counts = ", ".join(f"{len(paths)} {name}" for name, paths in found.items())
+        most = max(found.values(), key=len)
+        hint = f"name those to train on by a pattern: {source.path.rstrip('/')}/*{most[0].suffix}"
+        raise DataError(f"{source.path} holds several kinds of files ({counts})", hint=hint)
+    (paths,) = found.values()
+    _refuse_splits(paths, source)
+    return paths
+
+
+def _refuse_splits(paths: list[Path], source: SourceConfig) -> None:
+    """DataError where the names tell of rows to test on among those to train on."""
+    splits = {split for path in paths for split in SPLITS if path.name.lower().startswith(split)}
+    if len(splits) > 1 and "train" in splits:
+        hint = f"name those to train on by a pattern: {source.path.rstrip('/')}/train*"
+        raise DataError(f"{source.path} holds the files of several splits ({', '.join(sorted(splits))})", hint=hint)
+
+
+def _saved(path: Path, source: SourceConfig) -> list[Path]:
+    """The arrow files of a directory that `datasets` saved; of several splits, the source's one."""
+    if (path / "dataset_dict.json").is_file():
+        splits = sorted(child.name for child in path.iterdir() if child.is_dir())
+        if source.split not in splits:
+            raise InputMissing(
+                f"{source.path} has no split {source.split!r}; it has {', '.join(splits) or 'none'}",
+                hint=f"--set data.sources.0.split={splits[0]}" if splits else None,
+            )
+        path = path / source.split
+    state = path / "state.json"
+    if state.is_file():
+        found = [path / str(entry["filename"]) for entry in json.loads(state.read_text("utf-8"))["_data_files"]]
+    else:
+        found = sorted(path.glob("*.arrow"))
+    if not found:
+        raise DataError(
+            f"{source.path} is a directory without arrow files",
+            hint="name its files one by one: --set data.sources.0.path=FILE",
+        )
+    if absent := [file.name for file in found if not file.is_file()]:
+        raise InputMissing(f"{source.path} is incomplete: {', '.join(absent)} is missing", hint="copy it again")
+    return found

@@ -1,0 +1,55 @@
+"""Rows from standard input: kept in a file below the cache, since they are read twice and again when a run resumes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import BinaryIO
+
+from loradock.data.cache import writing
+from loradock.data.readers.base import CHUNK_BYTES
+from loradock.errors import UsageError
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+SUFFIXES = {
+    b"[": ".json",
+    b"{": ".jsonl",
+    b"\x1f\x8b": ".jsonl.gz",
+    b"\x28\xb5\x2f\xfd": ".jsonl.zst",
+    b"PAR1": ".parquet",
+}
+"""How rows begin, and the kind of file that they are."""
+
+
+def spooled(stream: BinaryIO, folder: Path) -> Path:
+    """Write all of `stream` to a file in `folder` that is named by its content, and return it.
+
+    UsageError where the stream is a terminal, another rank reads it too, or its first bytes are no rows; what a full
+    or closed disk ends with is that of the cache.
+    """
+    if stream.isatty() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        why = "a terminal" if stream.isatty() else "shared by the ranks of a launch"
+        raise UsageError(f"--data - reads standard input, which is {why}", hint="write the rows to a file: --data FILE")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=folder, prefix=".stdin-")
+        staged, digest, head = Path(name), hashlib.sha256(), b""
+        try:
+            with open(descriptor, "wb") as file:
+                while chunk := stream.read(CHUNK_BYTES):
+                    head = head or chunk.removeprefix(BYTE_ORDER_MARK).lstrip()
+                    digest.update(chunk)
+                    file.write(chunk)
+            return staged.rename(folder / f"stdin-{digest.hexdigest()[:16]}{_suffix(head)}")
+        finally:
+            staged.unlink(missing_ok=True)
+
+
+def _suffix(head: bytes) -> str:
+    for start, suffix in SUFFIXES.items():
+        if head.startswith(start):
+            return suffix
+    what = "standard input holds no rows" if not head else "standard input holds neither JSON, JSONL nor Parquet"
+    raise UsageError(what, hint="write CSV or text to a file with its suffix: --data FILE.csv")

@@ -1,0 +1,240 @@
+"""No column is lost without a word: each is used, named as unused, or refused with the option that maps it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from loradock.config.schema import DataConfig, SourceConfig
+from loradock.data.columns import Contents
+from loradock.data.formats import Completion, Conversation
+from loradock.data.prepare import prepare
+from loradock.data.sources import samples
+from loradock.data.statistics import read_texts
+from loradock.data.text_statistics import measure_texts
+from loradock.data.tokenise import TokenizerSpec
+from loradock.errors import DataError, Problem
+
+DOLLY = {"instruction": "When was it founded?", "context": "It began in 1999.", "response": "1999", "category": "qa"}
+ORCA = {"id": "t0", "system_prompt": "Be terse.", "question": "Two and two?", "response": "4"}
+CAPITALISED = {"Instruction": "Add.", "Input": "2 and 2", "Output": "4"}
+ALPACA = {"instruction": "Add.", "output": "4"}
+
+
+def written(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    return path
+
+
+def loaded(path: Path, **settings: object) -> list[Any]:
+    """Samples and problems of a source."""
+    source = SourceConfig.model_validate({"path": str(path), **settings})
+    return [found for _, found in samples(source)]
+
+
+def turns(sample: Conversation) -> list[tuple[str, str]]:
+    return [(turn.role, turn.content) for turn in sample.messages]
+
+
+def obeyed(hint: str | None) -> dict[str, Any]:
+    """The settings of a source that a hint's `--set` options ask for."""
+    settings: dict[str, Any] = {"fields": {}}
+    for key, value in re.findall(r"--set '?data\.sources\.0\.([\w.]+)=(\[[^]]*\]|\S+?)'?(?=\s|$|,)", hint or ""):
+        if key.startswith("fields."):
+            settings["fields"][key.removeprefix("fields.")] = value
+        else:
+            settings[key] = value.strip("[]").split(", ")
+    return settings
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (DOLLY, [("user", "When was it founded?\n\nIt began in 1999."), ("assistant", "1999")]),
+        (ORCA, [("system", "Be terse."), ("user", "Two and two?"), ("assistant", "4")]),
+        (CAPITALISED, [("user", "Add.\n\n2 and 2"), ("assistant", "4")]),
+        (
+            {"prompt": "Two and two?", "response": "4", "system_prompt": "Be terse."},
+            [("system", "Be terse."), ("user", "Two and two?"), ("assistant", "4")],
+        ),
+    ],
+    ids=["dolly", "orca", "capitalised", "prompt and system"],
+)
+def test_the_hint_for_foreign_columns_maps_every_column_that_the_model_should_see(
+    row: dict[str, Any], expected: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    path = written(tmp_path / "rows.jsonl", row)
+    (problem,) = loaded(path)
+    assert isinstance(problem, Problem)
+    (sample,) = loaded(path, **obeyed(problem.hint))
+    assert turns(sample) == expected
+
+
+@pytest.mark.parametrize(
+    ("row", "fields", "column"),
+    [
+        ({**DOLLY}, {"output": "response"}, "context"),
+        ({**ALPACA, "Input": "2 and 2"}, {}, "Input"),
+        ({**ALPACA, "system_prompt": "Be terse."}, {}, "system_prompt"),
+        ({**ALPACA, "System Prompt": "Be terse."}, {}, "System Prompt"),
+        ({**ALPACA, "input": " ", "context": "2 and 2"}, {}, "context"),
+        (
+            {
+                "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}],
+                "system_prompt": "c",
+            },
+            {},
+            "system_prompt",
+        ),
+    ],
+)
+def test_a_filled_column_that_belongs_to_what_the_model_sees_is_refused_until_it_is_mapped_or_left_out(
+    row: dict[str, Any], fields: dict[str, str], column: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "rows.jsonl", row)
+    (problem,) = loaded(path, fields=fields)
+    assert isinstance(problem, Problem)
+    assert problem.what == f"column {column!r} is filled and would be lost"
+    assert f"={column}," in str(problem.hint)
+    (left_out,) = loaded(path, fields=fields, ignore=[column])
+    assert isinstance(left_out, Conversation)
+
+
+def test_an_empty_column_of_that_kind_and_one_beside_a_filled_field_are_no_loss(tmp_path: Path) -> None:
+    rows = [{**ALPACA, "context": empty} for empty in ("", None, [])]
+    rows += [{**ALPACA, "input": "2 and 2", "context": "elsewhere"}]
+    assert all(isinstance(found, Conversation) for found in loaded(written(tmp_path / "rows.jsonl", *rows)))
+
+
+def test_the_history_of_an_alpaca_row_becomes_turns_before_its_instruction(tmp_path: Path) -> None:
+    history = [["Hello.", "Good day."], ["Who?", "Ada."]]
+    path = written(
+        tmp_path / "rows.jsonl",
+        {**ALPACA, "history": history, "system": "Be terse."},
+        {**ALPACA, "history": []},
+        {**ALPACA, "history": None},
+        {**ALPACA, "history": [["only one"]]},
+        {**ALPACA, "history": [["a", " "]]},
+        {**ALPACA, "history": "Hello."},
+    )
+    full, empty, null, *refused = loaded(path)
+    earlier = [("user", "Hello."), ("assistant", "Good day."), ("user", "Who?"), ("assistant", "Ada.")]
+    assert turns(full) == [("system", "Be terse."), *earlier, ("user", "Add."), ("assistant", "4")]
+    assert turns(empty) == turns(null) == [("user", "Add."), ("assistant", "4")]
+    assert [problem.what for problem in refused] == [
+        "history[0] is not a pair: [what the user said, what was answered]",
+        "history[0][1], the answer, is empty: there is nothing to train on",
+        "history is text, not a list of [user, assistant] pairs",
+    ]
+
+
+@pytest.mark.parametrize("key", ["thinking", "reasoning", "reasoning_content", "tool_calls"])
+def test_what_a_turn_says_beside_its_content_is_refused(key: str, tmp_path: Path) -> None:
+    answer = {"role": "assistant", "content": "4", key: "two and two are four"}
+    (problem,) = loaded(
+        written(tmp_path / "rows.jsonl", {"messages": [{"role": "user", "content": "2+2?"}, answer]}),
+    )
+    assert f"messages[1] has {key!r}, which would be lost" in problem.what
+
+
+def test_other_columns_are_named_with_their_share_and_a_sample_also_from_the_cache(
+    tmp_path: Path, tokenizers: dict[str, PreTrainedTokenizerFast]
+) -> None:
+    rows: list[dict[str, Any]] = [{**ALPACA, "id": f"r{n}", "source": "web" if n == 2 else None} for n in range(4)]
+    path = written(tmp_path / "rows.jsonl", *rows)
+    chat = [{"role": "user", "content": "a", "name": "Ada"}, {"role": "assistant", "content": "b"}]
+    talk = written(tmp_path / "talk.jsonl", {"messages": chat})
+    data = DataConfig(sources=(SourceConfig(path=str(path)), SourceConfig(path=str(talk))), template="chatml")
+    spec = TokenizerSpec.of(tokenizers["byte-level"])
+    for _ in ("made", "found in the cache"):
+        first, second = prepare(data, tokenizer=spec, cache_dir=tmp_path / "cache").sources
+        assert first.as_dict()["unused_columns"] == [
+            {"name": "id", "rows": 4, "share": 1.0, "sample": "'r0'"},
+            {"name": "source", "rows": 1, "share": 0.25, "sample": "'web'"},
+        ]
+        assert first.as_dict()["format"] == "alpaca"
+        unused = "id (100 % of rows, such as 'r0'), source (25 % of rows, such as 'web')"
+        assert first.told() == [f"{path}: columns not used by format alpaca: {unused}"]
+        assert [each.name for each in second.contents.unused] == ["messages[].name"]
+    texts = measure_texts(data.sources).sources
+    assert [[each.name for each in source.unused_columns] for source in texts] == [
+        ["id", "source"],
+        ["messages[].name"],
+    ]
+
+
+def test_a_source_whose_columns_are_all_used_or_left_out_has_nothing_to_tell(tmp_path: Path) -> None:
+    contents = Contents()
+    source = SourceConfig(path=str(written(tmp_path / "rows.jsonl", {**ALPACA, "id": 3})), ignore=("id",))
+    assert len(list(samples(source, contents=contents))) == 1
+    assert contents == Contents(format="alpaca", unused=[], starts=[0])
+
+
+PAIR = {"prompt": "Two and two?", "chosen": " four", "rejected": " five"}
+SAID = {"role": "user", "content": "Two and two?"}
+
+
+@pytest.mark.parametrize(
+    ("row", "learned"),
+    [
+        (PAIR, Completion("Two and two?", " four")),
+        ({"instruction": "Add.", "input": "2, 2", "chosen": "4", "rejected": "5"}, "4"),
+        ({"question": "2+2?", "response_j": "4", "response_k": "5"}, Completion("2+2?", "4")),
+        ({"chosen": "Human: 2+2? Assistant: 4", "rejected": "no"}, Completion("", "Human: 2+2? Assistant: 4")),
+        (
+            {
+                "prompt": "Two and two?",
+                "chosen": [SAID, {"role": "assistant", "content": "4"}],
+                "rejected": [SAID, {"role": "assistant", "content": "5"}],
+                "score": 3,
+            },
+            "4",
+        ),
+        (
+            {
+                "prompt": [SAID],
+                "chosen": [{"role": "assistant", "content": "4"}],
+                "rejected": [{"role": "assistant", "content": "5"}],
+            },
+            "4",
+        ),
+    ],
+)
+def test_pairs_of_answers_are_called_preference_data_and_the_remedy_learns_the_better_one(
+    row: dict[str, Any], learned: Completion | str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "rows.jsonl", row, row)
+    (problem,) = loaded(path)
+    assert problem.what.startswith("preference data (columns ")
+    first, _ = loaded(path, **obeyed(problem.hint))
+    assert first == learned or turns(first)[-1] == ("assistant", learned)
+
+
+def test_an_answer_that_was_disliked_is_called_preference_data(tmp_path: Path) -> None:
+    good = {"prompt": "Two and two?", "completion": " four", "label": True}
+    found = loaded(written(tmp_path / "rows.jsonl", good, {**good, "completion": " five", "label": False}))
+    assert isinstance(found[0], Completion)
+    assert found[1].what.startswith("preference data (label is false)")
+    assert "jq -c 'select(.label)'" in found[1].hint
+    (tmp_path / "rows.csv").write_text("prompt,completion,label\na,b,True\na,c,False\n")
+    assert [isinstance(each, Problem) for each in loaded(tmp_path / "rows.csv")] == [False, True]
+    classes = [{"prompt": "a", "completion": "b", "label": number} for number in (0, 1)]
+    assert not [each for each in loaded(written(tmp_path / "rows.jsonl", *classes)) if isinstance(each, Problem)]
+
+
+def test_statistics_refuse_a_source_that_changed_since_it_was_prepared(
+    tmp_path: Path, tokenizers: dict[str, PreTrainedTokenizerFast]
+) -> None:
+    source = SourceConfig(path=str(written(tmp_path / "rows.jsonl", ALPACA, ALPACA)))
+    spec = TokenizerSpec.of(tokenizers["byte-level"])
+    prepared = prepare(DataConfig(sources=(source,)), tokenizer=spec, cache_dir=tmp_path / "cache")
+    read_texts([source], prepared)
+    with Path(source.path).open("a") as file:
+        file.write(json.dumps(ALPACA))
+    with pytest.raises(DataError, match="changed while it was read"):
+        read_texts([source], prepared)
