@@ -51,8 +51,7 @@ def llama2(messages: list[Message], bos: str = "<s>", eos: str = "</s>") -> Piec
             yield f"{bos}[INST] {system}{message.content.strip()} [/INST]", None
             system = ""
         else:
-            yield " ", None
-            yield f"{message.content.strip()} {eos}", turn
+            yield f" {message.content.strip()} {eos}", turn
 
 
 def mistral(messages: list[Message], bos: str = "<s>", eos: str = "</s>") -> Pieces:
@@ -62,10 +61,10 @@ def mistral(messages: list[Message], bos: str = "<s>", eos: str = "</s>") -> Pie
         if message.role == "system":
             system = message.content + "\n\n"
         elif message.role == "user":
-            yield f"[INST] {system}{message.content} [/INST] ", None
+            yield f"[INST] {system}{message.content} [/INST]", None
             system = ""
         else:
-            yield f"{message.content.strip()}{eos}", turn
+            yield f" {message.content.strip()}{eos}", turn
 
 
 def phi3(messages: list[Message], bos: str = "<s>", eos: str = "</s>") -> Pieces:

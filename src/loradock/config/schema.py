@@ -76,9 +76,10 @@ class DataConfig(Section):
         default="auto",
         description="auto (the tokenizer's own chat template, else alpaca), a named template, or a .jinja file.",
     )
-    loss: Literal["completion", "assistant", "all"] = Field(
-        default="completion",
-        description="Which tokens are learned: the last answer, every assistant turn, or everything.",
+    loss: Literal["auto", "completion", "assistant", "all"] = Field(
+        default="auto",
+        description="What is learned: every assistant turn of a conversation, and of prompt/completion rows the "
+        "completion (auto); the last answer (completion); every assistant turn (assistant); or all.",
     )
     max_length: Positive | Auto = Field(
         default="auto", description="Longest row in tokens; auto: 1024, or the model's positions where it has fewer."

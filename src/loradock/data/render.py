@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from loradock.data.formats.base import Completion, Conversation, Message, RowError, Sample
-from loradock.data.spans import Rendering, Skeleton, Span, TurnEnds, marker
+from loradock.data.spans import MARK, Rendering, Skeleton, Span, marker
 from loradock.data.templates import ChatTemplate
+from loradock.data.turns import Prompt, Turn, TurnEnds, begin
 
-Loss = Literal["completion", "assistant", "all"]
+Loss = Literal["auto", "completion", "assistant", "all"]
 PATTERNS_KEPT = 4096
+ADVICE = "name a template (--set data.template=chatml) or use one with {% generation %} blocks"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The pieces of a template for one pattern of roles, and of the prompts of its turns as far as they were needed."""
+
+    skeleton: Skeleton
+    prompts: dict[int, Prompt | None] = field(default_factory=dict[int, Prompt | None])
 
 
 class Renderer:
@@ -37,7 +48,7 @@ class Renderer:
         self._loss: Loss = loss
         self._appends_eos = appends_eos
         self._has_generation_blocks = "endgeneration" in template.text
-        self._skeletons: dict[tuple[tuple[str, str | None], ...], Skeleton | None] = {}
+        self._layouts: dict[tuple[tuple[str, str | None], ...], Layout | None] = {}
 
     def __call__(self, sample: Sample) -> Rendering:
         """Render one sample. RowError where the template refuses it or hides where the assistant speaks."""
@@ -58,17 +69,20 @@ class Renderer:
         if not turns or turns[-1] != len(messages) - 1:
             raise RowError("the conversation does not end with an assistant turn, so nothing says how to answer it")
         text, generated = self._render(messages)
-        spans = self._from_generation_blocks(text, generated=generated, messages=messages, turns=turns)
-        if spans is None:
-            spans = self._from_pieces(text, messages=messages, turns=turns)
-        if spans is None:
-            spans = self._from_prefixes(text, messages=messages, turns=turns)
-        text, closed = spans
-        if self._loss == "completion":
-            closed = closed[-1:]
-        elif self._loss == "all":
-            closed = ((0, len(text)),)
-        return Rendering(text, closed, add_special_tokens=False)
+        blocks = dict(zip(turns, generated, strict=True)) if len(generated) == len(turns) else {}
+        learned = self._learned(turns, given=sample.given)
+        text, spans = self._from_pieces(text, messages=messages, turns=learned, blocks=blocks) or self._from_prefixes(
+            text, messages=messages, turns=learned
+        )
+        if self._loss == "all":
+            spans = ((0, len(text)),)
+        return Rendering(text, spans, add_special_tokens=False)
+
+    def _learned(self, turns: list[int], *, given: int) -> list[int]:
+        """The turns that data.loss learns; the last is always one."""
+        if self._loss == "assistant":
+            return turns
+        return [index for index in turns if index >= given] if self._loss == "auto" else turns[-1:]
 
     def _render(self, messages: Sequence[Message], *, prompt: bool = False) -> tuple[str, list[Span]]:
         from jinja2.exceptions import TemplateError
@@ -88,43 +102,101 @@ class Renderer:
         (text,), generated = rendered
         return text, generated[0] if generated else []
 
-    def _from_generation_blocks(
-        self, text: str, *, generated: list[Span], messages: Sequence[Message], turns: list[int]
-    ) -> tuple[str, tuple[Span, ...]] | None:
-        if len(generated) != len(turns):
-            return None
-        if any(messages[i].content.strip() not in text[a:b] for i, (a, b) in zip(turns, generated, strict=True)):
-            return None
-        if all(self._ends.ends_with_one(text[start:end]) for start, end in generated):
-            return text, tuple(generated)
-        return self._ends.close(text, turns=generated)
-
     def _from_pieces(
-        self, text: str, *, messages: Sequence[Message], turns: list[int]
+        self, text: str, *, messages: Sequence[Message], turns: list[int], blocks: Mapping[int, Span]
     ) -> tuple[str, tuple[Span, ...]] | None:
-        skeleton = self._skeleton(messages, turns=turns)
-        if skeleton is None:
+        """The turns by the template's own pieces; {% generation %} blocks say where each ends."""
+        layout = self._layout(messages)
+        found = layout and self._located(text, layout=layout, messages=messages, turns=turns)
+        ended = self._ended_by_blocks(text, messages=messages, turns=turns, blocks=blocks)
+        if not found:
+            found = ended and self._begun_by_prompts(text, messages=messages, turns=turns, found=ended)
+        if not found:
             return None
-        places = skeleton.locate(text, contents=[message.content for message in messages])
-        if places is None:
-            return None
-        return self._ends.close(text, turns=[places[index] for index in turns])
+        if ended:
+            found = [Turn(a.start, b.end, max(a.limit, b.end), a.opener) for a, b in zip(found, ended, strict=True)]
+            if all(self._ends.ends_with_one(text[turn.start : turn.end]) for turn in found):
+                return text, tuple((turn.start, turn.end) for turn in found)
+        return self._ends.close(text, turns=found)
 
-    def _skeleton(self, messages: Sequence[Message], *, turns: list[int]) -> Skeleton | None:
+    def _ended_by_blocks(
+        self, text: str, *, messages: Sequence[Message], turns: list[int], blocks: Mapping[int, Span]
+    ) -> list[Turn] | None:
+        """The turns as {% generation %} blocks have them; None where there are none, or one lacks its content."""
+        if not blocks or any(messages[i].content.strip() not in text[slice(*blocks[i])] for i in turns):
+            return None
+        limits = {index: start for index, (start, _) in zip(blocks, [*blocks.values()][1:], strict=False)}
+        return [Turn(*blocks[index], limits.get(index, len(text))) for index in turns]
+
+    def _begun_by_prompts(
+        self, text: str, *, messages: Sequence[Message], turns: list[int], found: list[Turn]
+    ) -> list[Turn]:
+        """The turns with their beginnings from the conversation before each, rendered as a prompt."""
+        begun: list[Turn] = []
+        for index, turn in zip(turns, found, strict=True):
+            before = self._render(messages[:index], prompt=True)[0] if index else ""
+            start = len(before) if index and text.startswith(before) and len(before) <= turn.end else turn.start
+            begun.append(Turn(start, turn.end, turn.limit))
+        return begun
+
+    def _layout(self, messages: Sequence[Message]) -> Layout | None:
         pattern = tuple((m.role, None if m.content.strip() else m.content) for m in messages)
-        if pattern not in self._skeletons:
-            if len(self._skeletons) >= PATTERNS_KEPT:
-                self._skeletons.clear()
-            self._skeletons[pattern] = self._parse_skeleton(messages, turns=turns)
-        return self._skeletons[pattern]
+        if pattern not in self._layouts:
+            if len(self._layouts) >= PATTERNS_KEPT:
+                self._layouts.clear()
+            skeleton = self._marked(messages)
+            self._layouts[pattern] = skeleton and Layout(skeleton)
+        return self._layouts[pattern]
 
-    def _parse_skeleton(self, messages: Sequence[Message], *, turns: list[int]) -> Skeleton | None:
+    def _marked(
+        self, messages: Sequence[Message], *, prompt: bool = False, spoken: frozenset[str] = frozenset()
+    ) -> Skeleton | None:
+        """The pieces around markers in place of contents, of `spoken` roles excepted; None where it is refused."""
         marked = [
-            Message(message.role, marker(index) if message.content.strip() else message.content)
-            for index, message in enumerate(messages)
+            Message(each.role, marker(index)) if each.content.strip() and each.role not in spoken else each
+            for index, each in enumerate(messages)
         ]
-        skeleton = Skeleton.parse(self._render(marked)[0])
-        return skeleton if skeleton.has_once(turns) else None
+        try:
+            return Skeleton.parse(self._render(marked, prompt=prompt)[0])
+        except RowError:
+            return None
+
+    def _prompt(self, layout: Layout, messages: Sequence[Message], index: int) -> Prompt | None:
+        """The prompt of a turn; None where the template refuses to render it."""
+        if index not in layout.prompts:
+            before = messages[:index]
+            asking = self._marked(before, prompt=True) if before else None
+            layout.prompts[index] = asking and Prompt.of(asking, told=self._marked(before), ends=self._ends)
+        return layout.prompts[index]
+
+    def _located(
+        self, text: str, *, layout: Layout, messages: Sequence[Message], turns: list[int]
+    ) -> list[Turn] | None:
+        """The turns where the row is the template's pieces around its contents, whatever these hold.
+
+        Where a template changes what the assistant says (it cuts thoughts), they are what stands between the others.
+        """
+        pieces, contents = layout.skeleton, [message.content for message in messages]
+        around, spans = pieces, pieces.locate(text, contents=contents)
+        if spans is None and MARK not in text:
+            around = self._marked(messages, spoken=frozenset(["assistant"]))
+            spans = around and around.locate(text, contents=contents)
+        if around is None or spans is None:
+            return None
+        found: list[Turn] = []
+        for index in turns:
+            slot = pieces.slot_of(index)
+            bounds = None if slot is None else around.bounds(pieces, slot=slot, spans=spans, length=len(text))
+            if slot is None or bounds is None:
+                return None
+            (first, limit), (written, behind) = bounds, pieces.literals[slot : slot + 2]
+            prompt, after = self._prompt(layout, messages, index), pieces.neighbours(slot)[0]
+            start = first + begin(prompt, text[first:limit], written=written, after=after)
+            end = limit - len(behind)
+            if not text[first:limit].endswith(behind) or end < start:
+                return None
+            found.append(Turn(start, end, limit, prompt.opener if prompt else ""))
+        return found
 
     def _from_prefixes(
         self, text: str, *, messages: Sequence[Message], turns: list[int]
@@ -133,15 +205,15 @@ class Renderer:
 
         The prefix ends with the turn's own end tokens, so that only a missing EOS at the very end is left to add.
         """
-        learned = turns if self._loss == "assistant" else turns[-1:]
         spans: list[Span] = []
-        for index in learned:
+        for index in turns:
             before, _ = self._render(messages[:index], prompt=True)
             upto, _ = self._render(messages[: index + 1])
             if not (text.startswith(before) and text.startswith(upto) and len(before) < len(upto)):
+                alone = "" if len(turns) == 1 else ", or learn the last answer alone (--set data.loss=completion)"
                 raise RowError(
                     f"template {self._template.name}: cannot locate the assistant's text in the rendered conversation; "
-                    "name a template (--set data.template=chatml) or use one with {% generation %} blocks"
+                    f"{ADVICE}{alone}"
                 )
             spans.append((len(before), len(before) + len(upto[len(before) :].rstrip())))
         if not self._ends.ends_with_one(text):

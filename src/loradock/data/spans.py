@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 Span = tuple[int, int]
 Strip = str | None
@@ -19,8 +20,9 @@ Strip = str | None
 # (Qwen 3 strips newlines alone). The quotes and brackets inside a marker show a template that escapes what it is given:
 # its marker is not found again.
 _NEWLINES = "\n" * 5
+MARK = "\ue000"
 _LEFT, _RIGHT = "\u2002\u2003", "\u2003\u2002"
-_MARKER = re.compile(rf"({_NEWLINES})?({_LEFT})?\ue000(\d+)\"\\'&<\ue001({_RIGHT})?({_NEWLINES})?")
+_MARKER = re.compile(rf"({_NEWLINES})?({_LEFT})?{MARK}(\d+)\"\\'&<\ue001({_RIGHT})?({_NEWLINES})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Rendering:
 
 def marker(index: int) -> str:
     """What stands for the content of message `index` when the pieces of a template are looked for."""
-    return f"{_NEWLINES}{_LEFT}\ue000{index}\"\\'&<\ue001{_RIGHT}{_NEWLINES}"
+    return f"{_NEWLINES}{_LEFT}{MARK}{index}\"\\'&<\ue001{_RIGHT}{_NEWLINES}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,9 @@ class Skeleton:
         literals.append(rendered[position:])
         return cls(tuple(literals), tuple(slots))
 
-    def locate(self, text: str, *, contents: Sequence[str]) -> dict[int, Span] | None:
-        """The span of each message's content in `text`; None where `text` is not these pieces around `contents`."""
-        spans: dict[int, Span] = {}
+    def locate(self, text: str, *, contents: Sequence[str]) -> list[Span] | None:
+        """The span of each slot's content in `text`; None where `text` is not these pieces around `contents`."""
+        spans: list[Span] = []
         position = 0
         for literal, (index, left, right) in zip(self.literals, self.slots, strict=False):
             content = contents[index].lstrip(left).rstrip(right)
@@ -74,59 +76,36 @@ class Skeleton:
             end = start + len(content)
             if not text.startswith(literal, position) or not text.startswith(content, start):
                 return None
-            spans[index] = (start, end)
+            spans.append((start, end))
             position = end
         return spans if text[position:] == self.literals[-1] else None
 
-    def has_once(self, indices: Sequence[int]) -> bool:
-        """True where each of these messages appears exactly once."""
-        present = [index for index, _, _ in self.slots]
-        return all(present.count(index) == 1 for index in indices)
+    def slot_of(self, index: int) -> int | None:
+        """The slot of a message that appears exactly once; None for any other."""
+        present = [slot for slot, (message, _, _) in enumerate(self.slots) if message == index]
+        return present[0] if len(present) == 1 else None
+
+    def neighbours(self, slot: int) -> tuple[int | None, int | None]:
+        """The messages whose contents stand before and behind a slot; None where the text begins or ends there."""
+        messages = [None, *(message for message, _, _ in self.slots), None]
+        return messages[slot], messages[slot + 2]
+
+    def bounds(self, whole: Skeleton, *, slot: int, spans: Sequence[Span], length: int) -> Span | None:
+        """Where the contents before and behind a slot of `whole` end and begin, by the spans of these slots.
+
+        These pieces are those of `whole`, or of fewer contents; None where other contents stand between, or none.
+        `length` is that of the text.
+        """
+        edges = [(None, 0, 0), *((each[0], *span) for each, span in zip(self.slots, spans, strict=True))]
+        edges.append((None, length, length))
+        if self is whole:
+            return edges[slot][2], edges[slot + 2][1]
+        before, behind = whole.neighbours(slot)
+        found = [(a[2], b[1]) for a, b in pairwise(edges) if (a[0], b[0]) == (before, behind)]
+        return found[0] if len(found) == 1 else None
 
 
 def _stripped(spaces: str | None, newlines: str | None) -> Strip:
     if spaces is None:
         return None
     return "\n" if newlines is None else ""
-
-
-class TurnEnds:
-    """Extends an assistant's span over the end-of-turn token behind it, so that stopping is learned.
-
-    `end_tokens`: the tokenizer's special tokens; `eos_token` is appended where a template ends without one.
-    """
-
-    def __init__(self, end_tokens: Sequence[str], *, eos_token: str) -> None:
-        longest_first = sorted({*end_tokens, eos_token}, key=len, reverse=True)
-        self._eos_token = eos_token
-        self._end = re.compile(r"\s*(" + "|".join(map(re.escape, longest_first)) + ")")
-        self._eos = re.compile(r"\s*" + re.escape(eos_token))
-
-    def close(self, text: str, *, turns: Sequence[Span]) -> tuple[str, tuple[Span, ...]]:
-        """The text (with EOS appended where the template has none) and the turns with what ends them.
-
-        The last of `turns` is the last of the text. What ends it tells what ends an earlier one: the header of the
-        next turn, special as it may be, is not learned.
-        """
-        *earlier, (start, end) = turns
-        match = self._end.match(text, end)
-        if match is None:
-            tail = text[end:]
-            text += self._eos_token
-            last = (start, len(text))
-            closed = [(a, b + len(tail) if tail.strip() and text.startswith(tail, b) else b) for a, b in earlier]
-            return text, (*closed, last)
-        eos = self._eos.match(text, match.end())
-        last = (start, eos.end() if eos else match.end())
-        known = {match[1], self._eos_token}
-        closed = [(a, self._earlier_end(text, b, known=known)) for a, b in earlier]
-        return text, (*closed, last)
-
-    def _earlier_end(self, text: str, end: int, *, known: set[str]) -> int:
-        match = self._end.match(text, end)
-        return match.end() if match and match[1] in known else end
-
-    def ends_with_one(self, text: str) -> bool:
-        """True where `text`, whitespace aside, ends with a special token."""
-        bare = text.rstrip()
-        return any(bare[match.start() :] == match[0] for match in [*self._end.finditer(bare)][-1:])
