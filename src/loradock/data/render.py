@@ -9,7 +9,7 @@ from typing import Any, Literal
 from loradock.data.formats.base import Completion, Conversation, Message, RowError, Sample
 from loradock.data.spans import MARK, Rendering, Skeleton, Span, marker
 from loradock.data.templates import ChatTemplate
-from loradock.data.turns import Prompt, Turn, TurnEnds, begin
+from loradock.data.turns import Place, Prompt, Turn, TurnEnds
 
 Loss = Literal["auto", "completion", "assistant", "all"]
 PATTERNS_KEPT = 4096
@@ -18,10 +18,10 @@ ADVICE = "name a template (--set data.template=chatml) or use one with {% genera
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The pieces of a template for one pattern of roles, and of the prompts of its turns as far as they were needed."""
+    """The pieces of a template for one pattern of roles, and around its turns as far as they were looked for."""
 
     skeleton: Skeleton
-    prompts: dict[int, Prompt | None] = field(default_factory=dict[int, Prompt | None])
+    places: dict[int, Place | None] = field(default_factory=dict[int, "Place | None"])
 
 
 class Renderer:
@@ -161,13 +161,14 @@ class Renderer:
         except RowError:
             return None
 
-    def _prompt(self, layout: Layout, messages: Sequence[Message], index: int) -> Prompt | None:
-        """The prompt of a turn; None where the template refuses to render it."""
-        if index not in layout.prompts:
-            before = messages[:index]
+    def _place(self, layout: Layout, messages: Sequence[Message], index: int) -> Place | None:
+        """What stands around a turn; None where its content is not there exactly once."""
+        if index not in layout.places:
+            slot, before = layout.skeleton.slot_of(index), messages[:index]
             asking = self._marked(before, prompt=True) if before else None
-            layout.prompts[index] = asking and Prompt.of(asking, told=self._marked(before), ends=self._ends)
-        return layout.prompts[index]
+            prompt = asking and Prompt.of(asking, told=self._marked(before), ends=self._ends)
+            layout.places[index] = None if slot is None else Place.of(layout.skeleton, slot=slot, prompt=prompt)
+        return layout.places[index]
 
     def _located(
         self, text: str, *, layout: Layout, messages: Sequence[Message], turns: list[int]
@@ -176,26 +177,21 @@ class Renderer:
 
         Where a template changes what the assistant says (it cuts thoughts), they are what stands between the others.
         """
-        pieces, contents = layout.skeleton, [message.content for message in messages]
-        around, spans = pieces, pieces.locate(text, contents=contents)
-        if spans is None and MARK not in text:
-            around = self._marked(messages, spoken=frozenset(["assistant"]))
+        contents = [message.content for message in messages]
+        spans, around = layout.skeleton.locate(text, contents=contents), None
+        if spans is None:
+            around = self._marked(messages, spoken=frozenset(["assistant"])) if MARK not in text else None
             spans = around and around.locate(text, contents=contents)
-        if around is None or spans is None:
+        if spans is None:
             return None
         found: list[Turn] = []
         for index in turns:
-            slot = pieces.slot_of(index)
-            bounds = None if slot is None else around.bounds(pieces, slot=slot, spans=spans, length=len(text))
-            if slot is None or bounds is None:
+            place = self._place(layout, messages, index)
+            bounds = place and place.bounds(spans, around=around, length=len(text))
+            turn = bounds and place.turn(text, *bounds)
+            if not turn:
                 return None
-            (first, limit), (written, behind) = bounds, pieces.literals[slot : slot + 2]
-            prompt, after = self._prompt(layout, messages, index), pieces.neighbours(slot)[0]
-            start = first + begin(prompt, text[first:limit], written=written, after=after)
-            end = limit - len(behind)
-            if not text[first:limit].endswith(behind) or end < start:
-                return None
-            found.append(Turn(start, end, limit, prompt.opener if prompt else ""))
+            found.append(turn)
         return found
 
     def _from_prefixes(

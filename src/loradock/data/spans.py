@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 Span = tuple[int, int]
 Strip = str | None
@@ -85,24 +84,9 @@ class Skeleton:
         present = [slot for slot, (message, _, _) in enumerate(self.slots) if message == index]
         return present[0] if len(present) == 1 else None
 
-    def neighbours(self, slot: int) -> tuple[int | None, int | None]:
-        """The messages whose contents stand before and behind a slot; None where the text begins or ends there."""
-        messages = [None, *(message for message, _, _ in self.slots), None]
-        return messages[slot], messages[slot + 2]
-
-    def bounds(self, whole: Skeleton, *, slot: int, spans: Sequence[Span], length: int) -> Span | None:
-        """Where the contents before and behind a slot of `whole` end and begin, by the spans of these slots.
-
-        These pieces are those of `whole`, or of fewer contents; None where other contents stand between, or none.
-        `length` is that of the text.
-        """
-        edges = [(None, 0, 0), *((each[0], *span) for each, span in zip(self.slots, spans, strict=True))]
-        edges.append((None, length, length))
-        if self is whole:
-            return edges[slot][2], edges[slot + 2][1]
-        before, behind = whole.neighbours(slot)
-        found = [(a[2], b[1]) for a, b in pairwise(edges) if (a[0], b[0]) == (before, behind)]
-        return found[0] if len(found) == 1 else None
+    def messages(self) -> list[int | None]:
+        """The message of each slot in order, between two None: where the text begins, and where it ends."""
+        return [None, *(message for message, _, _ in self.slots), None]
 
 
 def _stripped(spaces: str | None, newlines: str | None) -> Strip:

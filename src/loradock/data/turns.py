@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from loradock.data.spans import Skeleton, Span
 
@@ -46,17 +47,59 @@ class Prompt:
         return cls(asking.slots[-1][0] if asking.slots else None, piece, ends.first_in(header))
 
 
-def begin(prompt: Prompt | None, region: str, *, written: str, after: int | None) -> int:
-    """Where in `region`, the text behind the content of message `after`, the model begins to generate.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What stands around a turn's content in the pieces of a template.
 
-    `written` is what the template itself writes there in front of the turn's content. Where the prompt goes another
-    way (its thought opened, none in the row) the turn begins where they part; without one it begins at the content.
+    `written` is the literal in front of the content, `behind` the one after it, and `neighbours` are the messages whose
+    contents come before and after these. `piece` is what the prompt writes in the place of `written`.
     """
-    if prompt is None or prompt.after != after:
-        return len(written)
-    if region.startswith(prompt.piece):
-        return len(prompt.piece)
-    return len(os.path.commonprefix([prompt.piece, region, written]))
+
+    slot: int
+    written: str
+    behind: str
+    neighbours: tuple[int | None, int | None]
+    piece: str
+    opener: str
+
+    @classmethod
+    def of(cls, skeleton: Skeleton, *, slot: int, prompt: Prompt | None) -> Place:
+        """The place of a slot. Without a prompt that goes on from the same content, a turn begins at its content."""
+        written, behind = skeleton.literals[slot : slot + 2]
+        messages = skeleton.messages()
+        before, after = messages[slot], messages[slot + 2]
+        is_known = prompt is not None and prompt.after == before
+        opener = prompt.opener if prompt else ""
+        return cls(slot, written, behind, (before, after), prompt.piece if prompt and is_known else written, opener)
+
+    def bounds(self, spans: Sequence[Span], *, around: Skeleton | None, length: int) -> Span | None:
+        """Where the content before the turn ends and the one behind it begins, in a text of that length.
+
+        `spans` are those of the slots: of the pieces that this is a place in, or of `around`, which has fewer contents;
+        None where other contents stand between, or none.
+        """
+        if around is None:
+            following = self.slot + 1
+            first = spans[self.slot - 1][1] if self.slot else 0
+            return first, spans[following][0] if following < len(spans) else length
+        edges = zip(around.messages(), [(0, 0), *spans, (length, length)], strict=True)
+        pairs = pairwise(edges)
+        found = [(a[1], b[0]) for (one, a), (other, b) in pairs if (one, other) == self.neighbours]
+        return found[0] if len(found) == 1 else None
+
+    def turn(self, text: str, first: int, limit: int) -> Turn | None:
+        """The turn between these bounds; None where the pieces are not there.
+
+        Where the prompt goes another way (it opens a thought, the row has none) the turn begins where they part.
+        """
+        end = limit - len(self.behind)
+        if text.startswith(self.piece, first):
+            start = first + len(self.piece)
+        else:
+            start = first + len(os.path.commonprefix([self.piece, self.written, text[first:limit]]))
+        if end < start or not text.startswith(self.behind, end):
+            return None
+        return Turn(start, end, limit, self.opener)
 
 
 class TurnEnds:
