@@ -120,7 +120,7 @@ def expected(pieces: list[tuple[str, int | None]], *, loss: str) -> tuple[str, l
     last = max(turn for _, turn in pieces if turn is not None)
     characters: list[bool] = []
     for text, turn in pieces:
-        is_learned = loss == "all" or turn == last or (loss == "assistant" and turn is not None)
+        is_learned = loss == "all" or turn == last or (loss in ("auto", "assistant") and turn is not None)
         characters += [is_learned] * len(text)
     return "".join(text for text, _ in pieces), characters
 

@@ -20,7 +20,9 @@ TWO_TURNS = (
 )
 
 
-def learned(template: str, messages: tuple[Message, ...] = TWO_TURNS, *, loss: Loss = "auto", given: int = 0) -> list[str]:
+def learned(
+    template: str, messages: tuple[Message, ...] = TWO_TURNS, *, loss: Loss = "auto", given: int = 0
+) -> list[str]:
     special = {"bos_token": "<s>", "eos_token": "</s>"}
     render = Renderer(
         ChatTemplate("test", template),
@@ -81,7 +83,8 @@ def test_a_prompt_that_begins_the_answer_is_not_learned_again() -> None:
 def test_an_inner_turn_that_ends_otherwise_than_the_last_learns_its_own_end() -> None:
     template = (
         "{% for m in messages %}<|user|>{{ m.role }}: {{ m.content }}"
-        "{% if loop.last and m.role == 'assistant' and not add_generation_prompt %}</s>{% else %}<|end|>{% endif %}{% endfor %}" + ASKS
+        "{% if loop.last and m.role == 'assistant' and not add_generation_prompt %}</s>{% else %}<|end|>{% endif %}"
+        "{% endfor %}" + ASKS
     )
     assert learned(template) == ["first answer<|end|>", "first answer</s>"]
 

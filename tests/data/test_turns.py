@@ -1,13 +1,13 @@
-"""The table of templates x contents: what is learned is all between the prompt that inference renders and the turn's end.
+"""The table of templates x contents: learned is all between the prompt that inference renders and the turn's end.
 
-The oracle renders each prompt with `add_generation_prompt` (where a prompt opens a thought that the row does not have, it
-is what both begin with), knows by hand what ends a turn, and counts characters. The
-templates are those that are shipped here, and those of the families used most as the trl package ships them.
+The oracle renders each prompt with `add_generation_prompt` (where that opens a thought that the row does not have, it
+is what both begin with), knows by hand what ends a turn, and counts characters. The templates are those that are
+shipped here, and those of the families used most as the trl package ships them.
 """
 
 from __future__ import annotations
 
-import os
+import itertools
 import re
 from functools import cache
 from importlib.resources import files
@@ -129,7 +129,7 @@ def by_inference(name: str, chat: Chat, *, loss: str) -> tuple[str, list[bool]]:
         )
         end = ENDS[name][index == len(chat) - 1]
         spoken = re.compile(re.escape(chat[index]["content"] + end))
-        reached = len(os.path.commonprefix([prompt, text]))
+        reached = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(prompt, text, strict=False)))
         content = next(match for match in spoken.finditer(text, reached - 1 if reached < len(prompt) else reached))
         start = len(prompt) if text.startswith(prompt) else min(reached, content.start())
         learned[start : content.end()] = [True] * (content.end() - start)
@@ -168,7 +168,9 @@ def test_trls_training_templates_learn_the_same_apart_from_the_prompt(name: str,
     assert text.startswith(prompt)
     ids, spans = covered(tokenizer, text)
     assert theirs["input_ids"] == ids
-    mask = [int(is_told and last > len(prompt)) for is_told, (_, last) in zip(theirs["assistant_masks"], spans, strict=True)]
+    mask = [
+        int(is_told and last > len(prompt)) for is_told, (_, last) in zip(theirs["assistant_masks"], spans, strict=True)
+    ]
     for template in (training, template_of(f"trl/{name}")):
         ids, ours = prepared(f"trl/{name}", chat, template=template)
         assert ids == theirs["input_ids"]

@@ -81,6 +81,10 @@ class DataConfig(Section):
         description="What is learned: every assistant turn of a conversation, and of prompt/completion rows the "
         "completion (auto); the last answer (completion); every assistant turn (assistant); or all.",
     )
+    special_tokens: Literal["as_text", "as_control"] = Field(
+        default="as_text",
+        description="The text of a special token inside a content (`x</s>y`): plain text, or the control token.",
+    )
     max_length: Positive | Auto = Field(
         default="auto", description="Longest row in tokens; auto: 1024, or the model's positions where it has fewer."
     )

@@ -20,6 +20,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,13 +42,17 @@ class CorruptEntry(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Consecutive prepared rows: ids int32 [tokens], supervised uint8 [tokens], the rest [rows]."""
+    """Consecutive prepared rows: ids int32 [tokens], supervised uint8 [tokens], the other arrays [rows].
+
+    `special_texts` counts the special tokens whose text their contents hold.
+    """
 
     ids: np.ndarray[Any, Any]
     supervised: np.ndarray[Any, Any]
     lengths: np.ndarray[Any, Any]
     learned: np.ndarray[Any, Any]
     lines: np.ndarray[Any, Any]
+    special_texts: Counter[str]
 
 
 @contextlib.contextmanager

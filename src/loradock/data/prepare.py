@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from loradock.data.prepared import Prepared, PreparedSource
 from loradock.data.problems import Problems
 from loradock.data.read import digest
 from loradock.data.sources import samples
-from loradock.data.templates import resolve
+from loradock.data.templates import CONTROL, resolve
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import Problem
 
@@ -25,7 +26,13 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 # Raise it whenever the same rows would give other tokens or masks than before.
-PREPARATION_VERSION = 2
+PREPARATION_VERSION = 3
+NEW = (
+    "prepared data are made anew: version 3 learns all that the model has to generate, from the end of the generation "
+    "prompt (an empty thought, a channel's name, a space), and by default every assistant turn of a conversation"
+)
+"""What is new in this version, said where an entry of the one before it lies in the cache."""
+SHOWN_TOKENS = 5
 CHUNK_ROWS = 256
 CHUNK_CHARACTERS = 1 << 20
 BYTES_PER_WORKER = 16 << 20
@@ -58,12 +65,17 @@ def prepare(
     template or a source, ModelError for the tokenizer, DiskFull, NotWritable or StorageError for the cache.
     """
     spec = tokenizer if isinstance(tokenizer, TokenizerSpec) else TokenizerSpec.of(tokenizer)
-    task = Task(spec=spec, template=resolve(data.template, own=spec.chat_template), loss=data.loss)
+    template = resolve(data.template, own=spec.chat_template)
+    task = Task(spec=spec, template=template, loss=data.loss, special_tokens=data.special_tokens)
     digests = [digest(source) for source in data.sources]
     key = cache_key(data, task=task, digests=digests)
     manifest = _cached(cache_dir / key)
+    notes: list[str] = []
     if manifest is None:
+        before = _parts(data, task=task, digests=digests) | {"version": PREPARATION_VERSION - 1, "loss": "completion"}
+        notes += [NEW] if (cache_dir / _sha256(before)).exists() else []
         manifest = _build(data, task=task, cache_dir=cache_dir, key=key, workers=workers, progress=progress)
+    notes += _warnings(task, special_texts=manifest["special_texts"])
     spans = zip(data.sources, manifest["spans"], digests, strict=True)
     return Prepared(
         directory=cache_dir / key,
@@ -72,6 +84,8 @@ def prepare(
         rows=manifest["rows"],
         tokens=manifest["tokens"],
         supervised_tokens=manifest["learned_tokens"],
+        special_texts=manifest["special_texts"],
+        notes=tuple(notes),
         sources=tuple(
             PreparedSource(path=source.path, start=start, stop=stop, weight=source.weight, digest=content)
             for source, (start, stop), content in spans
@@ -81,16 +95,23 @@ def prepare(
 
 def cache_key(data: DataConfig, *, task: Task, digests: list[str]) -> str:
     """sha256 over everything the tokens depend on. Weight, max_length, split and seed only choose among rows."""
-    parts = {
-        "version": PREPARATION_VERSION,
+    own = {"version": PREPARATION_VERSION, "loss": task.loss, "special_tokens": task.special_tokens}
+    return _sha256(_parts(data, task=task, digests=digests) | own)
+
+
+def _parts(data: DataConfig, *, task: Task, digests: list[str]) -> dict[str, Any]:
+    """What every version's key is made of, besides the version and what is learned."""
+    return {
         "sources": [
             [content, Path(source.path).suffixes, source.format, sorted(source.fields.items())]
             for source, content in zip(data.sources, digests, strict=True)
         ],
         "tokenizer": task.spec.fingerprint,
         "template": task.template.text,
-        "loss": task.loss,
     }
+
+
+def _sha256(parts: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -109,6 +130,7 @@ def _build(
 ) -> dict[str, Any]:
     problems = Problems()
     spans: list[tuple[int, int]] = []
+    special: Counter[str] = Counter()
     with EntryWriter(cache_dir, key=key) as entry, contextlib.ExitStack() as stack:
         pool = prepare_chunks(task, workers=workers, stack=stack)
         for index, source in enumerate(data.sources):
@@ -116,6 +138,7 @@ def _build(
             for chunk, refused in pool(_chunks(source, index=index, problems=problems)):
                 for line, what in refused:
                     problems.add(Problem(what=what, file=source.path, line=line))
+                special += chunk.special_texts
                 if not problems.count:
                     entry.write(chunk)
                 if progress:
@@ -123,8 +146,29 @@ def _build(
             spans.append((start, entry.rows))
         problems.check(files=[source.path for source in data.sources])
         facts = {"key": key, "version": PREPARATION_VERSION, "spans": spans, "template": task.template.name}
+        facts["special_texts"] = dict(special)
         entry.commit(sources=[source.path for source in data.sources], **facts)
-    return {"rows": entry.rows, "tokens": entry.tokens, "learned_tokens": entry.learned_tokens, "spans": spans}
+    return {"rows": entry.rows, "tokens": entry.tokens, "learned_tokens": entry.learned_tokens, **facts}
+
+
+def _warnings(task: Task, *, special_texts: dict[str, int]) -> list[str]:
+    """What is odd about rows or template, and remains so however often it is prepared."""
+    found: list[str] = []
+    written = CONTROL.get(task.template.name, ())
+    if lacking := [token for token in written if json.dumps(token) not in task.spec.backend]:
+        found.append(
+            f"warning: the template {task.template.name} writes {', '.join(lacking)}, and the vocabulary has no such "
+            "tokens: they are trained as plain text (--set data.template=alpaca needs none)"
+        )
+    if special_texts:
+        named = ", ".join(f"{token} {count:,}x" for token, count in Counter(special_texts).most_common(SHOWN_TOKENS))
+        is_text = task.special_tokens == "as_text"
+        other = "as_control" if is_text else "as_text"
+        how = "trained as text, not as control tokens" if is_text else "trained as control tokens"
+        found.append(
+            f"warning: contents hold the text of special tokens ({named}): {how}; --set data.special_tokens={other}"
+        )
+    return found
 
 
 def _chunks(source: SourceConfig, *, index: int, problems: Problems) -> Iterator[list[Row]]:

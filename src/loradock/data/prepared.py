@@ -27,7 +27,11 @@ class PreparedSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """Rows of one or several sources as tokens, in the order of the files, neither cut nor shuffled."""
+    """Rows of one or several sources as tokens, in the order of the files, neither cut nor shuffled.
+
+    `special_texts` counts the special tokens whose text contents hold; `notes` are sentences for the user about how the
+    rows were prepared.
+    """
 
     directory: Path
     key: str
@@ -36,6 +40,8 @@ class Prepared:
     tokens: int
     supervised_tokens: int
     sources: tuple[PreparedSource, ...]
+    special_texts: dict[str, int]
+    notes: tuple[str, ...]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}

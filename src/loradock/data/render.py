@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from loradock.data.formats.base import Completion, Conversation, Message, RowError, Sample
 from loradock.data.spans import MARK, Rendering, Skeleton, Span, marker
+from loradock.data.special import Finder
 from loradock.data.templates import ChatTemplate
 from loradock.data.turns import Place, Prompt, Turn, TurnEnds
 
@@ -24,12 +25,21 @@ class Layout:
     places: dict[int, Place | None] = field(default_factory=dict[int, "Place | None"])
 
 
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The turns of a row by message, and where all its contents stand."""
+
+    turns: dict[int, Turn]
+    contents: list[Span]
+
+
 class Renderer:
     """Renders samples exactly as transformers does, and says which characters are learned.
 
     `special_tokens`: name -> text, as `tokenizer.special_tokens_map` (templates read `bos_token`, `eos_token`).
     `end_tokens`: special tokens of the vocabulary, any of which may end a turn.
     `appends_eos`: the tokenizer itself puts EOS after raw text, so that none is written here.
+    `needs_places`: a row that holds the text of a special token is refused where its contents cannot be located.
     """
 
     def __init__(
@@ -40,6 +50,7 @@ class Renderer:
         end_tokens: Sequence[str],
         loss: Loss,
         appends_eos: bool = False,
+        needs_places: bool = False,
     ) -> None:
         self._template = template
         self._special_tokens = dict(special_tokens)
@@ -47,6 +58,8 @@ class Renderer:
         self._ends = TurnEnds(end_tokens, eos_token=self._eos_token)
         self._loss: Loss = loss
         self._appends_eos = appends_eos
+        self._needs_places = needs_places
+        self._special = Finder({*end_tokens, self._eos_token})
         self._has_generation_blocks = "endgeneration" in template.text
         self._layouts: dict[tuple[tuple[str, str | None], ...], Layout | None] = {}
 
@@ -61,7 +74,15 @@ class Renderer:
         if not self._appends_eos and not text.endswith(self._eos_token):
             text += self._eos_token
         start = 0 if self._loss == "all" else len(sample.prompt)
-        return Rendering(text, ((start, len(text)),), add_special_tokens=True)
+        special = self._special_in_raw(text) if self._special.holds(text) else ()
+        return Rendering(text, ((start, len(text)),), add_special_tokens=True, special_texts=special)
+
+    def _special_in_raw(self, text: str) -> tuple[Span, ...]:
+        """Special tokens in raw text, but for the BOS that it begins with and the EOS that it ends with."""
+        bos = self._special_tokens.get("bos_token", "")
+        first = len(bos) if text.startswith(bos) else 0
+        last = len(text) - len(self._eos_token) if text.endswith(self._eos_token) else len(text)
+        return self._special.within(text, [(first, max(first, last))])
 
     def _conversation(self, sample: Conversation) -> Rendering:
         messages = sample.messages
@@ -71,12 +92,29 @@ class Renderer:
         text, generated = self._render(messages)
         blocks = dict(zip(turns, generated, strict=True)) if len(generated) == len(turns) else {}
         learned = self._learned(turns, given=sample.given)
-        text, spans = self._from_pieces(text, messages=messages, turns=learned, blocks=blocks) or self._from_prefixes(
-            text, messages=messages, turns=learned
-        )
+        layout = self._layout(messages)
+        located = layout and self._located(text, layout=layout, messages=messages, turns=turns, learned=learned)
+        special = self._special_in_contents(text, messages=messages, located=located)
+        found = located and [located.turns[index] for index in learned]
+        text, spans = self._closed(text, found=found, messages=messages, turns=learned, blocks=blocks)
         if self._loss == "all":
             spans = ((0, len(text)),)
-        return Rendering(text, spans, add_special_tokens=False)
+        return Rendering(text, spans, add_special_tokens=False, special_texts=special)
+
+    def _special_in_contents(
+        self, text: str, *, messages: Sequence[Message], located: Located | None
+    ) -> tuple[Span, ...]:
+        """The special tokens whose text stands in a content; RowError where it has to be known and is not."""
+        if not any(self._special.holds(message.content) for message in messages):
+            return ()
+        if located:
+            return self._special.within(text, located.contents)
+        if not self._needs_places:
+            return ()
+        raise RowError(
+            f"template {self._template.name}: a content holds the text of a special token, and contents cannot be "
+            f"located in the rendered conversation; --set data.special_tokens=as_control, or {ADVICE}"
+        )
 
     def _learned(self, turns: list[int], *, given: int) -> list[int]:
         """The turns that data.loss learns; the last is always one."""
@@ -102,17 +140,21 @@ class Renderer:
         (text,), generated = rendered
         return text, generated[0] if generated else []
 
-    def _from_pieces(
-        self, text: str, *, messages: Sequence[Message], turns: list[int], blocks: Mapping[int, Span]
-    ) -> tuple[str, tuple[Span, ...]] | None:
-        """The turns by the template's own pieces; {% generation %} blocks say where each ends."""
-        layout = self._layout(messages)
-        found = layout and self._located(text, layout=layout, messages=messages, turns=turns)
+    def _closed(
+        self,
+        text: str,
+        *,
+        found: list[Turn] | None,
+        messages: Sequence[Message],
+        turns: list[int],
+        blocks: Mapping[int, Span],
+    ) -> tuple[str, tuple[Span, ...]]:
+        """The turns with what ends them; {% generation %} blocks say where that is."""
         ended = self._ended_by_blocks(text, messages=messages, turns=turns, blocks=blocks)
         if not found:
             found = ended and self._begun_by_prompts(text, messages=messages, turns=turns, found=ended)
         if not found:
-            return None
+            return self._from_prefixes(text, messages=messages, turns=turns)
         if ended:
             found = [Turn(a.start, b.end, max(a.limit, b.end), a.opener) for a, b in zip(found, ended, strict=True)]
             if all(self._ends.ends_with_one(text[turn.start : turn.end]) for turn in found):
@@ -171,9 +213,9 @@ class Renderer:
         return layout.places[index]
 
     def _located(
-        self, text: str, *, layout: Layout, messages: Sequence[Message], turns: list[int]
-    ) -> list[Turn] | None:
-        """The turns where the row is the template's pieces around its contents, whatever these hold.
+        self, text: str, *, layout: Layout, messages: Sequence[Message], turns: list[int], learned: list[int]
+    ) -> Located | None:
+        """The learned turns where the row is the template's pieces around its contents, whatever these hold.
 
         Where a template changes what the assistant says (it cuts thoughts), they are what stands between the others.
         """
@@ -184,15 +226,16 @@ class Renderer:
             spans = around and around.locate(text, contents=contents)
         if spans is None:
             return None
-        found: list[Turn] = []
-        for index in turns:
+        found: dict[int, Turn] = {}
+        for index in turns if around else learned:
             place = self._place(layout, messages, index)
             bounds = place and place.bounds(spans, around=around, length=len(text))
             turn = bounds and place.turn(text, *bounds)
             if not turn:
                 return None
-            found.append(turn)
-        return found
+            found[index] = turn
+        spoken = [(turn.start, turn.end) for turn in found.values()] if around else []
+        return Located(found, sorted([*spans, *spoken]))
 
     def _from_prefixes(
         self, text: str, *, messages: Sequence[Message], turns: list[int]

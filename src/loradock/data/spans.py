@@ -29,11 +29,13 @@ class Rendering:
     """The text of one row and its supervised spans: ascending, disjoint, `[start, end)` in characters.
 
     `add_special_tokens`: the tokenizer adds what it adds to raw text by itself (BOS); a chat template writes its own.
+    `special_texts`: where contents, not the template, hold the text of a special token.
     """
 
     text: str
     spans: tuple[Span, ...]
     add_special_tokens: bool
+    special_texts: tuple[Span, ...] = ()
 
 
 def marker(index: int) -> str:

@@ -7,7 +7,6 @@ so is what ends the turn.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,10 +95,17 @@ class Place:
         if text.startswith(self.piece, first):
             start = first + len(self.piece)
         else:
-            start = first + len(os.path.commonprefix([self.piece, self.written, text[first:limit]]))
+            start = first + _shared(self.piece, self.written, text[first:limit])
         if end < start or not text.startswith(self.behind, end):
             return None
         return Turn(start, end, limit, self.opener)
+
+
+def _shared(*texts: str) -> int:
+    """How many characters all of these begin with."""
+    return next(
+        (number for number, each in enumerate(zip(*texts, strict=False)) if len({*each}) > 1), len(min(texts, key=len))
+    )
 
 
 class TurnEnds:

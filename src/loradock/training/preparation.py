@@ -135,6 +135,8 @@ def prepare(context: RunContext, config: RunConfig, words: Any, *, max_length: i
     with context.stage("data"):
         data = collectives.first_then_all(context.facts, work)
         context.record.put(data=data.as_dict())
+        for note in data.notes:
+            context.view.note(note)
     return data
 
 

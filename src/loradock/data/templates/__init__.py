@@ -16,6 +16,13 @@ from loradock.errors import ConfigError, InputMissing
 
 NAMES = ("alpaca", "chatml", "llama2", "llama3", "mistral", "phi3", "gemma", "zephyr")
 DEFAULT = "alpaca"
+CONTROL = {
+    "chatml": ("<|im_start|>", "<|im_end|>"),
+    "llama3": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    "phi3": ("<|user|>", "<|assistant|>", "<|end|>"),
+    "gemma": ("<start_of_turn>", "<end_of_turn>"),
+}
+"""What a named template writes that is a token of its own in the vocabularies it was made for."""
 
 
 @dataclass(frozen=True, slots=True)
