@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from datetime import datetime
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -191,3 +192,17 @@ def test_a_prompt_that_opens_a_thought_where_the_row_has_none_is_left_where_they
     )
     end = "<｜end▁of▁sentence｜>"
     assert re.sub("·+", "·", marked) == f"·yes{end}·<b>yes</b>{end}"
+
+
+@pytest.mark.parametrize("name", ["trl/gptoss", "trl/llama3_2"])
+def test_a_dated_template_says_nothing_else_than_on_that_day(name: str) -> None:
+    today = datetime.now()
+    chat = [{"role": "system", "content": "Be brief."}, *chats("words")[1]]
+    template = ChatTemplate(name, template_of(name))
+    text, given = template.on(today.date().isoformat())
+    tokenizer = tokenizer_of(name)
+    one = str(tokenizer.apply_chat_template(chat, chat_template=template.text, tokenize=False))
+    two = str(tokenizer.apply_chat_template(chat, chat_template=text, tokenize=False, **given))
+    assert one == two
+    old_text, old = template.on("1999-12-31")
+    assert "1999" in str(tokenizer.apply_chat_template(chat, chat_template=old_text, tokenize=False, **old))

@@ -76,6 +76,11 @@ class DataConfig(Section):
         default="auto",
         description="auto (the tokenizer's own chat template, else alpaca), a named template, or a .jinja file.",
     )
+    date: Annotated[str, Field(pattern=r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$")] | None = Field(
+        default=None,
+        description="The date (YYYY-MM-DD) that templates write which ask for today's; default: the day (UTC) on which "
+        "the run began, also where it is continued later.",
+    )
     loss: Literal["auto", "completion", "assistant", "all"] = Field(
         default="auto",
         description="What is learned: every assistant turn of a conversation, and of prompt/completion rows the "

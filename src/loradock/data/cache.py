@@ -117,8 +117,8 @@ class EntryWriter:
         with writing(self._target.parent):
             self._streams[name].write(data)
 
-    def commit(self, **facts: Any) -> Path:
-        """Make the entry durable and visible under its key, with `facts` in its manifest; returns its directory.
+    def commit(self, **facts: Any) -> dict[str, Any]:
+        """Make the entry durable and visible under its key, with `facts` in its manifest, which is returned.
 
         Where another process put the same entry there first, that one stays.
         """
@@ -140,7 +140,7 @@ class EntryWriter:
                 os.fsync(file.fileno())
             self._staged.chmod(0o755)
             self._rename()
-        return self._target
+        return manifest
 
     def _rename(self) -> None:
         try:

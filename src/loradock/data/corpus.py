@@ -124,6 +124,7 @@ class Corpus:
             "lost_tokens": self.train.fitted.lost_tokens,
             "lost_supervised_tokens": self.train.fitted.lost_supervised_tokens,
             "template": self.train.prepared.template,
+            "date": self.train.prepared.date,
         }
 
 

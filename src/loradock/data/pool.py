@@ -30,12 +30,13 @@ NOTHING_LEARNED = "this row has no supervised token: the answer is empty under t
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What every row is done to: everything a worker process needs."""
+    """What every row is done to: everything a worker process needs. `date` (YYYY-MM-DD) is today's to the template."""
 
     spec: TokenizerSpec
     template: ChatTemplate
     loss: Loss
     special_tokens: SpecialTokens = "as_text"
+    date: str | None = None
 
 
 class ChunkPreparer:
@@ -48,6 +49,7 @@ class ChunkPreparer:
             end_tokens=task.spec.end_tokens,
             loss=task.loss,
             appends_eos=task.spec.appends_eos,
+            date=task.date,
             needs_places=task.special_tokens == "as_text",
         )
         self._encode = Encoder(task.spec, special_tokens=task.special_tokens)

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,8 @@ def prepare(
     """
     spec = tokenizer if isinstance(tokenizer, TokenizerSpec) else TokenizerSpec.of(tokenizer)
     template = resolve(data.template, own=spec.chat_template)
-    task = Task(spec=spec, template=template, loss=data.loss, special_tokens=data.special_tokens)
+    date = data.date or datetime.now(UTC).date().isoformat() if template.is_dated else None
+    task = Task(spec=spec, template=template, loss=data.loss, special_tokens=data.special_tokens, date=date)
     digests = [digest(source) for source in data.sources]
     key = cache_key(data, task=task, digests=digests)
     manifest = _cached(cache_dir / key)
@@ -84,6 +86,8 @@ def prepare(
         rows=manifest["rows"],
         tokens=manifest["tokens"],
         supervised_tokens=manifest["learned_tokens"],
+        date=task.date,
+        digest=_sha256(manifest["files"]),
         special_texts=manifest["special_texts"],
         notes=tuple(notes),
         sources=tuple(
@@ -95,7 +99,8 @@ def prepare(
 
 def cache_key(data: DataConfig, *, task: Task, digests: list[str]) -> str:
     """sha256 over everything the tokens depend on. Weight, max_length, split and seed only choose among rows."""
-    own = {"version": PREPARATION_VERSION, "loss": task.loss, "special_tokens": task.special_tokens}
+    own: dict[str, Any] = {"version": PREPARATION_VERSION, "loss": task.loss, "special_tokens": task.special_tokens}
+    own |= {"date": task.date} if task.date else {}
     return _sha256(_parts(data, task=task, digests=digests) | own)
 
 
@@ -147,8 +152,7 @@ def _build(
         problems.check(files=[source.path for source in data.sources])
         facts = {"key": key, "version": PREPARATION_VERSION, "spans": spans, "template": task.template.name}
         facts["special_texts"] = dict(special)
-        entry.commit(sources=[source.path for source in data.sources], **facts)
-    return {"rows": entry.rows, "tokens": entry.tokens, "learned_tokens": entry.learned_tokens, **facts}
+        return entry.commit(sources=[source.path for source in data.sources], **facts)
 
 
 def _warnings(task: Task, *, special_texts: dict[str, int]) -> list[str]:

@@ -39,6 +39,7 @@ class Renderer:
     `special_tokens`: name -> text, as `tokenizer.special_tokens_map` (templates read `bos_token`, `eos_token`).
     `end_tokens`: special tokens of the vocabulary, any of which may end a turn.
     `appends_eos`: the tokenizer itself puts EOS after raw text, so that none is written here.
+    `date` (YYYY-MM-DD): what the template is told where it asks for today's.
     `needs_places`: a row that holds the text of a special token is refused where its contents cannot be located.
     """
 
@@ -50,10 +51,12 @@ class Renderer:
         end_tokens: Sequence[str],
         loss: Loss,
         appends_eos: bool = False,
+        date: str | None = None,
         needs_places: bool = False,
     ) -> None:
         self._template = template
-        self._special_tokens = dict(special_tokens)
+        self._text, dates = template.on(date) if date else (template.text, {})
+        self._given: dict[str, Any] = {**special_tokens, **dates}
         self._eos_token = special_tokens["eos_token"]
         self._ends = TurnEnds(end_tokens, eos_token=self._eos_token)
         self._loss: Loss = loss
@@ -79,7 +82,7 @@ class Renderer:
 
     def _special_in_raw(self, text: str) -> tuple[Span, ...]:
         """Special tokens in raw text, but for the BOS that it begins with and the EOS that it ends with."""
-        bos = self._special_tokens.get("bos_token", "")
+        bos = self._given.get("bos_token", "")
         first = len(bos) if text.startswith(bos) else 0
         last = len(text) - len(self._eos_token) if text.endswith(self._eos_token) else len(text)
         return self._special.within(text, [(first, max(first, last))])
@@ -126,14 +129,13 @@ class Renderer:
         from jinja2.exceptions import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        special_tokens: dict[str, Any] = self._special_tokens
         try:
             rendered: Any = render_jinja_template(
                 conversations=[[{"role": message.role, "content": message.content} for message in messages]],
-                chat_template=self._template.text,
+                chat_template=self._text,
                 add_generation_prompt=prompt,
                 return_assistant_tokens_mask=self._has_generation_blocks,
-                **special_tokens,
+                **self._given,
             )
         except (TemplateError, TypeError, ValueError) as error:
             raise RowError(f"the chat template ({self._template.name}) refuses this conversation: {error}") from error

@@ -125,7 +125,9 @@ def find_base(context: RunContext, config: RunConfig) -> tuple[source.BaseModel,
 
 
 def prepare(context: RunContext, config: RunConfig, words: Any, *, max_length: int) -> Corpus:
-    """Rows as tokens: by rank 0 into the cache, then found there by all."""
+    """Rows as tokens: by rank 0 into the cache, then found there by all; dated as the run began, however late it is."""
+    date = config.data.date or collectives.from_first(context.facts, context.record.content["started"])[:10]
+    config = config.model_copy(update={"data": config.data.model_copy(update={"date": date})})
 
     def work() -> Corpus:
         return prepare_corpus(

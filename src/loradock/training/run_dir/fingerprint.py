@@ -218,7 +218,7 @@ def _of_part(part: Part) -> dict[str, str]:
     chosen = _sha256(fitted.rows.astype("<i8").tobytes() + fitted.lengths.astype("<i4").tobytes())
     return {
         "content": _sha256("\n".join(source.digest for source in part.prepared.sources).encode()),
-        "tokens": part.prepared.key,
+        "tokens": part.prepared.digest,
         "rows": f"{len(fitted.rows)} rows, {fitted.tokens} tokens, {chosen}",
     }
 
