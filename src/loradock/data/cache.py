@@ -44,7 +44,8 @@ class CorruptEntry(Exception):
 class Chunk:
     """Consecutive prepared rows: ids int32 [tokens], supervised uint8 [tokens], the other arrays [rows].
 
-    `special_texts` counts the special tokens whose text their contents hold.
+    `conversations` of them were rendered with the chat template, the others are raw text. `special_texts` counts the
+    special tokens whose text their contents hold.
     """
 
     ids: np.ndarray[Any, Any]
@@ -52,6 +53,7 @@ class Chunk:
     lengths: np.ndarray[Any, Any]
     learned: np.ndarray[Any, Any]
     lines: np.ndarray[Any, Any]
+    conversations: int
     special_texts: Counter[str]
 
 

@@ -98,6 +98,11 @@ class Corpus:
         )
 
     @property
+    def chat_template(self) -> str | None:
+        """What a tokenizer is exported with: the template that was trained; None where all rows were raw text."""
+        return self.template if self.train.prepared.conversations else None
+
+    @property
     def notes(self) -> list[str]:
         """What a user is told of the rows: how they were prepared, which share of them is learned, and what is not."""
         fitted, loss = self.train.fitted, self.config.data.loss
@@ -124,6 +129,7 @@ class Corpus:
             "lost_tokens": self.train.fitted.lost_tokens,
             "lost_supervised_tokens": self.train.fitted.lost_supervised_tokens,
             "template": self.train.prepared.template,
+            "conversations": self.train.prepared.conversations,
             "date": self.train.prepared.date,
         }
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from loradock import signals
 from loradock.data.cache import Chunk
-from loradock.data.formats.base import RowError, Sample
+from loradock.data.formats.base import Conversation, RowError, Sample
 from loradock.data.render import Loss, Renderer
 from loradock.data.special import SpecialTokens
 from loradock.data.templates import ChatTemplate
@@ -62,6 +62,7 @@ class ChunkPreparer:
         ids: list[int] = []
         ranges: list[tuple[int, int]] = []
         special: Counter[str] = Counter()
+        conversations = 0
         for line, sample in rows:
             try:
                 rendering = self._render(sample)
@@ -72,16 +73,25 @@ class ChunkPreparer:
             if not row_ranges:
                 refused.append((line, NOTHING_LEARNED))
                 continue
+            conversations += isinstance(sample, Conversation)
             special.update(rendering.text[first:last] for first, last in rendering.special_texts)
             ranges += [(len(ids) + first, len(ids) + last) for first, last in row_ranges]
             ids += row_ids
             lengths.append(len(row_ids))
             lines.append(-1 if line is None else line)
-        return _chunk(ids, ranges=ranges, lengths=lengths, lines=lines, special=special), refused
+        return _chunk(
+            ids, ranges=ranges, lengths=lengths, lines=lines, conversations=conversations, special=special
+        ), refused
 
 
 def _chunk(
-    ids: list[int], *, ranges: list[tuple[int, int]], lengths: list[int], lines: list[int], special: Counter[str]
+    ids: list[int],
+    *,
+    ranges: list[tuple[int, int]],
+    lengths: list[int],
+    lines: list[int],
+    conversations: int,
+    special: Counter[str],
 ) -> Chunk:
     supervised = np.zeros(len(ids), dtype=np.uint8)
     for first, last in ranges:
@@ -94,6 +104,7 @@ def _chunk(
         lengths=np.array(lengths, dtype=np.int32),
         learned=learned,
         lines=np.array(lines, dtype=np.int64),
+        conversations=conversations,
         special_texts=special,
     )
 

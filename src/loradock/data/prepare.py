@@ -86,6 +86,7 @@ def prepare(
         rows=manifest["rows"],
         tokens=manifest["tokens"],
         supervised_tokens=manifest["learned_tokens"],
+        conversations=manifest["conversations"],
         date=task.date,
         digest=_sha256(manifest["files"]),
         special_texts=manifest["special_texts"],
@@ -136,6 +137,7 @@ def _build(
     problems = Problems()
     spans: list[tuple[int, int]] = []
     special: Counter[str] = Counter()
+    conversations = 0
     with EntryWriter(cache_dir, key=key) as entry, contextlib.ExitStack() as stack:
         pool = prepare_chunks(task, workers=workers, stack=stack)
         for index, source in enumerate(data.sources):
@@ -144,6 +146,7 @@ def _build(
                 for line, what in refused:
                     problems.add(Problem(what=what, file=source.path, line=line))
                 special += chunk.special_texts
+                conversations += chunk.conversations
                 if not problems.count:
                     entry.write(chunk)
                 if progress:
@@ -151,7 +154,7 @@ def _build(
             spans.append((start, entry.rows))
         problems.check(files=[source.path for source in data.sources])
         facts = {"key": key, "version": PREPARATION_VERSION, "spans": spans, "template": task.template.name}
-        facts["special_texts"] = dict(special)
+        facts |= {"conversations": conversations, "special_texts": dict(special)}
         return entry.commit(sources=[source.path for source in data.sources], **facts)
 
 

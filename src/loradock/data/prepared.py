@@ -29,9 +29,9 @@ class PreparedSource:
 class Prepared:
     """Rows of one or several sources as tokens, in the order of the files, neither cut nor shuffled.
 
-    `date` is what the template wrote for today's (None: none), `digest` the sha256 of the tokens and masks themselves.
-    `special_texts` counts the special tokens whose text contents hold; `notes` are sentences for the user about how the
-    rows were prepared.
+    `conversations` of the rows were rendered with the template, the others are raw text. `date` is what the template
+    wrote for today's (None: none), `digest` the sha256 of the tokens and masks themselves. `special_texts` counts the
+    special tokens whose text contents hold; `notes` are sentences for the user about how the rows were prepared.
     """
 
     directory: Path
@@ -41,6 +41,7 @@ class Prepared:
     tokens: int
     supervised_tokens: int
     sources: tuple[PreparedSource, ...]
+    conversations: int
     date: str | None
     digest: str
     special_texts: dict[str, int]
