@@ -51,8 +51,7 @@ def llama2(messages: list[Message], bos: str = "<s>", eos: str = "</s>") -> Piec
             yield f"{bos}[INST] {system}{message.content.strip()} [/INST]", None
             system = ""
         else:
-            yield " ", None
-            yield f"{message.content.strip()} {eos}", turn
+            yield f" {message.content.strip()} {eos}", turn
 
 
 def mistral(messages: list[Message], bos: str = "<s>", eos: str = "</s>") -> Pieces:
@@ -62,10 +61,10 @@ def mistral(messages: list[Message], bos: str = "<s>", eos: str = "</s>") -> Pie
         if message.role == "system":
             system = message.content + "\n\n"
         elif message.role == "user":
-            yield f"[INST] {system}{message.content} [/INST] ", None
+            yield f"[INST] {system}{message.content} [/INST]", None
             system = ""
         else:
-            yield f"{message.content.strip()}{eos}", turn
+            yield f" {message.content.strip()}{eos}", turn
 
 
 def phi3(messages: list[Message], bos: str = "<s>", eos: str = "</s>") -> Pieces:
@@ -121,7 +120,7 @@ def expected(pieces: list[tuple[str, int | None]], *, loss: str) -> tuple[str, l
     last = max(turn for _, turn in pieces if turn is not None)
     characters: list[bool] = []
     for text, turn in pieces:
-        is_learned = loss == "all" or turn == last or (loss == "assistant" and turn is not None)
+        is_learned = loss == "all" or turn == last or (loss in ("auto", "assistant") and turn is not None)
         characters += [is_learned] * len(text)
     return "".join(text for text, _ in pieces), characters
 

@@ -41,7 +41,9 @@ def oracle(tokenizer: PreTrainedTokenizerFast, *, text: str, learned: list[bool]
 
 
 def preparer(tokenizer: PreTrainedTokenizerFast, *, template: str, loss: str) -> ChunkPreparer:
-    return ChunkPreparer(Task(spec=TokenizerSpec.of(tokenizer), template=named(template), loss=loss))  # pyright: ignore[reportArgumentType]
+    return ChunkPreparer(
+        Task(spec=TokenizerSpec.of(tokenizer), template=named(template), loss=loss, special_tokens="as_control")
+    )  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("loss", ["completion", "assistant", "all"])

@@ -11,10 +11,12 @@ import resource
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from loradock.config.schema import DataConfig, SourceConfig
@@ -267,8 +269,10 @@ def test_workers_follow_data_cpus_and_memory() -> None:
 
 MEASURE = """
 import json, sys
+from datetime import UTC, datetime
 from pathlib import Path
 from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 from loradock.config.schema import DataConfig, SourceConfig
 from loradock.data.prepare import prepare
@@ -310,3 +314,25 @@ def test_a_row_reads_the_same_from_a_pickled_copy(data: DataConfig, spec: Tokeni
     pickled = pickle.dumps(prepared)
     assert len(pickled) < 2000
     assert np.array_equal(pickle.loads(pickled).row(5)[0], prepared.row(5)[0])
+
+
+def test_a_template_that_writes_todays_date_writes_the_one_that_was_asked_for(
+    data: DataConfig, spec: TokenizerSpec, tmp_path: Path
+) -> None:
+    template = tmp_path / "dated.jinja"
+    template.write_text("{{ strftime_now('%Y/%m/%d') }} {% for m in messages %}{{ m.content }}</s>{% endfor %}")
+    dated = data.model_copy(update={"template": str(template)})
+
+    def on(date: str | None) -> Prepared:
+        asked = dated.model_copy(update={"date": date})
+        return prepare(asked, tokenizer=spec, cache_dir=tmp_path / "c")
+
+    first, again, other = on("2024-02-29"), on("2024-02-29"), on("2024-03-01")
+    assert (first.date, first.key, first.digest) == ("2024-02-29", again.key, again.digest)
+    assert other.key != first.key
+    assert other.digest != first.digest
+    assert on(None).date == datetime.now(UTC).date().isoformat()
+    words = Tokenizer.from_str(spec.backend).decode(first.row(0)[0].tolist())
+    assert words.startswith("2024/02/29 say 0")
+    plain = prepare(data.model_copy(update={"date": "2024-02-29"}), tokenizer=spec, cache_dir=tmp_path / "c")
+    assert (plain.date, plain.key) == (None, prepare(data, tokenizer=spec, cache_dir=tmp_path / "c").key)

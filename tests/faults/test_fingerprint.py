@@ -59,7 +59,7 @@ OTHER: dict[str, Any] = {
     "data.template": "chatml", "data.loss": "all", "data.max_length": 512, "data.long_rows": "drop",
     "data.sources.N.ignore": ["id"], "data.max_dropped": 0.5,
     "data.validation": 0.1, "data.seed": 1, "data.workers": 2, "data.cache": "elsewhere",
-    "data.repeat_first": True,
+    "data.repeat_first": True, "data.special_tokens": "as_control", "data.date": "2024-02-29",
     "lora.rank": 8, "lora.alpha": 16, "lora.dropout": 0.1, "lora.targets": ["q_proj"], "lora.rslora": True,
     "lora.dora": True, "lora.init": "gaussian", "lora.modules_to_save": ["lm_head"],
     "train.global_batch": 32, "train.micro_batch": 2, "train.packing": False, "train.epochs": 2.0,

@@ -9,10 +9,12 @@ import itertools
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from data.oracle import Pieces, alpaca, chatml, expected, generated, llama2, llama3, mistral
+from data.test_turns import CONTENTS
 from real.conftest import Real
 from real.spelling import learned_tokens
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -23,7 +25,7 @@ from loradock.data.render import Loss
 from loradock.data.templates import ChatTemplate, resolve
 from loradock.data.tokenise import TokenizerSpec
 
-LOSSES: tuple[Loss, ...] = ("completion", "assistant")
+LOSSES: tuple[Loss, ...] = ("auto", "completion")
 SMOLLM = Message("system", "You are a helpful AI assistant named SmolLM, trained by Hugging Face")
 ANSWERS = (
     "Donaudampfschifffahrtsgesellschaftskapitän heißt das längste Wort.",
@@ -39,12 +41,13 @@ def smollm2(messages: list[Message], bos: str, eos: str) -> Pieces:
 
 
 def qwen3(messages: list[Message], bos: str, eos: str) -> Pieces:
-    """The last turn begins with an empty thought, which is not learned."""
+    """The last turn begins with an empty thought, which stands behind the generation prompt: it is learned."""
     for turn, message in enumerate(messages):
         is_assistant, is_last = message.role == "assistant", turn == len(messages) - 1
-        yield f"<|im_start|>{message.role}\n" + "<think>\n\n</think>\n\n" * is_last, None
+        yield f"<|im_start|>{message.role}\n", None
+        thought = "<think>\n\n</think>\n\n" * is_last
         yield (
-            (message.content.lstrip("\n") if is_last else message.content) + "<|im_end|>",
+            thought + (message.content.lstrip("\n") if is_last else message.content) + "<|im_end|>",
             turn if is_assistant else None,
         )
         yield "\n", None
@@ -123,7 +126,8 @@ def opened(request: pytest.FixtureRequest, real: Real) -> Opened:
     spec = TokenizerSpec.of(tokenizer)
     template = resolve(family.template, own=spec.chat_template)
     preparers: dict[Loss, ChunkPreparer] = {
-        loss: ChunkPreparer(Task(spec=spec, template=template, loss=loss)) for loss in LOSSES
+        loss: ChunkPreparer(Task(spec=spec, template=template, loss=loss, special_tokens="as_control"))
+        for loss in LOSSES
     }
     return Opened(family=family, tokenizer=tokenizer, template=template, preparers=preparers)
 
@@ -152,13 +156,66 @@ def test_what_is_learned_reads_as_the_answers_and_the_token_that_ends_each(opene
     messages = [Message("system", "Be brief.")]
     for question, answer in zip(asked, ANSWERS, strict=True):
         messages += [Message("user", question), Message("assistant", answer)]
-    ids, mask = opened.prepared(Conversation(tuple(messages)), loss="assistant")
+    ids, mask = opened.prepared(Conversation(tuple(messages)), loss="auto")
     marked = itertools.groupby(zip(ids, mask, strict=True), key=lambda pair: pair[1])
     runs = [[token for token, _ in run] for is_learned, run in marked if is_learned]
     texts = [str(opened.tokenizer.decode(run)).strip(" ") for run in runs]
     end = opened.family.end
-    assert [text.removesuffix(end).rstrip(" ") for text in texts] == list(ANSWERS)
+    thought = "<think>\n\n</think>\n\n" if opened.family.name == "qwen3" else ""
+    assert [text.removesuffix(end).rstrip(" ") for text in texts] == [*ANSWERS[:-1], thought + ANSWERS[-1]]
     assert [run[-1] for run in runs] == [opened.tokenizer.convert_tokens_to_ids(end)] * 3
+
+
+GPT_OSS = files("trl").joinpath("chat_templates/gptoss.jinja").read_text(encoding="utf-8")
+GPT_OSS_ENDS = ("<|end|>", "<|return|>")
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+def test_all_that_inference_would_generate_is_learned(opened: Opened, content: str) -> None:
+    """Against each prompt as inference renders it; gpt-oss, whose package has no chat template, that of trl."""
+    tokenizer, template = opened.tokenizer, opened.template.text
+    inner = last = {"llama2": " </s>"}.get(opened.family.template, opened.family.end)
+    prepare_rows = opened.preparers["auto"]
+    if opened.family.name == "gpt-oss":
+        template, (inner, last) = GPT_OSS, GPT_OSS_ENDS
+        spec = TokenizerSpec.of(tokenizer)
+        prepare_rows = ChunkPreparer(Task(spec=spec, template=ChatTemplate("gpt-oss", template), loss="auto"))
+    question, answer = CONTENTS[content]
+    chat = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}] * 2
+    text = str(tokenizer.apply_chat_template(chat, chat_template=template, tokenize=False))
+    learned = [False] * len(text)
+    for index, end in ((1, inner), (3, last)):
+        prompt = str(
+            tokenizer.apply_chat_template(
+                chat[:index], chat_template=template, tokenize=False, add_generation_prompt=True
+            )
+        )
+        assert text.startswith(prompt)
+        reached = text.index(answer + end, len(prompt)) + len(answer + end)
+        learned[len(prompt) : reached] = [True] * (reached - len(prompt))
+    messages = tuple(Message("assistant" if index % 2 else "user", each["content"]) for index, each in enumerate(chat))
+    chunk, refused = prepare_rows([(1, Conversation(messages))])
+    assert not refused
+    assert (chunk.ids.tolist(), chunk.supervised.tolist()) == learned_tokens(tokenizer, text, learned)
+
+
+def test_special_tokens_in_contents_are_text_that_reads_as_it_was_written(opened: Opened) -> None:
+    tokenizer, end = opened.tokenizer, opened.family.end
+    special = sorted(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)[:20]
+    spec = TokenizerSpec.of(tokenizer)
+    rows = ChunkPreparer(Task(spec=spec, template=opened.template, loss="auto"))
+    control = set(tokenizer.convert_tokens_to_ids(spec.end_tokens))
+
+    def found(answer: str) -> tuple[list[int], str]:
+        chunk, refused = rows([(1, Conversation((Message("user", f"q{answer}"), Message("assistant", answer))))])
+        assert not refused
+        learned = chunk.ids[chunk.supervised.astype(bool)]
+        return [each for each in chunk.ids.tolist() if each in control], str(tokenizer.decode(learned))
+
+    (harmless, _), (spiteful, read) = found("x y"), found(f"x{end}y {''.join(special)} 日")
+    assert spiteful == harmless
+    assert f"x{end}y {''.join(special)} 日" in read
+    assert read.rstrip().endswith(end)
 
 
 def test_raw_text_has_the_tokenizers_bos_once_and_a_learned_eos(opened: Opened) -> None:

@@ -33,7 +33,7 @@ def export(directory: Path, output: Path, step: int | None) -> None:
     for attempt in range(ATTEMPTS):
         chosen = _chosen(directory, step=step, run_id=record.get("run_id"))
         try:
-            export_checkpoint(chosen, output, config=config, base=record.get("base") or {})
+            export_checkpoint(chosen, output, record=record, config=config)
             break
         except DamagedCheckpoint as error:  # the run that continues has removed it meanwhile
             if attempt == ATTEMPTS - 1 or chosen.path.exists():

@@ -86,6 +86,8 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
     with redirect_stdout(sys.stderr), status:  # libraries print there; stdout is for our result alone
         corpus, model, max_length = prepared(loaded.config, progress=counted(status, "prepared"))
         found = measure(corpus, model=model, max_length=max_length, lengths=lengths, progress=counted(status, "read"))
+        for note in corpus.train.prepared.notes:
+            click.echo(note, err=True)
         if png:
             draw(corpus, found, png)
     if as_json:

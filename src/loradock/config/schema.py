@@ -79,9 +79,19 @@ class DataConfig(Section):
         default="auto",
         description="auto (the tokenizer's own chat template, else alpaca), a named template, or a .jinja file.",
     )
-    loss: Literal["completion", "assistant", "all"] = Field(
-        default="completion",
-        description="Which tokens are learned: the last answer, every assistant turn, or everything.",
+    date: Annotated[str, Field(pattern=r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$")] | None = Field(
+        default=None,
+        description="The date (YYYY-MM-DD) that templates write which ask for today's; default: the day (UTC) on which "
+        "the run began, also where it is continued later.",
+    )
+    loss: Literal["auto", "completion", "assistant", "all"] = Field(
+        default="auto",
+        description="What is learned: every assistant turn of a conversation, and of prompt/completion rows the "
+        "completion (auto); the last answer (completion); every assistant turn (assistant); or all.",
+    )
+    special_tokens: Literal["as_text", "as_control"] = Field(
+        default="as_text",
+        description="The text of a special token inside a content (`x</s>y`): plain text, or the control token.",
     )
     max_length: Positive | Auto = Field(
         default="auto", description="Longest row in tokens; auto: 1024, or the model's positions where it has fewer."

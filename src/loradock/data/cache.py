@@ -21,6 +21,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,13 +43,19 @@ class CorruptEntry(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Consecutive prepared rows: ids int32 [tokens], supervised uint8 [tokens], the rest [rows]."""
+    """Consecutive prepared rows: ids int32 [tokens], supervised uint8 [tokens], the other arrays [rows].
+
+    `conversations` of them were rendered with the chat template, the others are raw text. `special_texts` counts the
+    special tokens whose text their contents hold.
+    """
 
     ids: np.ndarray[Any, Any]
     supervised: np.ndarray[Any, Any]
     lengths: np.ndarray[Any, Any]
     learned: np.ndarray[Any, Any]
     lines: np.ndarray[Any, Any]
+    conversations: int
+    special_texts: Counter[str]
 
 
 @contextlib.contextmanager
@@ -113,8 +120,8 @@ class EntryWriter:
         with writing(self._target.parent):
             self._streams[name].write(data)
 
-    def commit(self, **facts: Any) -> Path:
-        """Make the entry durable and visible under its key, with `facts` in its manifest; returns its directory.
+    def commit(self, **facts: Any) -> dict[str, Any]:
+        """Make the entry durable and visible under its key, with `facts` in its manifest, which is returned.
 
         Where another process put the same entry there first, that one stays.
         """
@@ -136,7 +143,7 @@ class EntryWriter:
                 os.fsync(file.fileno())
             self._staged.chmod(0o755)
             self._rename()
-        return self._target
+        return manifest
 
     def _rename(self) -> None:
         try:

@@ -27,6 +27,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+LEARNED = {
+    "auto": "every assistant turn of a conversation and the completion of a prompt/completion row, with what ends it; "
+    "not learned: prompts, and the template around them",
+    "completion": "the last answer of each row, with what ends it; not learned: earlier answers, and prompts",
+    "assistant": "every assistant turn, with what ends it; not learned: prompts, and the template around them",
+    "all": "everything",
+}
+"""What each value of data.loss learns."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """Prepared rows and those of them that are used, cut to the longest allowed length."""
@@ -88,6 +98,19 @@ class Corpus:
             rank=facts.rank,
         )
 
+    @property
+    def chat_template(self) -> str | None:
+        """What a tokenizer is exported with: the template that was trained; None where all rows were raw text."""
+        return self.template if self.train.prepared.conversations else None
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user is told of the rows: how they were prepared, which share of them is learned, and what is not."""
+        fitted, loss = self.train.fitted, self.config.data.loss
+        share = fitted.supervised_tokens / max(1, fitted.tokens)
+        counts = f"{fitted.supervised_tokens:,} of {fitted.tokens:,} tokens ({share:.0%})"
+        return [*self.train.prepared.notes, f"learned: {counts}: {LEARNED[loss]} (data.loss {loss})"]
+
     def as_dict(self) -> dict[str, Any]:
         """Sources with their digests, and what truncation costs, for the run record."""
         parts = {"train": self.train, "validation": self.validation}
@@ -99,6 +122,8 @@ class Corpus:
             "lost_tokens": self.train.fitted.lost_tokens,
             "lost_supervised_tokens": self.train.fitted.lost_supervised_tokens,
             "template": self.train.prepared.template,
+            "conversations": self.train.prepared.conversations,
+            "date": self.train.prepared.date,
         }
 
 

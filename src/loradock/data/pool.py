@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -14,8 +14,9 @@ import numpy as np
 
 from loradock import signals
 from loradock.data.cache import Chunk
-from loradock.data.formats.base import RowError, Sample
+from loradock.data.formats.base import Conversation, RowError, Sample
 from loradock.data.render import Loss, Renderer
+from loradock.data.special import SpecialTokens
 from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import Encoder, TokenizerSpec
 from loradock.errors import EnvironmentUnfit
@@ -29,11 +30,13 @@ NOTHING_LEARNED = "this row has no supervised token: the answer is empty under t
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What every row is done to: everything a worker process needs."""
+    """What every row is done to: everything a worker process needs. `date` (YYYY-MM-DD) is today's to the template."""
 
     spec: TokenizerSpec
     template: ChatTemplate
     loss: Loss
+    special_tokens: SpecialTokens = "as_text"
+    date: str | None = None
 
 
 class ChunkPreparer:
@@ -46,8 +49,10 @@ class ChunkPreparer:
             end_tokens=task.spec.end_tokens,
             loss=task.loss,
             appends_eos=task.spec.appends_eos,
+            date=task.date,
+            needs_places=task.special_tokens == "as_text",
         )
-        self._encode = Encoder(task.spec)
+        self._encode = Encoder(task.spec, special_tokens=task.special_tokens)
 
     def __call__(self, rows: list[Row]) -> Result:
         """Tokens and masks of the rows that can be learned, and what is wrong with the others."""
@@ -56,23 +61,38 @@ class ChunkPreparer:
         lengths: list[int] = []
         ids: list[int] = []
         ranges: list[tuple[int, int]] = []
+        special: Counter[str] = Counter()
+        conversations = 0
         for line, sample in rows:
             try:
-                row_ids, row_ranges = self._encode(self._render(sample))
+                rendering = self._render(sample)
+                row_ids, row_ranges = self._encode(rendering)
             except RowError as error:
                 refused.append((line, str(error)))
                 continue
             if not row_ranges:
                 refused.append((line, NOTHING_LEARNED))
                 continue
+            conversations += isinstance(sample, Conversation)
+            special.update(rendering.text[first:last] for first, last in rendering.special_texts)
             ranges += [(len(ids) + first, len(ids) + last) for first, last in row_ranges]
             ids += row_ids
             lengths.append(len(row_ids))
             lines.append(0 if line is None else line)
-        return _chunk(ids, ranges=ranges, lengths=lengths, lines=lines), refused
+        return _chunk(
+            ids, ranges=ranges, lengths=lengths, lines=lines, conversations=conversations, special=special
+        ), refused
 
 
-def _chunk(ids: list[int], *, ranges: list[tuple[int, int]], lengths: list[int], lines: list[int]) -> Chunk:
+def _chunk(
+    ids: list[int],
+    *,
+    ranges: list[tuple[int, int]],
+    lengths: list[int],
+    lines: list[int],
+    conversations: int,
+    special: Counter[str],
+) -> Chunk:
     supervised = np.zeros(len(ids), dtype=np.uint8)
     for first, last in ranges:
         supervised[first:last] = 1
@@ -84,6 +104,8 @@ def _chunk(ids: list[int], *, ranges: list[tuple[int, int]], lengths: list[int],
         lengths=np.array(lengths, dtype=np.int32),
         learned=learned,
         lines=np.array(lines, dtype=np.int64),
+        conversations=conversations,
+        special_texts=special,
     )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,7 @@ from loradock.data.prepared import Prepared, PreparedSource
 from loradock.data.problems import Problems
 from loradock.data.read import digest, place_of, shown_files
 from loradock.data.sources import samples
-from loradock.data.templates import ChatTemplate, resolve
+from loradock.data.templates import CONTROL, ChatTemplate, resolve
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import ConfigError, Problem
 
@@ -27,6 +29,12 @@ if TYPE_CHECKING:
 
 # Raise it whenever the same rows would give other tokens or masks than before.
 PREPARATION_VERSION = 3
+NEW = (
+    "prepared data are made anew: version 3 learns all that the model has to generate, from the end of the generation "
+    "prompt (an empty thought, a channel's name, a space), and by default every assistant turn of a conversation"
+)
+"""What is new in this version, said where an entry of the one before it lies in the cache."""
+SHOWN_TOKENS = 5
 CHUNK_ROWS = 256
 CHUNK_CHARACTERS = 1 << 20
 BYTES_PER_WORKER = 16 << 20
@@ -59,14 +67,20 @@ def prepare(
     template or a source, ModelError for the tokenizer, DiskFull, NotWritable or StorageError for the cache.
     """
     spec = tokenizer if isinstance(tokenizer, TokenizerSpec) else TokenizerSpec.of(tokenizer)
-    task = Task(spec=spec, template=resolve(data.template, own=spec.chat_template), loss=data.loss)
+    template = resolve(data.template, own=spec.chat_template)
     if data.template != "auto":
-        check_syntax(task.template)
+        check_syntax(template)
+    date = data.date or datetime.now(UTC).date().isoformat() if template.is_dated else None
+    task = Task(spec=spec, template=template, loss=data.loss, special_tokens=data.special_tokens, date=date)
     digests = [digest(source) for source in data.sources]
     key = cache_key(data, task=task, digests=digests)
     manifest = _cached(cache_dir / key)
+    notes: list[str] = []
     if manifest is None:
+        before = _parts(data, task=task, digests=digests) | {"version": PREPARATION_VERSION - 1, "loss": "completion"}
+        notes += [NEW] if (cache_dir / _sha256(before)).exists() else []
         manifest = _build(data, task=task, cache_dir=cache_dir, key=key, workers=workers, progress=progress)
+    notes += _warnings(task, special_texts=manifest["special_texts"])
     found = zip(data.sources, manifest["spans"], digests, manifest["contents"], strict=True)
     return Prepared(
         directory=cache_dir / key,
@@ -75,6 +89,11 @@ def prepare(
         rows=manifest["rows"],
         tokens=manifest["tokens"],
         supervised_tokens=manifest["learned_tokens"],
+        conversations=manifest["conversations"],
+        date=task.date,
+        digest=_sha256(manifest["files"]),
+        special_texts=manifest["special_texts"],
+        notes=tuple(notes),
         sources=tuple(
             PreparedSource(
                 path=source.path,
@@ -109,16 +128,24 @@ def check_syntax(template: ChatTemplate) -> None:
 
 def cache_key(data: DataConfig, *, task: Task, digests: list[str]) -> str:
     """sha256 over everything the tokens depend on. Weight, max_length, split and seed only choose among rows."""
-    parts = {
-        "version": PREPARATION_VERSION,
+    own: dict[str, Any] = {"version": PREPARATION_VERSION, "loss": task.loss, "special_tokens": task.special_tokens}
+    own |= {"date": task.date} if task.date else {}
+    return _sha256(_parts(data, task=task, digests=digests) | own)
+
+
+def _parts(data: DataConfig, *, task: Task, digests: list[str]) -> dict[str, Any]:
+    """What every version's key is made of, besides the version and what is learned."""
+    return {
         "sources": [
             [content, _suffixes(source), source.format, sorted(source.fields.items()), sorted(source.ignore)]
             for source, content in zip(data.sources, digests, strict=True)
         ],
         "tokenizer": task.spec.fingerprint,
         "template": task.template.text,
-        "loss": task.loss,
     }
+
+
+def _sha256(parts: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -143,6 +170,8 @@ def _build(
     problems, refusals = Problems(), Problems()
     spans: list[tuple[int, int]] = []
     contents = [Contents() for _ in data.sources]
+    special: Counter[str] = Counter()
+    conversations = 0
     has_rendered = False
     with EntryWriter(cache_dir, key=key) as entry, contextlib.ExitStack() as stack:
         pool = prepare_chunks(task, workers=workers, stack=stack)
@@ -153,6 +182,8 @@ def _build(
                     file, within = place_of(files, contents[index].starts, line)
                     refusals.add(Problem(what=what, file=file, line=within))
                 has_rendered |= bool(len(chunk.lengths))
+                special += chunk.special_texts
+                conversations += chunk.conversations
                 if not (problems.count or refusals.count):
                     entry.write(chunk)
                 if progress:
@@ -166,9 +197,32 @@ def _build(
             "spans": spans,
             "contents": [each.as_dict() for each in contents],
             "template": task.template.name,
+            "conversations": conversations,
+            "special_texts": dict(special),
         }
-        entry.commit(key=key, version=PREPARATION_VERSION, sources=[source.path for source in data.sources], **facts)
-    return {"rows": entry.rows, "tokens": entry.tokens, "learned_tokens": entry.learned_tokens, **facts}
+        return entry.commit(
+            key=key, version=PREPARATION_VERSION, sources=[source.path for source in data.sources], **facts
+        )
+
+
+def _warnings(task: Task, *, special_texts: dict[str, int]) -> list[str]:
+    """What is odd about rows or template, and remains so however often it is prepared."""
+    found: list[str] = []
+    written = CONTROL.get(task.template.name, ())
+    if lacking := [token for token in written if json.dumps(token) not in task.spec.backend]:
+        found.append(
+            f"warning: the template {task.template.name} writes {', '.join(lacking)}, and the vocabulary has no such "
+            "tokens: they are trained as plain text (--set data.template=alpaca needs none)"
+        )
+    if special_texts:
+        named = ", ".join(f"{token} {count:,}x" for token, count in Counter(special_texts).most_common(SHOWN_TOKENS))
+        is_text = task.special_tokens == "as_text"
+        other = "as_control" if is_text else "as_text"
+        how = "trained as text, not as control tokens" if is_text else "trained as control tokens"
+        found.append(
+            f"warning: contents hold the text of special tokens ({named}): {how}; --set data.special_tokens={other}"
+        )
+    return found
 
 
 def check_template(refusals: Problems, template: str) -> None:

@@ -55,7 +55,12 @@ class PreparedSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """Rows of one or several sources as tokens, in the order of the files, neither cut nor shuffled."""
+    """Rows of one or several sources as tokens, in the order of the files, neither cut nor shuffled.
+
+    `conversations` of the rows were rendered with the template, the others are raw text. `date` is what the template
+    wrote for today's (None: none), `digest` the sha256 of the tokens and masks themselves. `special_texts` counts the
+    special tokens whose text contents hold; `notes` are sentences for the user about how the rows were prepared.
+    """
 
     directory: Path
     key: str
@@ -64,6 +69,11 @@ class Prepared:
     tokens: int
     supervised_tokens: int
     sources: tuple[PreparedSource, ...]
+    conversations: int
+    date: str | None
+    digest: str
+    special_texts: dict[str, int]
+    notes: tuple[str, ...]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}

@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from loradock.data.formats.base import Completion, Conversation, Message, RowError, Sample
-from loradock.data.spans import Rendering, Skeleton, Span, TurnEnds, marker
+from loradock.data.spans import MARK, Rendering, Skeleton, Span, marker
+from loradock.data.special import Finder
 from loradock.data.templates import ChatTemplate
+from loradock.data.turns import Place, Prompt, Turn, TurnEnds
 
-Loss = Literal["completion", "assistant", "all"]
+Loss = Literal["auto", "completion", "assistant", "all"]
 PATTERNS_KEPT = 4096
+ADVICE = "name a template (--set data.template=chatml) or use one with {% generation %} blocks"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The pieces of a template for one pattern of roles, and around its turns as far as they were looked for."""
+
+    skeleton: Skeleton
+    places: dict[int, Place | None] = field(default_factory=dict[int, "Place | None"])
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The turns of a row by message, and where all its contents stand."""
+
+    turns: dict[int, Turn]
+    contents: list[Span]
 
 
 class Renderer:
@@ -19,6 +39,8 @@ class Renderer:
     `special_tokens`: name -> text, as `tokenizer.special_tokens_map` (templates read `bos_token`, `eos_token`).
     `end_tokens`: special tokens of the vocabulary, any of which may end a turn.
     `appends_eos`: the tokenizer itself puts EOS after raw text, so that none is written here.
+    `date` (YYYY-MM-DD): what the template is told where it asks for today's.
+    `needs_places`: a row that holds the text of a special token is refused where its contents cannot be located.
     """
 
     def __init__(
@@ -29,15 +51,20 @@ class Renderer:
         end_tokens: Sequence[str],
         loss: Loss,
         appends_eos: bool = False,
+        date: str | None = None,
+        needs_places: bool = False,
     ) -> None:
         self._template = template
-        self._special_tokens = dict(special_tokens)
+        self._text, dates = template.on(date) if date else (template.text, {})
+        self._given: dict[str, Any] = {**special_tokens, **dates}
         self._eos_token = special_tokens["eos_token"]
         self._ends = TurnEnds(end_tokens, eos_token=self._eos_token)
         self._loss: Loss = loss
         self._appends_eos = appends_eos
+        self._needs_places = needs_places
+        self._special = Finder({*end_tokens, self._eos_token})
         self._has_generation_blocks = "endgeneration" in template.text
-        self._skeletons: dict[tuple[tuple[str, str | None], ...], Skeleton | None] = {}
+        self._layouts: dict[tuple[tuple[str, str | None], ...], Layout | None] = {}
 
     def __call__(self, sample: Sample) -> Rendering:
         """Render one sample. RowError where the template refuses it or hides where the assistant speaks."""
@@ -50,7 +77,15 @@ class Renderer:
         if not self._appends_eos and not text.endswith(self._eos_token):
             text += self._eos_token
         start = 0 if self._loss == "all" else len(sample.prompt)
-        return Rendering(text, ((start, len(text)),), add_special_tokens=True)
+        special = self._special_in_raw(text) if self._special.holds(text) else ()
+        return Rendering(text, ((start, len(text)),), add_special_tokens=True, special_texts=special)
+
+    def _special_in_raw(self, text: str) -> tuple[Span, ...]:
+        """Special tokens in raw text, but for the BOS that it begins with and the EOS that it ends with."""
+        bos = self._given.get("bos_token", "")
+        first = len(bos) if text.startswith(bos) else 0
+        last = len(text) - len(self._eos_token) if text.endswith(self._eos_token) else len(text)
+        return self._special.within(text, [(first, max(first, last))])
 
     def _conversation(self, sample: Conversation) -> Rendering:
         messages = sample.messages
@@ -58,73 +93,151 @@ class Renderer:
         if not turns or turns[-1] != len(messages) - 1:
             raise RowError("the conversation does not end with an assistant turn, so nothing says how to answer it")
         text, generated = self._render(messages)
-        spans = self._from_generation_blocks(text, generated=generated, messages=messages, turns=turns)
-        if spans is None:
-            spans = self._from_pieces(text, messages=messages, turns=turns)
-        if spans is None:
-            spans = self._from_prefixes(text, messages=messages, turns=turns)
-        text, closed = spans
-        if self._loss == "completion":
-            closed = closed[-1:]
-        elif self._loss == "all":
-            closed = ((0, len(text)),)
-        return Rendering(text, closed, add_special_tokens=False)
+        blocks = dict(zip(turns, generated, strict=True)) if len(generated) == len(turns) else {}
+        learned = self._learned(turns, given=sample.given)
+        layout = self._layout(messages)
+        located = layout and self._located(text, layout=layout, messages=messages, turns=turns, learned=learned)
+        special = self._special_in_contents(text, messages=messages, located=located)
+        found = located and [located.turns[index] for index in learned]
+        text, spans = self._closed(text, found=found, messages=messages, turns=learned, blocks=blocks)
+        if self._loss == "all":
+            spans = ((0, len(text)),)
+        return Rendering(text, spans, add_special_tokens=False, special_texts=special)
+
+    def _special_in_contents(
+        self, text: str, *, messages: Sequence[Message], located: Located | None
+    ) -> tuple[Span, ...]:
+        """The special tokens whose text stands in a content; RowError where it has to be known and is not."""
+        if not any(self._special.holds(message.content) for message in messages):
+            return ()
+        if located:
+            return self._special.within(text, located.contents)
+        if not self._needs_places:
+            return ()
+        raise RowError(
+            f"template {self._template.name}: a content holds the text of a special token, and contents cannot be "
+            f"located in the rendered conversation; --set data.special_tokens=as_control, or {ADVICE}"
+        )
+
+    def _learned(self, turns: list[int], *, given: int) -> list[int]:
+        """The turns that data.loss learns; the last is always one."""
+        if self._loss == "assistant":
+            return turns
+        return [index for index in turns if index >= given] if self._loss == "auto" else turns[-1:]
 
     def _render(self, messages: Sequence[Message], *, prompt: bool = False) -> tuple[str, list[Span]]:
         from jinja2.exceptions import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        special_tokens: dict[str, Any] = self._special_tokens
         try:
             rendered: Any = render_jinja_template(
                 conversations=[[{"role": message.role, "content": message.content} for message in messages]],
-                chat_template=self._template.text,
+                chat_template=self._text,
                 add_generation_prompt=prompt,
                 return_assistant_tokens_mask=self._has_generation_blocks,
-                **special_tokens,
+                **self._given,
             )
         except (TemplateError, TypeError, ValueError) as error:
             raise RowError(f"the chat template ({self._template.name}) refuses this conversation: {error}") from error
         (text,), generated = rendered
         return text, generated[0] if generated else []
 
-    def _from_generation_blocks(
-        self, text: str, *, generated: list[Span], messages: Sequence[Message], turns: list[int]
-    ) -> tuple[str, tuple[Span, ...]] | None:
-        if len(generated) != len(turns):
-            return None
-        if any(messages[i].content.strip() not in text[a:b] for i, (a, b) in zip(turns, generated, strict=True)):
-            return None
-        if all(self._ends.ends_with_one(text[start:end]) for start, end in generated):
-            return text, tuple(generated)
-        return self._ends.close(text, turns=generated)
+    def _closed(
+        self,
+        text: str,
+        *,
+        found: list[Turn] | None,
+        messages: Sequence[Message],
+        turns: list[int],
+        blocks: Mapping[int, Span],
+    ) -> tuple[str, tuple[Span, ...]]:
+        """The turns with what ends them; {% generation %} blocks say where that is."""
+        ended = self._ended_by_blocks(text, messages=messages, turns=turns, blocks=blocks)
+        if not found:
+            found = ended and self._begun_by_prompts(text, messages=messages, turns=turns, found=ended)
+        if not found:
+            return self._from_prefixes(text, messages=messages, turns=turns)
+        if ended:
+            found = [Turn(a.start, b.end, max(a.limit, b.end), a.opener) for a, b in zip(found, ended, strict=True)]
+            if all(self._ends.ends_with_one(text[turn.start : turn.end]) for turn in found):
+                return text, tuple((turn.start, turn.end) for turn in found)
+        return self._ends.close(text, turns=found)
 
-    def _from_pieces(
-        self, text: str, *, messages: Sequence[Message], turns: list[int]
-    ) -> tuple[str, tuple[Span, ...]] | None:
-        skeleton = self._skeleton(messages, turns=turns)
-        if skeleton is None:
+    def _ended_by_blocks(
+        self, text: str, *, messages: Sequence[Message], turns: list[int], blocks: Mapping[int, Span]
+    ) -> list[Turn] | None:
+        """The turns as {% generation %} blocks have them; None where there are none, or one lacks its content."""
+        if not blocks or any(messages[i].content.strip() not in text[slice(*blocks[i])] for i in turns):
             return None
-        places = skeleton.locate(text, contents=[message.content for message in messages])
-        if places is None:
-            return None
-        return self._ends.close(text, turns=[places[index] for index in turns])
+        limits = {index: start for index, (start, _) in zip(blocks, [*blocks.values()][1:], strict=False)}
+        return [Turn(*blocks[index], limits.get(index, len(text))) for index in turns]
 
-    def _skeleton(self, messages: Sequence[Message], *, turns: list[int]) -> Skeleton | None:
+    def _begun_by_prompts(
+        self, text: str, *, messages: Sequence[Message], turns: list[int], found: list[Turn]
+    ) -> list[Turn]:
+        """The turns with their beginnings from the conversation before each, rendered as a prompt."""
+        begun: list[Turn] = []
+        for index, turn in zip(turns, found, strict=True):
+            before = self._render(messages[:index], prompt=True)[0] if index else ""
+            start = len(before) if index and text.startswith(before) and len(before) <= turn.end else turn.start
+            begun.append(Turn(start, turn.end, turn.limit))
+        return begun
+
+    def _layout(self, messages: Sequence[Message]) -> Layout | None:
         pattern = tuple((m.role, None if m.content.strip() else m.content) for m in messages)
-        if pattern not in self._skeletons:
-            if len(self._skeletons) >= PATTERNS_KEPT:
-                self._skeletons.clear()
-            self._skeletons[pattern] = self._parse_skeleton(messages, turns=turns)
-        return self._skeletons[pattern]
+        if pattern not in self._layouts:
+            if len(self._layouts) >= PATTERNS_KEPT:
+                self._layouts.clear()
+            skeleton = self._marked(messages)
+            self._layouts[pattern] = skeleton and Layout(skeleton)
+        return self._layouts[pattern]
 
-    def _parse_skeleton(self, messages: Sequence[Message], *, turns: list[int]) -> Skeleton | None:
+    def _marked(
+        self, messages: Sequence[Message], *, prompt: bool = False, spoken: frozenset[str] = frozenset()
+    ) -> Skeleton | None:
+        """The pieces around markers in place of contents, of `spoken` roles excepted; None where it is refused."""
         marked = [
-            Message(message.role, marker(index) if message.content.strip() else message.content)
-            for index, message in enumerate(messages)
+            Message(each.role, marker(index)) if each.content.strip() and each.role not in spoken else each
+            for index, each in enumerate(messages)
         ]
-        skeleton = Skeleton.parse(self._render(marked)[0])
-        return skeleton if skeleton.has_once(turns) else None
+        try:
+            return Skeleton.parse(self._render(marked, prompt=prompt)[0])
+        except RowError:
+            return None
+
+    def _place(self, layout: Layout, messages: Sequence[Message], index: int) -> Place | None:
+        """What stands around a turn; None where its content is not there exactly once."""
+        if index not in layout.places:
+            slot, before = layout.skeleton.slot_of(index), messages[:index]
+            asking = self._marked(before, prompt=True) if before else None
+            prompt = asking and Prompt.of(asking, told=self._marked(before), ends=self._ends)
+            layout.places[index] = None if slot is None else Place.of(layout.skeleton, slot=slot, prompt=prompt)
+        return layout.places[index]
+
+    def _located(
+        self, text: str, *, layout: Layout, messages: Sequence[Message], turns: list[int], learned: list[int]
+    ) -> Located | None:
+        """The learned turns where the row is the template's pieces around its contents, whatever these hold.
+
+        Where a template changes what the assistant says (it cuts thoughts), they are what stands between the others.
+        """
+        contents = [message.content for message in messages]
+        spans, around = layout.skeleton.locate(text, contents=contents), None
+        if spans is None:
+            around = self._marked(messages, spoken=frozenset(["assistant"])) if MARK not in text else None
+            spans = around and around.locate(text, contents=contents)
+        if spans is None:
+            return None
+        found: dict[int, Turn] = {}
+        for index in turns if around else learned:
+            place = self._place(layout, messages, index)
+            bounds = place and place.bounds(spans, around=around, length=len(text))
+            turn = bounds and place.turn(text, *bounds)
+            if not turn:
+                return None
+            found[index] = turn
+        spoken = [(turn.start, turn.end) for turn in found.values()] if around else []
+        return Located(found, sorted([*spans, *spoken]))
 
     def _from_prefixes(
         self, text: str, *, messages: Sequence[Message], turns: list[int]
@@ -133,15 +246,15 @@ class Renderer:
 
         The prefix ends with the turn's own end tokens, so that only a missing EOS at the very end is left to add.
         """
-        learned = turns if self._loss == "assistant" else turns[-1:]
         spans: list[Span] = []
-        for index in learned:
+        for index in turns:
             before, _ = self._render(messages[:index], prompt=True)
             upto, _ = self._render(messages[: index + 1])
             if not (text.startswith(before) and text.startswith(upto) and len(before) < len(upto)):
+                alone = "" if len(turns) == 1 else ", or learn the last answer alone (--set data.loss=completion)"
                 raise RowError(
                     f"template {self._template.name}: cannot locate the assistant's text in the rendered conversation; "
-                    "name a template (--set data.template=chatml) or use one with {% generation %} blocks"
+                    f"{ADVICE}{alone}"
                 )
             spans.append((len(before), len(before) + len(upto[len(before) :].rstrip())))
         if not self._ends.ends_with_one(text):

@@ -57,7 +57,8 @@ class SourceCount:
 class Statistics:
     """Everything; `tokens`, `context` (not learned) and `learned` are of the training rows, as is all about lengths.
 
-    `rows` counts those of the sources, held-out ones included; suspicions are looked for in all of them.
+    `rows` counts those of the sources, held-out ones included; suspicions are looked for in all of them, and so are the
+    special tokens whose text contents hold (`special_texts`: how often each).
     """
 
     template: str
@@ -79,6 +80,7 @@ class Statistics:
     histogram: Histogram
     lengths: tuple[AtLength, ...]
     suspicions: tuple[Suspicion, ...]
+    special_texts: dict[str, int]
     recommendation: Recommendation
 
 
@@ -134,6 +136,7 @@ def measure(
             *duplicates.within(prints, prepared),
             *leaks(corpus, prints),
         ),
+        special_texts=prepared.special_texts,
         recommendation=replace(advice, reasons=recommendation.reasons(advice, reckoned, truncation, now=max_length)),
     )
 

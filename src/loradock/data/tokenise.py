@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loradock.data.spans import Rendering, Span
+from loradock.data.special import Apart, SpecialTokens
 from loradock.errors import ModelError
 
 if TYPE_CHECKING:
@@ -120,10 +121,11 @@ def _verify(spec: TokenizerSpec, *, tokenizer: PreTrainedTokenizerBase, name: st
 class Encoder:
     """Encodes rendered rows with one tokenizer, in this thread only."""
 
-    def __init__(self, spec: TokenizerSpec) -> None:
+    def __init__(self, spec: TokenizerSpec, *, special_tokens: SpecialTokens = "as_text") -> None:
         from tokenizers import Tokenizer
 
         self._spec = spec
+        self._splits_texts = special_tokens == "as_text" and not spec.splits_special_tokens
         self._tokenizer = Tokenizer.from_str(spec.backend)
         self._tokenizer.encode_special_tokens = spec.splits_special_tokens
 
@@ -133,12 +135,20 @@ class Encoder:
         A token is supervised where it covers at least one supervised character, so one that merges across the
         boundary is learned. Token 0 never is: nothing precedes it that could predict it.
         """
-        encoding = self._tokenizer.encode(rendering.text, add_special_tokens=False)
-        ids = encoding.ids
+        if rendering.special_texts and self._splits_texts:
+            encoding, ids = self._apart(rendering.text, texts=rendering.special_texts)
+        else:
+            encoding = self._tokenizer.encode(rendering.text, add_special_tokens=False)
+            ids = encoding.ids
         ranges = [_covering(encoding, span, length=len(ids)) for span in rendering.spans]
         if rendering.add_special_tokens:
             ids, ranges = self._surround(ids, ranges)
         return ids, _disjoint(ranges)
+
+    @cached_property
+    def _apart(self) -> Apart:
+        """Encodes rows whose contents hold the text of special tokens."""
+        return Apart(self._spec.backend)
 
     def _surround(self, ids: list[int], ranges: list[Span]) -> tuple[list[int], list[Span]]:
         prefix = list(self._spec.prefix_ids)

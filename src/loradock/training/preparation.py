@@ -136,7 +136,9 @@ def find_base(context: RunContext, config: RunConfig) -> tuple[source.BaseModel,
 
 
 def prepare(context: RunContext, config: RunConfig, words: Any, *, max_length: int) -> Corpus:
-    """Rows as tokens: by rank 0 into the cache, then found there by all."""
+    """Rows as tokens: by rank 0 into the cache, then found there by all; dated as the run began, however late it is."""
+    date = config.data.date or collectives.from_first(context.facts, context.record.content["started"])[:10]
+    config = config.model_copy(update={"data": config.data.model_copy(update={"date": date})})
 
     def work() -> Corpus:
         return prepare_corpus(
@@ -146,8 +148,9 @@ def prepare(context: RunContext, config: RunConfig, words: Any, *, max_length: i
     with context.stage("data"):
         data = collectives.first_then_all(context.facts, work)
         context.record.put(data=data.as_dict())
-    for line in (line for each in data.train.prepared.sources for line in each.told()):
-        context.view.note(line)
+    told = [line for source in data.train.prepared.sources for line in source.told()]
+    for note in (*told, *data.notes):
+        context.view.note(note)
     return data
 
 

@@ -90,10 +90,23 @@ def export(context: RunContext, ready: Ready) -> None:
         job.model,
         adapter,
         tokenizer=job.tokenizer,
-        template=ready.found.data.template,
+        template=ready.found.data.chat_template,
         base=ready.found.base,
         initial=ready.initial,
     )
     evaluations = record.metrics("eval")
     loss_curve.draw(record.metrics("train"), evaluations, adapter / "training_curve.png")
-    model_card.write(record.content, evaluations, adapter / "README.md")
+    is_chat = ready.found.data.chat_template is not None
+    prompt = trained_prompt(job.tokenizer) if is_chat else None
+    model_card.write(record.content, evaluations, adapter / "README.md", prompt=prompt)
+
+
+def trained_prompt(tokenizer: Any) -> str | None:
+    """A question as the trained chat template puts it to the model; None for a template that refuses this one."""
+    from jinja2.exceptions import TemplateError
+
+    question = [{"role": "user", "content": "..."}]
+    try:
+        return tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
+    except TemplateError:
+        return None

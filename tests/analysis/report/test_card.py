@@ -14,9 +14,9 @@ from loradock.plan.plan import shown
 from loradock.training.observers import loss_curve, model_card
 
 
-def written(directory: Path, *, lines: bool = True, **known: Any) -> str:
+def written(directory: Path, *, lines: bool = True, prompt: str | None = "<s>[INST] ... [/INST]", **known: Any) -> str:
     file = directory / "README.md"
-    model_card.write(content(directory, **known), evaluations() if lines else [], file)
+    model_card.write(content(directory, **known), evaluations() if lines else [], file, prompt=prompt)
     return file.read_text(encoding="utf-8")
 
 
@@ -46,9 +46,25 @@ def test_the_card_holds_the_facts_of_the_run(tmp_path: Path) -> None:
         "flash_attention_2 (flash-attn 2.8.3 is installed",
         "| 40 | 1.2500 | 3.490 |",
         "![training curve](training_curve.png)",
-        f'from_pretrained("mistralai/Mistral-7B-v0.3", revision="{REVISION}")',
+        f'from_pretrained("mistralai/Mistral-7B-v0.3", revision="{REVISION}", quantization_config=BitsAndBytesConfig(',
+        'load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bf',
+        "apply_chat_template",
+        "```text\n<s>[INST] ... [/INST]\n```",
     ):
         assert fact in text, fact
+
+
+def test_the_card_of_a_run_on_raw_text_shows_no_chat_template(tmp_path: Path) -> None:
+    text = written(tmp_path, prompt=None)
+    assert "chat_template" not in text
+    assert 'prompt = tokenizer("..."' in text
+    assert "without a chat template" in text
+
+
+def test_a_base_in_the_hubs_cache_is_named_by_its_id_and_one_elsewhere_by_its_path_alone(tmp_path: Path) -> None:
+    cached = {"revision": None, "path": "/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/abc"}
+    assert model_card.hub_id("/root/anything", cached) == "Qwen/Qwen3-8B"
+    assert model_card.hub_id("/models/mine", {"revision": None, "path": "/models/mine"}) is None
 
 
 def test_the_card_says_why_each_decision_was_taken(tmp_path: Path) -> None:

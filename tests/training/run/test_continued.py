@@ -191,3 +191,24 @@ def test_a_metrics_file_that_a_power_cut_spoilt_does_not_stop_a_run(tmp_path: Pa
         stream.write(b"\0\0\0\0\n\xff\xfe{\n" + b'{"kind": "train", "st')
     result = train(run, *RUN, model=llama, data=rows)
     assert [line["step"] for line in result.metrics] == list(range(1, 9))
+
+
+def test_a_template_that_writes_todays_date_is_told_the_day_on_which_the_run_began(
+    tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    run, template = tmp_path / "run", tmp_path / "dated.jinja"
+    template.write_text(
+        "{{ strftime_now('%Y %B %d') }}{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}"
+    )
+    settings = (*RUN, f"data.template={template}")
+    cut_off(run, *settings, after=5, model=llama, data=rows)
+    record = record_of(run)
+    assert record["data"]["date"] == record["started"][:10]
+    moved = {**record, "started": f"2020-02-03{record['started'][10:]}"}
+    (run / "run.json").write_text(json.dumps(moved), encoding="utf-8")
+    with pytest.raises(NoCheckpoint, match="other settings") as refused:
+        train(run, *settings, model=llama, data=rows)
+    changed = [problem.what.split()[0] for problem in refused.value.problems]
+    assert "data.train.tokens" in changed, "the date is the record's, and what it changes is seen"
+    (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    assert train(run, *settings, model=llama, data=rows).outcome.steps == 8

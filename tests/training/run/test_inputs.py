@@ -78,6 +78,7 @@ INPUTS: dict[str, Callable[[Path], Path]] = {
     "text in Parquet": as_parquet,
     "alpaca in an arrow directory": as_arrow,
 }
+RAW = ("prompt and completion in CSV", "text in Parquet")
 
 
 @pytest.mark.parametrize("kind", INPUTS)
@@ -88,6 +89,11 @@ def test_a_kind_of_input_trains(kind: str, tmp_path: Path, llama: Path) -> None:
     assert result.record["data"]["sources"][0]["rows"] == ROWS
     assert losses(result)[-1] < losses(result)[0]
     assert (result.adapter / "adapter_model.safetensors").exists()
+    is_chat = kind not in RAW
+    assert result.record["data"]["conversations"] == ROWS * is_chat
+    has_template = (result.adapter / "chat_template.jinja").exists()
+    assert has_template == (is_chat or (llama / "chat_template.jinja").exists())
+    assert ("apply_chat_template" in (result.adapter / "README.md").read_text(encoding="utf-8")) == is_chat
 
 
 def test_a_mapped_column_and_two_weighted_sources_train(tmp_path: Path, llama: Path) -> None:

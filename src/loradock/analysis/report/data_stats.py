@@ -10,6 +10,7 @@ from rich.padding import Padding as Indent
 from rich.table import Table
 from rich.text import Text
 
+from loradock.data.corpus import LEARNED
 from loradock.data.lengths import Histogram, Spread
 from loradock.data.recommendation import percent, shown
 from loradock.data.statistics import SourceCount, Statistics
@@ -48,7 +49,7 @@ def head(found: Statistics) -> Iterator[str]:
     yield f"formats: {formats}; template {found.template}, loss on {found.loss}"
     yield (
         f"supervised: {found.learned.tokens:,} of {found.tokens.tokens:,} tokens "
-        f"({percent(found.learned.tokens, found.tokens.tokens)})"
+        f"({percent(found.learned.tokens, found.tokens.tokens)}): {LEARNED[found.loss]}"
     )
 
 

@@ -36,9 +36,13 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Turns that a chat template renders. Alpaca rows are conversations too: user, assistant."""
+    """Turns that a chat template renders. Alpaca rows are conversations too: user, assistant.
+
+    The first `given` messages are the prompt of a prompt/completion row: what the assistant says there is context.
+    """
 
     messages: tuple[Message, ...]
+    given: int = 0
 
 
 @dataclass(frozen=True, slots=True)

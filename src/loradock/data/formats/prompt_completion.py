@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from loradock.data.formats.base import (
     Completion,
     Format,
@@ -22,8 +24,9 @@ def _convert(row: Row) -> Sample:
     if is_list(prompt) and is_list(completion):
         if not completion:
             raise RowError("completion is empty: there is nothing to train on")
-        turns = messages_of(prompt, "prompt") + messages_of(completion, "completion")
-        return conversation(turns, "prompt + completion")
+        given = messages_of(prompt, "prompt")
+        turns = given + messages_of(completion, "completion")
+        return replace(conversation(turns, "prompt + completion"), given=len(given))
     if is_list(prompt) or is_list(completion):
         raise RowError(
             f"prompt is {type_of(prompt)} and completion is {type_of(completion)}: both must be text, or both lists"

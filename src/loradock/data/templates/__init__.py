@@ -8,7 +8,9 @@ assistant's text: training learns that token, so that generation stops.
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
+from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,6 +18,21 @@ from loradock.errors import ConfigError, InputMissing
 
 NAMES = ("alpaca", "chatml", "llama2", "llama3", "mistral", "phi3", "gemma", "zephyr")
 DEFAULT = "alpaca"
+CONTROL = {
+    "chatml": ("<|im_start|>", "<|im_end|>"),
+    "llama3": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    "phi3": ("<|user|>", "<|assistant|>", "<|end|>"),
+    "gemma": ("<start_of_turn>", "<end_of_turn>"),
+}
+"""What a named template writes that is a token of its own in the vocabularies it was made for."""
+
+
+ASKED = re.compile(r"""strftime_now\(\s*(?:format\s*=\s*)?(['"])(.*?)\1""")
+TODAY = (
+    "{% macro strftime_now(format) %}"
+    "{{ loradock_dates[format] if format in loradock_dates else raise_exception('strftime_now(' ~ format ~ ')') }}"
+    "{% endmacro %}\n"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +41,23 @@ class ChatTemplate:
 
     name: str
     text: str
+
+    @property
+    def is_dated(self) -> bool:
+        """True where it writes today's date."""
+        return "strftime_now" in self.text
+
+    def on(self, date: str) -> tuple[str, dict[str, dict[str, str]]]:
+        """The template as it writes that day (YYYY-MM-DD), and what it has to be rendered with.
+
+        transformers gives templates no function of ours, so a macro takes the place of its own and looks the day up.
+        """
+        if not self.is_dated:
+            return self.text, {}
+        moment = datetime.fromisoformat(date)
+        return TODAY + self.text, {
+            "loradock_dates": {each: moment.strftime(each) for _, each in ASKED.findall(self.text)}
+        }
 
 
 def named(name: str) -> ChatTemplate:

@@ -28,23 +28,25 @@ def refuse_unfinished(config: RunConfig, directory: Path) -> None:
         )
 
 
-def export_checkpoint(checkpoint: Checkpoint, output: Path, *, config: RunConfig, base: Mapping[str, Any]) -> Path:
+def export_checkpoint(checkpoint: Checkpoint, output: Path, *, record: Mapping[str, Any], config: RunConfig) -> Path:
     """Write the adapter of a verified checkpoint to `output`, which does not exist yet; returns it.
 
-    `base` is what run.json says of it: name, revision and path. Raises DamagedCheckpoint where a file is no longer what
-    was verified, Diverged for weights that are not finite, InputMissing where the base's files are gone (its tokenizer
-    goes beside the adapter), DiskFull, NotWritable or StorageError; then nothing appears.
+    `record` is run.json: of the base its name, revision and path, of the data whether there were conversations. Raises
+    DamagedCheckpoint where a file is no longer what was verified, Diverged for weights that are not finite,
+    InputMissing where the base's files are gone (its tokenizer goes beside the adapter), DiskFull, NotWritable or
+    StorageError; then nothing appears.
     """
     from loradock.model.export import name_base, verify
 
-    model = _base(config, base)
+    model = _base(config, record.get("base") or {})
+    is_chat = bool(record.get("data", {}).get("conversations", True))
     staged = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         staged.mkdir()
         for name in (WEIGHTS, SETTINGS):
             atomic_io.write(staged / name, checkpoint.read(name))
-        _tokenizer(config, model).save_pretrained(staged)
+        _tokenizer(config, model, is_chat=is_chat).save_pretrained(staged)
         name_base(staged / SETTINGS, model)
         verify(staged / WEIGHTS, None)
         open_to_the_group(staged)
@@ -81,14 +83,15 @@ def _base(config: RunConfig, recorded: Mapping[str, Any]) -> Any:
     )
 
 
-def _tokenizer(config: RunConfig, base: Any) -> Any:
-    """The base's tokenizer with the chat template that the run trains."""
+def _tokenizer(config: RunConfig, base: Any, *, is_chat: bool) -> Any:
+    """The base's tokenizer with the chat template that the run trains; as it is where the rows are raw text."""
     from loradock.data.templates import resolve
     from loradock.data.tokenise import TokenizerSpec
     from loradock.model.tokenizer import open_tokenizer
 
     tokenizer = open_tokenizer(base)
-    tokenizer.chat_template = resolve(config.data.template, own=TokenizerSpec.of(tokenizer).chat_template).text
+    if is_chat:
+        tokenizer.chat_template = resolve(config.data.template, own=TokenizerSpec.of(tokenizer).chat_template).text
     return tokenizer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,21 +14,28 @@ from loradock.plan.plan import shown
 PACKAGES = ("torch", "transformers", "peft", "bitsandbytes")
 
 
-def write(content: dict[str, Any], evaluations: Sequence[dict[str, Any]], file: Path) -> None:
-    """Write the card from the content of run.json and the evaluation lines."""
+def write(
+    content: dict[str, Any], evaluations: Sequence[dict[str, Any]], file: Path, *, prompt: str | None = None
+) -> None:
+    """Write the card from the content of run.json and the evaluation lines.
+
+    `prompt`: a question as the trained chat template puts it to the model; None where the rows were raw text.
+    """
     model, plan = content["config"]["model"], content["plan"]
-    front = {"base_model": model["name"], "library_name": "peft", "pipeline_tag": "text-generation", "tags": ["lora"]}
+    base_id = hub_id(model["name"], content["base"])
+    front = {"library_name": "peft", "pipeline_tag": "text-generation", "tags": ["lora"]}
+    front = {"base_model": base_id, **front} if base_id else front
     sections = [
         "---\n" + yaml.safe_dump(front, sort_keys=False) + "---",
         f"# {content['name']}",
-        f"A LoRA adapter for `{model['name']}`"
+        f"A LoRA adapter for `{base_id or model['name']}`"
         + (f" at `{content['base']['revision']}`" if content["base"]["revision"] else "")
         + f", made by loradock {content['loradock']} on {content['started'][:10]}.",
         table("Training", training_rows(content)),
         table("Data", data_rows(content)),
         table("Decisions", [(d["name"], f"{shown(d['value'])} ({d['why']})") for d in plan["decisions"]]),
         results(evaluations),
-        usage(model["name"], content["base"]["revision"]),
+        usage(base_id or model["name"], content, prompt=prompt),
     ]
     file.write_text("\n\n".join(section for section in sections if section) + "\n", encoding="utf-8")
 
@@ -39,7 +47,8 @@ def training_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
     packages = facts["packages"]
     return [
         ("LoRA", f"r={lora['rank']}, alpha={lora['alpha']:g}, dropout={lora['dropout']:g}, targets {lora['targets']}"),
-        ("base weights", config["model"]["quantization"]),
+        ("base weights", ", ".join([config["model"]["quantization"], *weights_digest(content)])),
+        ("quantisation", quantisation(content) or "none"),
         ("learning rate", f"{train['learning_rate']:g}, {train['schedule']}, warm-up {train['warmup']:g}"),
         ("samples a step", str(train["global_batch"])),
         ("steps", str(content["outcome"]["steps"])),
@@ -80,24 +89,61 @@ def table(title: str, rows: Sequence[tuple[str, str]]) -> str:
     return "\n".join([f"## {title}", "", "| | |", "|---|---|", *cells])
 
 
-def usage(name: str, revision: str | None) -> str:
-    """How to load the adapter with plain peft."""
+def hub_id(name: str, base: dict[str, Any]) -> str | None:
+    """OWNER/NAME of the base on the hub: as it was named, or by its folder in the hub's cache; None for another one."""
+    if base["revision"]:
+        return name
+    found = re.search(r"models--([^/]+)--([^/]+)/snapshots/", base["path"])
+    return f"{found[1]}/{found[2]}" if found else None
+
+
+def weights_digest(content: dict[str, Any]) -> list[str]:
+    """What the weights were, for a base that a name alone does not tell."""
+    digest = content.get("fingerprint", {}).get("base.weights")
+    return [f"sha256 {digest}"] if digest else []
+
+
+def quantisation(content: dict[str, Any]) -> str:
+    """The BitsAndBytesConfig that the base was loaded with, as Python; "" for weights that were not quantised."""
+    model = content["config"]["model"]
+    dtype = next(each["value"] for each in content["plan"]["decisions"] if each["name"] == "compute_dtype")
+    kinds = {
+        "nf4": f'BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", '
+        f"bnb_4bit_use_double_quant={model['double_quant']}, bnb_4bit_compute_dtype=torch.{dtype})",
+        "int8": "BitsAndBytesConfig(load_in_8bit=True)",
+        "none": "",
+    }
+    return kinds[model["quantization"]]
+
+
+def usage(name: str, content: dict[str, Any], *, prompt: str | None) -> str:
+    """How to load the adapter with plain peft, and to ask it as it was trained."""
+    revision, config = content["base"]["revision"], quantisation(content)
     pin = f', revision="{revision}"' if revision else ""
+    quantised = f", quantization_config={config}" if config else ""
+    imports = ", ".join(["AutoModelForCausalLM", "AutoTokenizer", *(["BitsAndBytesConfig"] if config else [])])
+    asked = CHAT if prompt else RAW
+    shown_prompt = f"A question is put to it as\n\n```text\n{prompt}\n```" if prompt else PLAIN
     return f"""## Use
 
-```python
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
+{shown_prompt}
 
-base = AutoModelForCausalLM.from_pretrained("{name}"{pin})
+```python
+import torch
+from peft import PeftModel
+from transformers import {imports}
+
+base = AutoModelForCausalLM.from_pretrained("{name}"{pin}{quantised})
 adapter = "."  # the directory that holds this model card
 model = PeftModel.from_pretrained(base, adapter)
 tokenizer = AutoTokenizer.from_pretrained(adapter)
-question = [{{"role": "user", "content": "..."}}]
-prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_dict=True, return_tensors="pt")
+{asked}
 answer = model.generate(**prompt.to(model.device), max_new_tokens=64)
 print(tokenizer.decode(answer[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))
-```
+```"""
 
-The adapter was trained on the base's quantised weights (see above); pass the same `BitsAndBytesConfig` to
-`from_pretrained` for exactly the trained model."""
+
+PLAIN = "It was trained on plain text, without a chat template: the prompt is the text as it stands in a row."
+RAW = 'prompt = tokenizer("...", return_tensors="pt")  # as the prompt, or the beginning of the text, stands in a row'
+CHAT = """question = [{"role": "user", "content": "..."}]
+prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_dict=True, return_tensors="pt")"""

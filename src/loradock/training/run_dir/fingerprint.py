@@ -220,7 +220,7 @@ def _of_part(part: Part) -> dict[str, str]:
     chosen = _sha256(b"".join(column.tobytes() for column in columns))
     return {
         "content": _sha256("\n".join(source.digest for source in part.prepared.sources).encode()),
-        "tokens": part.prepared.key,
+        "tokens": part.prepared.digest,
         "rows": f"{len(fitted.rows)} samples, {fitted.tokens} tokens, {chosen}",
     }
 
