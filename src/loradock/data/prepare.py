@@ -77,8 +77,7 @@ def prepare(
     manifest = _cached(cache_dir / key)
     notes: list[str] = []
     if manifest is None:
-        before = _parts(data, task=task, digests=digests) | {"version": PREPARATION_VERSION - 1, "loss": "completion"}
-        notes += [NEW] if (cache_dir / _sha256(before)).exists() else []
+        notes += [NEW] if (cache_dir / _key_before(data, task=task, digests=digests)).exists() else []
         manifest = _build(data, task=task, cache_dir=cache_dir, key=key, workers=workers, progress=progress)
     notes += _warnings(task, special_texts=manifest["special_texts"])
     found = zip(data.sources, manifest["spans"], digests, manifest["contents"], strict=True)
@@ -134,7 +133,7 @@ def cache_key(data: DataConfig, *, task: Task, digests: list[str]) -> str:
 
 
 def _parts(data: DataConfig, *, task: Task, digests: list[str]) -> dict[str, Any]:
-    """What every version's key is made of, besides the version and what is learned."""
+    """What the key is made of, besides the version and what is learned."""
     return {
         "sources": [
             [content, _suffixes(source), source.format, sorted(source.fields.items()), sorted(source.ignore)]
@@ -143,6 +142,16 @@ def _parts(data: DataConfig, *, task: Task, digests: list[str]) -> dict[str, Any
         "tokenizer": task.spec.fingerprint,
         "template": task.template.text,
     }
+
+
+def _key_before(data: DataConfig, *, task: Task, digests: list[str]) -> str:
+    """The key that version 2 gave the same rows."""
+    sources = [
+        [content, Path(source.path).suffixes, source.format, sorted(source.fields.items())]
+        for source, content in zip(data.sources, digests, strict=True)
+    ]
+    parts = _parts(data, task=task, digests=digests)
+    return _sha256({**parts, "sources": sources, "version": PREPARATION_VERSION - 1, "loss": "completion"})
 
 
 def _sha256(parts: dict[str, Any]) -> str:

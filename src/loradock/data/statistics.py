@@ -148,7 +148,7 @@ def epoch_of(config: RunConfig) -> Epoch:
     return Epoch(
         global_batch=step,
         seed=config.train.seed,
-        long_rows="drop" if config.data.long_rows == "drop" else "truncate",
+        long_rows=config.data.long_rows,
         micro_batches=tuple(sorted({min(each, step) for each in wanted})),
         padded_micro_batch=min(step, USUAL_MICRO_BATCH if asked == "auto" else asked),
     )

@@ -93,7 +93,7 @@ class AtLength:
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """How a run goes through its rows. Of rows that would be split, what lies beyond the first window counts as cut."""
+    """How a run goes through its rows."""
 
     global_batch: int
     seed: int
@@ -163,8 +163,17 @@ class Truncation:
         )
 
     def _fitted(self, length: int) -> Fitted | None:
-        """The rows that are left, None where none is; what was lost is kept."""
-        prepared, uncut, long_rows = self._part.prepared, self._part.fitted, self._epoch.long_rows
+        """The samples that are left, None where none is; what was lost is kept: of rows that are split, as if cut."""
+        if self._epoch.long_rows != "split":
+            return self._judged(length, self._epoch.long_rows)
+        self._judged(length, "truncate")
+        try:
+            return fit(self._part.prepared, rows=self._part.fitted.rows, max_length=length)
+        except DataError:
+            return None
+
+    def _judged(self, length: int, long_rows: LongRows) -> Fitted | None:
+        prepared, uncut = self._part.prepared, self._part.fitted
         try:
             fitted = fit(prepared, rows=uncut.rows, max_length=length, long_rows=long_rows)
         except DataError:
