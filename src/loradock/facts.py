@@ -135,6 +135,7 @@ class DataFacts:
     longest_tokens: int
     samples_per_epoch: int
     truncated_rows: int = 0
+    split_rows: int = 0
     dropped_rows: int = 0
     lost_tokens: int = 0
 

@@ -134,7 +134,6 @@ def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Cor
     base = describe(config.model)
     words = tokenizer.open_tokenizer(base)
     model = shape.inspect(base, config)
-    max_length = shape.longest_row(config.data.max_length, model)
     corpus = prepare_corpus(
         config,
         tokenizer=words,
@@ -142,7 +141,8 @@ def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Cor
         facts=gathered(Host()),
         progress=lambda rows, _tokens: progress(rows),
     )
-    return corpus, model, max_length
+    rows = int(corpus.train.fitted.lengths.max())
+    return corpus, model, shape.longest_row(config.data.max_length, model, rows=rows)
 
 
 def counted(status: Status, verb: str) -> Callable[[int], None]:

@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,7 @@ def plan(
     facts = _machine(gpu, count=gpus, nodes=nodes)
     base, model, length = _model(loaded.config)
     if made_up:
-        data, at_length = made_up_facts(*made_up, length=length, validation=loaded.config.data.validation), None
+        data, at_length = made_up_facts(*made_up, length=length(made_up[2]), validation=loaded.config.data.validation), None
     else:
         data, at_length = _counted(loaded.config, base, length)
     found = audit(loaded.config, facts, model, data, at_length=at_length, price_per_hour=price_per_hour)
@@ -158,8 +159,8 @@ def _machine(gpu: str | None, *, count: int | None, nodes: int) -> Facts:
     return replace(here, world_size=count * nodes, local_world_size=count) if count else here
 
 
-def _model(config: RunConfig) -> tuple[BaseModel, Any, int]:
-    """The base without its weights, its facts, and the longest row in tokens."""
+def _model(config: RunConfig) -> tuple[BaseModel, Any, Callable[[int], int]]:
+    """The base without its weights, its facts, and the longest allowed row in tokens by the longest there is."""
     from loradock.model import shape
     from loradock.model.description import describe
 
@@ -167,13 +168,12 @@ def _model(config: RunConfig) -> tuple[BaseModel, Any, int]:
         raise UsageError("there is no model to plan for", hint="--model DIR with config.json and a tokenizer")
     base = describe(config.model)
     facts = shape.inspect(base, config)
-    return base, facts, shape.longest_row(config.data.max_length, facts)
+    return base, facts, lambda rows: shape.longest_row(config.data.max_length, facts, rows=rows)
 
 
-def _counted(config: RunConfig, base: BaseModel, length: int) -> tuple[DataFacts, AtLength]:
+def _counted(config: RunConfig, base: BaseModel, length: Callable[[int], int]) -> tuple[DataFacts, AtLength]:
     """The rows as train prepares them, and how to count them cut at another length."""
-    from loradock.data.corpus import Part, prepare_corpus
-    from loradock.data.select import fit
+    from loradock.data.corpus import prepare_corpus
     from loradock.machine import Host, probe
     from loradock.model.tokenizer import open_tokenizer
 
@@ -182,9 +182,7 @@ def _counted(config: RunConfig, base: BaseModel, length: int) -> tuple[DataFacts
 
     @functools.cache
     def at_length(tokens: int) -> DataFacts:
-        train = corpus.train
-        cut = fit(train.prepared, rows=train.fitted.rows, max_length=tokens, long_rows=config.data.long_rows)
-        return replace(corpus, train=Part(prepared=train.prepared, fitted=cut)).facts
+        return corpus.at_length(tokens).facts
 
     return corpus.facts, at_length
 

@@ -94,7 +94,8 @@ class DataConfig(Section):
         description="The text of a special token inside a content (`x</s>y`): plain text, or the control token.",
     )
     max_length: Positive | Auto = Field(
-        default="auto", description="Longest row in tokens; auto: 1024, or the model's positions where it has fewer."
+        default="auto",
+        description="Longest sample in tokens; auto: the longest row (at least 1024), as positions and memory allow.",
     )
     long_rows: Literal["split", "truncate", "drop"] = Field(
         default="split",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +39,18 @@ LEARNED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Prepared rows and those of them that are used, cut to the longest allowed length."""
+    """Prepared rows, those `chosen` of them (int64), and the samples that they are at the longest allowed length."""
 
     prepared: Prepared
+    chosen: Any
     fitted: Fitted
+
+    @classmethod
+    def of(cls, prepared: Prepared, chosen: Any, *, data: DataConfig, max_length: int) -> Part:
+        """The part at this length. DataError where too much of it is left out."""
+        fitted = fit(prepared, rows=chosen, max_length=max_length, long_rows=data.long_rows)
+        check_dropped(fitted, max_dropped=data.max_dropped)
+        return cls(prepared=prepared, chosen=chosen, fitted=fitted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +74,20 @@ class Corpus:
             limit_tokens=fitted.max_length,
             longest_tokens=int(fitted.lengths.max()),
             samples_per_epoch=len(EpochOrder(self.train.prepared, fitted=fitted, seed=self.config.train.seed)),
-            truncated_rows=fitted.over_long - fitted.dropped,
+            truncated_rows=fitted.over_long - fitted.dropped if self.config.data.long_rows != "split" else 0,
+            split_rows=fitted.over_long - fitted.dropped if self.config.data.long_rows == "split" else 0,
             dropped_rows=fitted.dropped,
             lost_tokens=fitted.lost_tokens,
         )
+
+    def at_length(self, max_length: int) -> Corpus:
+        """The same rows at another longest length. DataError where too much of them is left out."""
+        train, validation = (
+            part and Part.of(part.prepared, part.chosen, data=self.config.data, max_length=max_length)
+            for part in (self.train, self.validation)
+        )
+        assert train
+        return replace(self, train=train, validation=validation)
 
     def steps(self, plan: Plan, *, facts: Facts) -> TrainSteps:
         """The optimiser steps of the plan, as this process sees them."""
@@ -131,12 +149,13 @@ def prepare_corpus(
     config: RunConfig,
     *,
     tokenizer: PreTrainedTokenizerBase,
-    max_length: int,
+    max_length: int | Callable[[int], int],
     facts: Facts,
     progress: Callable[[int, int], None] | None = None,
 ) -> Corpus:
-    """Prepare (or find in the cache) every source, hold out the validation part, cut to `max_length` tokens.
+    """Prepare (or find in the cache) every source, hold out the validation part, fit to `max_length` tokens.
 
+    `max_length` may be a function of the tokens of the longest row that is trained on.
     Raises DataError with every bad row of every file, and what else `data.prepare.prepare` raises.
     """
     data = config.data
@@ -148,27 +167,25 @@ def prepare_corpus(
             workers = choose_workers(size, cpus=facts.cpus, memory_bytes=facts.memory_bytes)
         return prepare(part, tokenizer=tokenizer, cache_dir=cache_directory(data), workers=workers, progress=progress)
 
-    def fitted(rows: Prepared, chosen: Any) -> Part:
-        cut = fit(rows, rows=chosen, max_length=max_length, long_rows=data.long_rows)
-        check_dropped(cut, max_dropped=data.max_dropped)
-        return Part(prepared=rows, fitted=cut)
+    def corpus(train: tuple[Prepared, Any], validation: tuple[Prepared, Any] | None) -> Corpus:
+        rows, chosen = train
+        longest = int((rows.offsets[chosen + 1] - rows.offsets[chosen]).max(initial=0))
+        tokens = max_length if isinstance(max_length, int) else max_length(longest)
+        parts = [each and Part.of(*each, data=data, max_length=tokens) for each in (train, validation)]
+        assert parts[0]
+        return Corpus(config=config, train=parts[0], validation=parts[1], template=template)
 
     template = resolve(data.template, own=TokenizerSpec.of(tokenizer).chat_template).text
     if isinstance(data.validation, str):
         file = SourceConfig(path=data.validation)
         all_there([*data.sources, file])
         both = all_prepared(prepared, [data, data.model_copy(update={"sources": (file,)})])
-        used, judged = (fitted(each, np.arange(each.rows)) for each in both)
-        return Corpus(config=config, train=used, validation=judged, template=template)
+        used, judged = ((each, np.arange(each.rows)) for each in both)
+        return corpus(used, judged)
     all_there(data.sources)
     train = prepared(data)
     train_rows, validation_rows = split(train, validation=data.validation, seed=data.seed)
-    return Corpus(
-        config=config,
-        train=fitted(train, train_rows),
-        validation=fitted(train, validation_rows) if len(validation_rows) else None,
-        template=template,
-    )
+    return corpus((train, train_rows), (train, validation_rows) if len(validation_rows) else None)
 
 
 def all_there(sources: Iterable[SourceConfig]) -> None:

@@ -171,11 +171,15 @@ def check_modules_to_save(wanted: tuple[str, ...], model: Any) -> None:
         raise ModelError("lora.modules_to_save names no module", hint="loradock config show", problems=problems)
 
 
-def longest_row(asked: int | str, facts: ModelFacts) -> int:
-    """`data.max_length` as a number of tokens; ModelError where it exceeds the model's positions."""
-    most = facts.context_length or DEFAULT_LENGTH
+def longest_row(asked: int | str, facts: ModelFacts, *, rows: int = 0) -> int:
+    """`data.max_length` as a number of tokens; ModelError where it exceeds the model's positions.
+
+    `rows`: tokens of the longest row of the data, which auto covers as far as the model has positions; 0: not known.
+    """
+    wanted = max(DEFAULT_LENGTH, rows)
+    most = facts.context_length or wanted
     if isinstance(asked, str):
-        return min(DEFAULT_LENGTH, most)
+        return min(wanted, most)
     if facts.context_length is not None and asked > most:
         raise ModelError(
             f"data.max_length is {asked}, the model has {most} positions", hint=f"--set data.max_length={most}"

@@ -19,6 +19,7 @@ HELD = {
     "engine": ("engine",),
     "compute_dtype": ("model", "compute_dtype"),
     "attention": ("model", "attention"),
+    "max_length": ("data", "max_length"),
     "packing": ("train", "packing"),
     "optimizer": ("train", "optimizer"),
     "micro_batch": ("train", "micro_batch"),
@@ -67,6 +68,7 @@ class Plan:
     engine: Decision[str]
     attention: Decision[str]
     kernels: Decision[str]
+    max_length: Decision[int]
     packing: Decision[bool]
     checkpointing: Decision[bool]
     optimizer: Decision[str]

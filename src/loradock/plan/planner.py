@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from loradock.config.schema import RunConfig
-from loradock.errors import ConfigError
+from loradock.errors import ConfigError, OutOfMemory
 from loradock.facts import DataFacts, Facts, ModelFacts
 from loradock.plan import gpu_table, pass_shape
 from loradock.plan.context import Context
 from loradock.plan.knobs import knob
 from loradock.plan.plan import KNOBS, Plan, draft
+
+SHORTEST_TOKENS = 1024
+"""Rows are not split to fit in memory below this."""
 
 
 def require_samples(config: RunConfig, *, processes: int) -> None:
@@ -42,6 +45,31 @@ def make(
         cached_layers=plan.cached_layers.value,
     )
     return Plan(**vars(plan), memory_bytes=expected, model=model, data=data)
+
+
+def fitting(
+    config: RunConfig,
+    *,
+    facts: Facts,
+    model: ModelFacts,
+    data: DataFacts,
+    at_length: Callable[[int], DataFacts],
+    reasons: Mapping[str, str] | None = None,
+) -> Plan:
+    """As `make`; where `data.max_length` is free and its rows do not fit in memory, for shorter ones, each time half.
+
+    `at_length` counts the rows at another longest length. Raises what `make` raises for the shortest.
+    """
+    said = dict(reasons or {})
+    while True:
+        try:
+            return make(config, facts=facts, model=model, data=data, reasons=said)
+        except OutOfMemory as error:
+            shorter = max(SHORTEST_TOKENS, data.limit_tokens // 2)
+            if config.data.max_length != "auto" or shorter >= data.limit_tokens:
+                raise
+            said["max_length"] = f"longer samples do not fit in memory: {error.what}"
+            data = at_length(shorter)
 
 
 def decided(names: Iterable[str], context: Context, reasons: Mapping[str, str] | None = None) -> Context:

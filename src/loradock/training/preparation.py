@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def find(context: RunContext) -> Found:
     before = Progress.of(checkpoint).decided if checkpoint else {}
     config, held = resuming.held(context.loaded.config, before, asked_anew=context.allowed)
     base, words, model = find_base(context, config)
-    data = prepare(context, config, words, max_length=shape.longest_row(config.data.max_length, model))
+    data = prepare(context, config, words, model)
     return Found(config=config, base=base, words=words, model=model, data=data, checkpoint=checkpoint, held=tuple(held))
 
 
@@ -135,14 +135,18 @@ def find_base(context: RunContext, config: RunConfig) -> tuple[source.BaseModel,
     return base, words, model
 
 
-def prepare(context: RunContext, config: RunConfig, words: Any, *, max_length: int) -> Corpus:
+def prepare(context: RunContext, config: RunConfig, words: Any, model: ModelFacts) -> Corpus:
     """Rows as tokens: by rank 0 into the cache, then found there by all; dated as the run began, however late it is."""
     date = config.data.date or collectives.from_first(context.facts, context.record.content["started"])[:10]
     config = config.model_copy(update={"data": config.data.model_copy(update={"date": date})})
 
     def work() -> Corpus:
         return prepare_corpus(
-            config, tokenizer=words, max_length=max_length, facts=context.facts, progress=context.prepared_rows
+            config,
+            tokenizer=words,
+            max_length=lambda rows: shape.longest_row(config.data.max_length, model, rows=rows),
+            facts=context.facts,
+            progress=context.prepared_rows,
         )
 
     with context.stage("data"):
@@ -159,8 +163,16 @@ def with_backend(
 ) -> Ready:
     """The plan, and what follows from it. Raises Unsound before anything is trained where another backend may serve."""
     asked, record, facts = context.loaded.config, context.record, context.facts
-    measured = device_memory.measured(facts, device=config.device)
-    plan = planner.make(config, facts=measured, model=about.model, data=about.data.facts, reasons=reasons)
+    plan = planner.fitting(
+        config,
+        facts=device_memory.measured(facts, device=config.device),
+        model=about.model,
+        data=about.data.facts,
+        at_length=lambda tokens: about.data.at_length(tokens).facts,
+        reasons=reasons,
+    )
+    if plan.max_length.value != about.data.facts.limit_tokens:
+        about = replace(about, data=about.data.at_length(plan.max_length.value))
     identity = {
         **fingerprint.of_config(asked),
         **fingerprint.of_deepspeed(asked),

@@ -64,6 +64,8 @@ def plan_lines(plan: Plan) -> list[str]:
         f"model: {model.name} ({model.architecture}, {model.parameters:,} weights, {model.layers} layers); {adapters}",
         f"data: {data.train_rows:,} rows, {tokens}, {lengths}; {data.validation_rows:,} rows held out",
     ]
+    if data.split_rows:
+        lines.append(f"over-long rows: {data.split_rows:,} split into windows of at most {data.limit_tokens:,} tokens")
     if data.truncated_rows or data.dropped_rows:
         loud = "warning: " if data.lost_tokens > LOUD_SHARE * (data.tokens + data.lost_tokens) else ""
         lines.append(

@@ -6,6 +6,7 @@ What the prediction is worth is said with each: the speed model compares plans, 
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from loradock.plan.audit.totals import Total, run_seconds, together
 from loradock.plan.changed import AtLength
 from loradock.plan.context import Context
 from loradock.plan.planner import context_of
+from loradock.plan.row_cut import estimated
 
 __all__ = ["Audit", "Finish", "Gain", "Left", "Opportunity", "Total", "audit"]
 
@@ -74,7 +76,9 @@ def audit(
 
     `at_length` counts the data set with rows cut at another length; `price_per_hour` is of one GPU.
     """
-    baseline = context_of(planner.make(config, facts=facts, model=model, data=data), config, facts=facts)
+    cut = at_length or functools.partial(estimated, data)
+    plan = planner.fitting(config, facts=facts, model=model, data=data, at_length=cut)
+    baseline = context_of(plan, config, facts=facts)
     findings, left = considered(baseline, at_length=at_length)
     return Audit(
         baseline=baseline,

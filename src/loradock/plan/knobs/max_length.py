@@ -1,14 +1,28 @@
-"""Rows cut at half the length, and what that costs in tokens and rows."""
+"""The longest sample in tokens; and rows of half the length, with what that costs in tokens and rows."""
 
 from __future__ import annotations
 
 from loradock.facts import DataFacts
-from loradock.plan.context import Context
+from loradock.plan.context import Context, asked
+from loradock.plan.plan import Decision
 from loradock.plan.row_cut import lost_shares
 from loradock.plan.trial import Trial
 
 LEAST_TOKENS = 32
 HEAVY_SHARE = 0.1
+
+
+def decide(context: Context) -> Decision[int]:
+    """As the rows were prepared: auto covers the longest one, as far as the model has positions."""
+    data = context.data
+    if context.config.data.max_length != "auto":
+        return asked("max_length", data.limit_tokens)
+    over_long = data.split_rows + data.truncated_rows + data.dropped_rows
+    if not over_long:
+        why = f"no row is longer: the longest has {data.longest_tokens:,} tokens"
+    else:
+        why = f"the model's positions; {over_long:,} rows are longer (data.long_rows {context.config.data.long_rows})"
+    return Decision(name="max_length", value=data.limit_tokens, why=why)
 
 
 def propose(context: Context) -> tuple[Trial, ...]:

@@ -99,6 +99,7 @@ def data_line(run: Run) -> str:
     told += [f"{value:,.0f} held out" for value in numbers([facts], "validation_rows")]
     told += [f"{value:,.0f} tokens a pass" for value in numbers([facts], "tokens")]
     told += [f"{value:,.0f} rows cut" for value in numbers([facts], "truncated_rows") if value]
+    told += [f"{value:,.0f} rows split" for value in numbers([facts], "split_rows") if value]
     told += [f"{value:,.0f} rows dropped" for value in numbers([facts], "dropped_rows") if value]
     return "; ".join(part for part in (", ".join(paths), ", ".join(told)) if part)
 
