@@ -135,7 +135,8 @@ def prepare(context: RunContext, config: RunConfig, words: Any, *, max_length: i
     with context.stage("data"):
         data = collectives.first_then_all(context.facts, work)
         context.record.put(data=data.as_dict())
-    for line in (line for each in data.train.prepared.sources for line in each.told()):
+    sources = [each for part in (data.train, data.validation) if part for each in part.prepared.sources]
+    for line in dict.fromkeys(line for each in sources for line in each.told()):
         context.view.note(line)
     return data
 
