@@ -13,8 +13,9 @@ from transformers import PreTrainedTokenizerFast
 from loradock.config.schema import DataConfig, SourceConfig
 from loradock.data.columns import Contents
 from loradock.data.formats import Completion, Conversation
+from loradock.data.formats.base import is_filled
 from loradock.data.prepare import prepare
-from loradock.data.sources import samples
+from loradock.data.sources import held_out, samples
 from loradock.data.statistics import read_texts
 from loradock.data.text_statistics import measure_texts
 from loradock.data.tokenise import TokenizerSpec
@@ -107,6 +108,8 @@ def test_a_filled_column_that_belongs_to_what_the_model_sees_is_refused_until_it
 
 def test_an_empty_column_of_that_kind_and_one_beside_a_filled_field_are_no_loss(tmp_path: Path) -> None:
     rows = [{**ALPACA, "context": empty} for empty in ("", None, [])]
+    assert not is_filled(float("nan"))
+    assert is_filled(0)
     rows += [{**ALPACA, "input": "2 and 2", "context": "elsewhere"}]
     assert all(isinstance(found, Conversation) for found in loaded(written(tmp_path / "rows.jsonl", *rows)))
 
@@ -173,6 +176,24 @@ def test_a_source_whose_columns_are_all_used_or_left_out_has_nothing_to_tell(tmp
     source = SourceConfig(path=str(written(tmp_path / "rows.jsonl", {**ALPACA, "id": 3})), ignore=("id",))
     assert len(list(samples(source, contents=contents))) == 1
     assert contents == Contents(format="alpaca", unused=[], starts=[0])
+
+
+def test_a_validation_file_is_read_as_the_sources_are_as_far_as_it_has_their_columns(tmp_path: Path) -> None:
+    source = SourceConfig(path="rows.jsonl", fields={"output": "response", "input": "context"}, ignore=("category",))
+
+    def read_as(row: dict[str, Any], **settings: Any) -> SourceConfig:
+        path = written(tmp_path / "held_out.jsonl", row)
+        return held_out(DataConfig(sources=(source.model_copy(update=settings),), validation=str(path)))
+
+    same = read_as(DOLLY)
+    assert (same.format, same.fields, same.ignore) == ("auto", source.fields, source.ignore)
+    assert len(list(samples(same))) == 1
+    other = read_as(ALPACA, format="alpaca")
+    assert (other.format, other.fields, other.ignore) == ("alpaca", {}, ())
+    chat = read_as({"messages": [{"role": "user", "content": "a"}]}, format="alpaca")
+    assert (chat.format, chat.fields, chat.ignore) == ("auto", {}, ())
+    mixed = DataConfig(sources=(source, SourceConfig(path="b.jsonl")), validation=same.path)
+    assert held_out(mixed) == SourceConfig(path=same.path)
 
 
 PAIR = {"prompt": "Two and two?", "chosen": " four", "rejected": " five"}

@@ -183,6 +183,7 @@ def test_a_column_that_is_named_and_that_no_row_has_is_a_configuration_error(
             r"no row of .*rows\.jsonl fits format alpaca: no column 'response' \(field 'output'\)",
             "the columns are instruction, output",
         ),
+        ({"fields": {"text": "body"}}, r"\(with fields text = body\) fit no format", "nearest is"),
         ({"fields": {"instruction": "question"}}, "no column 'question'", "the columns are instruction"),
         ({"format": "messages"}, "no column 'messages'", "--set data.sources.0.format=alpaca"),
         ({"format": "alpaca", "fields": {"input": "number"}}, "input is a number", "the columns are instruction"),

@@ -16,6 +16,7 @@ from loradock.data.formats.guess import meant_for, plainly
 
 SAMPLE_CHARACTERS = 40
 TURN_KEYS = frozenset(("role", "content", "from", "value"))
+TURN_KEYS_USED = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,7 @@ class Columns:
     def _turns(self, column: str, turns: Sequence[object]) -> None:
         others: dict[str, object] = {}
         for turn in turns:
-            if is_object(turn) and not turn.keys() <= TURN_KEYS:
+            if is_object(turn) and len(turn) > TURN_KEYS_USED:
                 others |= {key: turn[key] for key in turn if key not in TURN_KEYS and is_filled(turn[key])}
         for key, value in others.items():
             self._count(f"{column}[].{key}", value)

@@ -16,6 +16,7 @@ from loradock.data.prepare import choose_workers, prepare
 from loradock.data.prepared import Prepared
 from loradock.data.read import files
 from loradock.data.select import EpochOrder, Fitted, fit, split
+from loradock.data.sources import held_out
 from loradock.data.steps import EvalBatches, TrainSteps
 from loradock.data.templates import resolve
 from loradock.data.tokenise import TokenizerSpec
@@ -177,8 +178,8 @@ def prepare_corpus(
 
     template = resolve(data.template, own=TokenizerSpec.of(tokenizer).chat_template).text
     if isinstance(data.validation, str):
-        file = SourceConfig(path=data.validation)
-        all_there([*data.sources, file])
+        all_there([*data.sources, SourceConfig(path=data.validation)])
+        file = held_out(data)
         both = all_prepared(prepared, [data, data.model_copy(update={"sources": (file,)})])
         used, judged = ((each, np.arange(each.rows)) for each in both)
         return corpus(used, judged)

@@ -21,7 +21,7 @@ from loradock.errors import DataError, InputMissing, StorageError
 __all__ = ["Record", "digest", "files", "place_of", "read", "shown_files"]
 
 
-def read(source: SourceConfig, *, starts: list[int] | None = None) -> Iterator[Record]:
+def read(source: SourceConfig, *, starts: list[int] | None = None) -> Generator[Record, None, None]:
     """The records of a source in the order of its files, one at a time.
 
     Lines are counted on over the files; `starts` gets, as each file begins, the number of lines before it, which

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from loradock.config.schema import SourceConfig
+from loradock.config.schema import DataConfig, SourceConfig
 from loradock.data.columns import Columns, Contents
 from loradock.data.formats import FORMATS, Format, RowError, Sample, Undetected, convert_row, detect, named
 from loradock.data.formats.base import Misfit
@@ -45,12 +46,31 @@ def samples(source: SourceConfig, *, index: int = 0, contents: Contents | None =
             format = format or detect(row.keys(), mapping=source.fields, index=index)
         except (Undetected, Preference) as error:
             if source.fields and isinstance(error, Undetected):
-                raise ConfigError(f"{source.path}: {error}", hint=error.hint) from None
+                raise ConfigError(f"data.sources.{index}: {source.path}: {error}", hint=error.hint) from None
             yield record.line, reading.problem(record, error)
             yield from (reading.broken(later) for later in reading.records if later.row is None)
         else:
             reading.contents.format = format.name
             yield from reading.converted(format, chain((record,), reading.records))
+
+
+def held_out(data: DataConfig) -> SourceConfig:
+    """The separate validation file, read as the sources are as far as its first row has the columns that they name.
+
+    Sources that are not read alike leave it to its own columns. Raises what `read` raises.
+    """
+    file = SourceConfig(path=str(data.validation))
+    named = [(source.format, source.fields, source.ignore) for source in data.sources]
+    if any(each != named[0] for each in named):
+        return file
+    format, fields, ignore = named[0]
+    with closing(read(file)) as records:
+        row = next((record.row for record in records if record.row is not None), {})
+    given = {field: column for field, column in fields.items() if column in row}
+    asked = format_asked(data.sources[0])
+    is_fitting = asked is not None and asked.detect(frozenset((*row, *given)))
+    left_out = tuple(column for column in ignore if column in row)
+    return file.model_copy(update={"format": format if is_fitting else "auto", "fields": given, "ignore": left_out})
 
 
 def check_fields(sources: Sequence[SourceConfig]) -> None:

@@ -22,7 +22,7 @@ from loradock.data.lengths import Histogram, Spread, histogram, spread
 from loradock.data.prepared import Prepared
 from loradock.data.recommendation import Recommendation
 from loradock.data.select import fit
-from loradock.data.sources import samples
+from loradock.data.sources import held_out, samples
 from loradock.data.suspicion import Suspicion, Texts
 from loradock.data.truncation import MICRO_BATCHES, AtLength, Epoch, Truncation
 from loradock.errors import DataError, Problem
@@ -219,7 +219,6 @@ def leaks(corpus: Corpus, prints: Fingerprints) -> list[Suspicion]:
         return []
     judged, theirs = corpus.validation.prepared, prints
     if isinstance(corpus.config.data.validation, str):
-        file = SourceConfig(path=corpus.config.data.validation)
-        _, theirs = read_texts([file], judged)
+        _, theirs = read_texts([held_out(corpus.config.data)], judged)
     rows = (corpus.train.fitted.rows, corpus.validation.fitted.rows)
     return duplicates.between(prints, theirs, rows=rows, prepared=(corpus.train.prepared, judged))

@@ -152,7 +152,8 @@ def prepare(context: RunContext, config: RunConfig, words: Any, model: ModelFact
     with context.stage("data"):
         data = collectives.first_then_all(context.facts, work)
         context.record.put(data=data.as_dict())
-    told = [line for source in data.train.prepared.sources for line in source.told()]
+    sources = [each for part in (data.train, data.validation) if part for each in part.prepared.sources]
+    told = dict.fromkeys(line for each in sources for line in each.told())
     for note in (*told, *data.notes):
         context.view.note(note)
     return data

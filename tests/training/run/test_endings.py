@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import copy_tree, losses, train, write_rows
+from tiny import Silent, copy_tree, losses, train, write_rows
 
 from loradock.errors import DataError, Diverged
 
@@ -78,6 +78,33 @@ def test_a_failed_run_keeps_its_record(tmp_path: Path, llama: Path) -> None:
     record = record_of(tmp_path / "run")
     assert (record["status"], record["exit_code"]) == ("failed", 65)
     assert "bad.jsonl:2" in str(record["error"])
+
+
+class Noted(Silent):
+    """Keeps what is noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Keep a line."""
+        self.notes.append(text)
+
+
+def test_columns_that_no_field_takes_are_named_at_the_start_and_in_the_record(tmp_path: Path, llama: Path) -> None:
+    rows = [{"instruction": f"Say {n}.", "output": str(n), "id": f"r{n}", "url": "u" if n else ""} for n in range(4)]
+    data, held_out = tmp_path / "rows.jsonl", tmp_path / "held_out.jsonl"
+    data.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    held_out.write_text(json.dumps({**rows[0], "source": "web"}), encoding="utf-8")
+    view, settings = Noted(), ("train.max_steps=1", "lora.rank=4", f"data.validation={held_out}")
+    record = train(tmp_path / "run", *settings, model=llama, data=data, view=view).record["data"]
+    assert [note.partition(": ")[2] for note in view.notes if "columns not used" in note] == [
+        "columns not used by format alpaca: id (100 % of rows, such as 'r0'), url (75 % of rows, such as 'u')",
+        "columns not used by format alpaca: id (100 % of rows, such as 'r0'), source (100 % of rows, such as 'web')",
+    ]
+    (source,) = record["sources"]
+    assert [(each["name"], each["rows"]) for each in source["unused_columns"]] == [("id", 4), ("url", 3)]
 
 
 def test_over_long_rows_are_counted_in_the_record(tmp_path: Path, llama: Path) -> None:

@@ -74,9 +74,7 @@ def sources_table(found: Statistics) -> Table:
 
 def unused_columns(sources: Sequence[SourceCount | TextSource]) -> Iterator[RenderableType]:
     """A line a column that the format takes no notice of; nothing where all are used."""
-    made = table(
-        "\ncolumns not used: map them (fields), or leave them out (ignore)", "column", "of", "filled", "such as"
-    )
+    made = table("\ncolumns not used", "column", "of", "filled", "such as")
     for index in (1, 3):
         made.columns[index].justify, made.columns[index].no_wrap = "left", False
     for each in sources:
@@ -84,6 +82,7 @@ def unused_columns(sources: Sequence[SourceCount | TextSource]) -> Iterator[Rend
             made.add_row(column.name, each.path, percent(column.rows, each.rows), column.sample)
     if made.rows:
         yield made
+        yield "(data.sources.N.fields maps a column, data.sources.N.ignore leaves it out on purpose)"
 
 
 def spread_table(found: Statistics) -> Table:

@@ -7,6 +7,7 @@ format; `convert(row)` makes a `Sample` or raises `RowError` with what is wrong 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard
@@ -142,8 +143,10 @@ def check_filled(value: str, where: str) -> str:
 
 
 def is_filled(value: object) -> bool:
-    """True where a column says something: neither null, nor empty, nor white space."""
-    return bool(value.strip()) if isinstance(value, str) else value is not None and value not in ([], {})
+    """True where a column says something: neither null, nor empty, nor white space, nor not a number."""
+    if isinstance(value, str):
+        return bool(value) and not value.isspace()
+    return value is not None and value not in ([], {}) and not (isinstance(value, float) and math.isnan(value))
 
 
 def is_list(value: object) -> TypeGuard[list[Any]]:

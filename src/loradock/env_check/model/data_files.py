@@ -50,7 +50,7 @@ def of_source(host: Host, key: str, source: SourceConfig) -> Iterator[Finding]:
         rows = read(source, starts=starts) if reader is None or reader[0].is_text else None
         record = None
         if rows is not None:
-            with closing(rows):  # pyright: ignore[reportArgumentType]  it is a generator
+            with closing(rows):
                 record = next(rows)
     except LoradockError as wrong:
         yield error(one_line(wrong.what), remedy=_remedy(key, wrong), ends=type(wrong))
