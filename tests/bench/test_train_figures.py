@@ -81,7 +81,7 @@ def ids_that_our_steps_see(folder: Path, *, steps: int, samples: int, seed: int)
     packs = {"micro_batch": 1, "packing": True, "global_batch": samples}
     ours = TrainSteps(ready, fitted=fitted, seed=seed, total_steps=steps, **packs)
     batches = [batch for step in range(steps) for batch in ours[step].micro_batches]
-    return [ready.row(int(row))[0].tolist() for batch in batches for row in batch.rows]
+    return [ids.tolist() for batch in batches for ids, _ in batch.samples()]
 
 
 def test_the_operations_of_a_row_are_those_of_two_passes_counted_by_hand() -> None:

@@ -143,11 +143,13 @@ def test_the_price_of_shorter_rows_bounds_what_real_rows_lose() -> None:
 
 def test_shorter_rows_are_not_proposed_where_nothing_would_be_cut_and_carry_a_price_where_it_would() -> None:
     assert "sequence-length-x0.5" not in names(baseline(rows=data(longest=512)))
-    cut = trial(baseline(rows=data(longest=1024)), "sequence-length-x0.5")
+    split = trial(baseline(rows=data(longest=1024)), "sequence-length-x0.5")
+    assert "up to 3,235 of 10,000 rows are split" in split.price
+    cut = trial(baseline(rows=data(longest=1024), data={"long_rows": "truncate"}), "sequence-length-x0.5")
     assert cut.settings == ("data.max_length=512",)
     assert "up to 50% of the tokens in up to 3,235 of 10,000 rows are cut off" in cut.price
     assert cut.accuracy_risk == "moderate"
-    long = trial(baseline(rows=data(mean=900)), "sequence-length-x0.5")
+    long = trial(baseline(rows=data(mean=900), data={"long_rows": "truncate"}), "sequence-length-x0.5")
     assert long.price.startswith("43% to 50% of the tokens")
     assert long.accuracy_risk == "high"
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from jobs import assert_close, gradients, loop_of
-from tiny import BASE
+from tiny import BASE, losses, train, write_rows
 
 from loradock.data.collate import MicroBatch
 from loradock.errors import ModelError
@@ -64,8 +64,7 @@ def test_the_loss_is_the_mean_over_the_supervised_tokens_of_the_step(tmp_path: P
     step = job.steps[0]
     total, count = 0.0, 0
     for batch in step.micro_batches:
-        for row, length in zip(batch.rows, batch.lengths, strict=True):
-            ids, mask = batch.prepared.row(int(row), length=int(length))
+        for ids, mask in batch.samples():
             with torch.no_grad():
                 logits = job.model(input_ids=torch.tensor(np.array(ids))[None].long()).logits[0].double()
             logs = logits.log_softmax(-1)
@@ -74,6 +73,18 @@ def test_the_loss_is_the_mean_over_the_supervised_tokens_of_the_step(tmp_path: P
                 count += 1
     assert count == step.supervised_tokens
     assert one_step(job)[0] == pytest.approx(total / count, rel=1e-5)
+
+
+def test_rows_that_are_split_give_one_loss_with_every_backend(tmp_path: Path, llama: Path) -> None:
+    """A backend that read each window from its row's beginning had a loss that was too small."""
+    data = write_rows(tmp_path / "long.jsonl", longest=60)
+    settings = ("data.max_length=24", "train.max_steps=2", "train.global_batch=8", "model.compute_dtype=float32")
+    runs = {
+        engine: train(tmp_path / engine, *settings, f"engine={engine}", model=llama, data=data)
+        for engine in ("fast", "peft")
+    }
+    assert runs["fast"].record["plan"]["data"]["split_rows"] > 10
+    assert losses(runs["fast"]) == pytest.approx(losses(runs["peft"]), rel=1e-5)
 
 
 def test_gradients_are_bit_equal_before_and_after_an_evaluation_and_a_generation(
@@ -90,7 +101,7 @@ def test_gradients_are_bit_equal_before_and_after_an_evaluation_and_a_generation
 
 def two_documents(job: Job) -> tuple[list[int], list[int]]:
     batch: MicroBatch = job.steps[0].micro_batches[0]
-    first, second = (batch.prepared.row(int(row))[0].tolist() for row in batch.rows[:2])
+    first, second = [ids.tolist() for ids, _ in batch.samples()][:2]
     return first, second
 
 

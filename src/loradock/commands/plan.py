@@ -90,7 +90,10 @@ def plan(
     facts = _machine(gpu, count=gpus, nodes=nodes)
     base, model, length = _model(loaded.config)
     if made_up:
-        data, at_length = made_up_facts(*made_up, length=length(made_up[2]), validation=loaded.config.data.validation), None
+        data, at_length = (
+            made_up_facts(*made_up, length=length(made_up[2]), validation=loaded.config.data.validation),
+            None,
+        )
     else:
         data, at_length = _counted(loaded.config, base, length)
     found = audit(loaded.config, facts, model, data, at_length=at_length, price_per_hour=price_per_hour)

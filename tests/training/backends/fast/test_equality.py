@@ -71,8 +71,7 @@ def reference(job: Job) -> Computed:
     batch = job.steps[0].micro_batches[0]
     job.model.zero_grad()
     total = 0.0
-    for row, length in zip(batch.rows, batch.lengths, strict=True):
-        ids, mask = batch.prepared.row(int(row), length=int(length))
+    for ids, mask in batch.samples():
         tokens = torch.from_numpy(ids.astype("int64"))
         logits = job.model(input_ids=tokens[None], use_cache=False).logits[0, :-1].float()
         learned = torch.from_numpy(mask[1:].copy())

@@ -50,8 +50,7 @@ def of_trl(job: Job, folder: Path) -> list[float]:
     """The losses of TRL's trainer, given the model and the rows of the job's first step, as one batch."""
     rows = []
     for batch in job.steps[0].micro_batches:
-        for row, length in zip(batch.rows, batch.lengths, strict=True):
-            ids, mask = (each.tolist() for each in batch.prepared.row(int(row), length=int(length)))
+        for ids, mask in ((ids.tolist(), mask.tolist()) for ids, mask in batch.samples()):
             labels = [token if learned else -100 for token, learned in zip(ids, mask, strict=True)]
             rows.append({"input_ids": ids, "labels": labels})
     fresh = [(each, each.data) for each in trainable(job.model)]

@@ -71,10 +71,7 @@ def flatten(
     `longest` bounds the length of a document; what fills up is cut into documents of at most that length. On the device
     empty documents fill their number up to a multiple of `documents_multiple`.
     """
-    rows = [
-        micro_batch.prepared.row(int(row), length=int(length))
-        for row, length in zip(micro_batch.rows, micro_batch.lengths, strict=True)
-    ]
+    rows = list(micro_batch.samples())
     lengths = [len(ids) for ids, _ in rows]
     used = sum(lengths)
     total = rounded_up(used, multiple)

@@ -130,9 +130,7 @@ def first_rows(job: Job) -> list[Array]:
     found: list[Array] = []
     for index in range(min(ROWS, len(job.steps))):
         for batch in job.steps[index].micro_batches:
-            for row, length in zip(batch.rows, batch.lengths, strict=True):
-                ids, _ = batch.prepared.row(int(row), length=int(length))
-                found += [ids] if len(ids) > 1 else []
+            found += [ids for ids, _ in batch.samples() if len(ids) > 1]
         if len(found) >= ROWS:
             break
     return found[:ROWS]
