@@ -20,6 +20,7 @@ COMMANDS = {
     "diagnose": ("loradock.commands.diagnose", "Find a run's bottleneck: measure one change at a time."),
     "profile": ("loradock.commands.profile", "Profile a run: where its time goes, and what bounds it."),
     "plan": ("loradock.commands.plan", "Plan a run: decisions, possible gains, time and cost."),
+    "runs": ("loradock.commands.runs", "List runs: state, steps, loss, where."),
     "checkpoint": ("loradock.commands.checkpoint", "List, verify or export the checkpoints of a run."),
     "config": ("loradock.commands.config", "Show, validate or describe a run's configuration."),
     "report": ("loradock.commands.report", "Make an HTML page of a run, or compare several."),

@@ -16,7 +16,7 @@ from loradock.cli import cli
 from loradock.config.fields import annotation_at, choices
 from loradock.config.reference import json_schema, markdown
 from loradock.data.formats import FORMATS
-from loradock.errors import ConfigError
+from loradock.errors import ConfigError, UsageError
 
 ROOT = Path(__file__).parents[2]
 INPUTS = ("--model", "./model", "--data", "rows.json")
@@ -53,6 +53,19 @@ def test_show_as_json_is_for_programs() -> None:
     assert content["config"]["train"]["max_steps"] == 5
     assert content["origins"]["train.max_steps"] == "--max-steps"
     assert content["warnings"] == ["--set: train.epochs has no effect: train.max_steps 5 decides"]
+
+
+def test_the_short_forms_that_people_type_are_keys_and_accumulation_says_what_it_follows_from() -> None:
+    typed = ("--epochs", "2", "--rank", "4", "--alpha", "8", "--max-length", "64", "--seed", "3")
+    content = json.loads(output("show", "--json", *typed, "--eval-steps", "5", "--save-steps", "6", *INPUTS)[0])
+    config = content["config"]
+    assert (config["train"]["epochs"], config["train"]["seed"], config["data"]["max_length"]) == (2, 3, 64)
+    assert (config["lora"]["rank"], config["lora"]["alpha"]) == (4, 8)
+    assert (config["evaluation"]["every"], config["checkpoints"]["every"]) == (5, 6)
+    refused = CliRunner().invoke(cli, ["config", "show", "--grad-accum", "8", *INPUTS]).exception
+    assert isinstance(refused, UsageError)
+    assert "follows from --batch-size" in refused.what
+    assert "8 times the micro-batch" in str(refused.hint)
 
 
 def test_validate_says_ok_on_stdout_and_warns_on_stderr(tmp_path: Path) -> None:

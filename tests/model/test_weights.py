@@ -15,7 +15,7 @@ from transformers import BertConfig, BertLMHeadModel, LlamaConfig, LlamaForSeque
 
 from loradock.config.schema import LoraConfig, ModelConfig, RunConfig
 from loradock.errors import ModelError
-from loradock.model import shape, source, weights
+from loradock.model import shape, source, whole
 
 Tensors = dict[str, torch.Tensor]
 HALVED = "model.layers.0.mlp.up_proj.weight"
@@ -59,7 +59,7 @@ def opened(directory: Path) -> source.BaseModel:
 def test_a_base_that_is_not_whole_is_refused_by_its_tensors(case: str, untied: Path, tmp_path: Path) -> None:
     change, words = SPOILT[case]
     with pytest.raises(ModelError) as refused:
-        weights.check_whole(opened(spoilt(untied, tmp_path / "model", change)))
+        whole.check(opened(spoilt(untied, tmp_path / "model", change)))
     assert words in [problem.what for problem in refused.value.problems]
     assert refused.value.exit_code == 78
 
@@ -70,14 +70,14 @@ def test_a_classifier_is_no_base(tmp_path: Path, llama: Path) -> None:
     config = LlamaConfig(**{**settings, "tie_word_embeddings": False})
     LlamaForSequenceClassification(config).save_pretrained(directory)
     with pytest.raises(ModelError) as refused:
-        weights.check_whole(opened(directory))
+        whole.check(opened(directory))
     assert "lm_head.weight is missing" in [problem.what for problem in refused.value.problems]
 
 
 def test_a_tied_head_is_not_missing_and_a_tensor_without_use_is_named(llama: Path, tmp_path: Path) -> None:
-    assert weights.check_whole(opened(llama)) == ()
+    assert whole.check(opened(llama)) == ()
     extra = spoilt(llama, tmp_path / "model", lambda tensors: {**tensors, "model.mtp.weight": torch.zeros(3)})
-    assert weights.check_whole(opened(extra)) == ("model.mtp.weight",)
+    assert whole.check(opened(extra)) == ("model.mtp.weight",)
 
 
 def test_pickled_weights_are_compared_too(untied: Path, tmp_path: Path) -> None:
@@ -85,14 +85,14 @@ def test_pickled_weights_are_compared_too(untied: Path, tmp_path: Path) -> None:
     tensors = load_file(directory / "model.safetensors")
     (directory / "model.safetensors").unlink()
     torch.save(tensors, directory / "pytorch_model.bin")
-    assert weights.check_whole(opened(directory)) == ()
+    assert whole.check(opened(directory)) == ()
     del tensors["lm_head.weight"]
     torch.save(tensors, directory / "pytorch_model.bin")
     with pytest.raises(ModelError, match=r"lm_head\.weight is missing"):
-        weights.check_whole(opened(directory))
+        whole.check(opened(directory))
     torch.save({"a": Path("x")}, directory / "pytorch_model.bin")
     with pytest.raises(ModelError, match="pickle that torch does not read"):
-        weights.check_whole(opened(directory))
+        whole.check(opened(directory))
 
 
 def index(directory: Path, weight_map: Any) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 
 import click
 
-from loradock.config.load import Loaded, load
+from loradock.config.load import SHORTCUTS, Loaded, load
 from loradock.config.schema import RunConfig, SourceConfig
-from loradock.errors import InputMissing, LoradockError, Problem
+from loradock.errors import InputMissing, LoradockError, Problem, UsageError
 
 STANDARD_INPUT = "-"
-SHORT = ("model", "data", "output", "max_steps", "batch_size", "lr")
-READ = ("config", "preset", "overrides", *SHORT)
+SHORT = tuple(flag.removeprefix("--").replace("-", "_") for flag in SHORTCUTS)
+READ = ("config", "preset", "overrides", "grad_accum", *SHORT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +109,13 @@ def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     yield functools.partial(trackers.check, config.logging.trackers)
 
 
+def _refused(_context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+    """Gradient accumulation is no setting of its own: with one, another number of GPUs would be another training."""
+    if value is not None:
+        what = "--grad-accum is no setting: accumulation follows from --batch-size, the samples of an optimiser step"
+        raise UsageError(what, hint=f"--batch-size N, where N is {value} times the micro-batch times the GPUs")
+
+
 OUTPUT = "output: the run directory."
 OPTIONS = (
     click.argument("config", required=False, type=click.Path(path_type=Path)),
@@ -116,9 +123,17 @@ OPTIONS = (
     click.option("overrides", "--set", metavar="KEY=VALUE", multiple=True, help="Set any key: --set lora.rank=8."),
     click.option("--model", metavar="DIR|ID", help="model.name: a local directory or a hub id."),
     click.option("--data", metavar="FILE", multiple=True, help="data.sources: may be repeated; - is stdin."),
+    click.option("--epochs", type=float, metavar="N", help="train.epochs: passes over the rows."),
     click.option("--max-steps", type=int, metavar="N", help="train.max_steps: optimiser steps."),
     click.option("--batch-size", type=int, metavar="N", help="train.global_batch: samples per optimiser step."),
+    click.option("--grad-accum", "grad_accum", callback=_refused, is_eager=True, hidden=True),
     click.option("--lr", type=float, metavar="RATE", help="train.learning_rate: the peak."),
+    click.option("--rank", type=int, metavar="R", help="lora.rank: of the adapter."),
+    click.option("--alpha", type=float, metavar="A", help="lora.alpha: its scale is alpha / rank."),
+    click.option("--max-length", type=int, metavar="TOKENS", help="data.max_length: the longest sample."),
+    click.option("--seed", type=int, metavar="N", help="train.seed: of the adapter, the order of rows and dropout."),
+    click.option("--eval-steps", type=int, metavar="N", help="evaluation.every: steps between evaluations."),
+    click.option("--save-steps", type=int, metavar="N", help="checkpoints.every: steps between checkpoints."),
 )
 
 

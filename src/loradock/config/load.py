@@ -27,9 +27,16 @@ SHORTCUTS = {
     "--model": "model.name",
     "--data": "data.sources",
     "--output": "output",
+    "--epochs": "train.epochs",
     "--max-steps": "train.max_steps",
     "--batch-size": "train.global_batch",
     "--lr": "train.learning_rate",
+    "--rank": "lora.rank",
+    "--alpha": "lora.alpha",
+    "--max-length": "data.max_length",
+    "--seed": "train.seed",
+    "--eval-steps": "evaluation.every",
+    "--save-steps": "checkpoints.every",
 }
 
 

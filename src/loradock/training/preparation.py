@@ -13,7 +13,7 @@ from loradock.data.corpus import Corpus, prepare_corpus
 from loradock.distributed import collectives
 from loradock.errors import ConfigError, NoCheckpoint
 from loradock.facts import ModelFacts
-from loradock.model import adapters, export, load, shape, source, tokenizer, weights
+from loradock.model import adapters, export, load, shape, source, tokenizer, whole
 from loradock.plan import planner
 from loradock.plan.memory.sharded import CUTS_WEIGHTS
 from loradock.plan.plan import Plan
@@ -118,7 +118,7 @@ def find_base(context: RunContext, config: RunConfig) -> tuple[source.BaseModel,
         base = source.find(config.model, on_bytes=context.watchdog.beat)
         words = tokenizer.open_tokenizer(base)
         model = shape.inspect(base, config)
-        unused = weights.check_whole(base)
+        unused = whole.check(base)
         if unused:
             context.view.note(f"warning: {len(unused)} tensors of the base are not used: {', '.join(unused[:SHOWN])}")
         context.record.hash_weights(base.weight_files)

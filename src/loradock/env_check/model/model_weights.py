@@ -13,7 +13,7 @@ from loradock.model import hub_cache
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """What cannot be opened at all is the business of the check of the base."""
-    from loradock.model import description, weights
+    from loradock.model import description, weights, whole
 
     assert plan.config is not None
     asked = plan.config.model
@@ -22,7 +22,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         return [ok("the weights are not here yet")]
     try:
         base = description.describe(asked)
-        unused = weights.check_whole(base)
+        unused = whole.check(base)
     except LoradockError as wrong:
         return refusal(wrong, remedy=download_to(directory))
     if unused:

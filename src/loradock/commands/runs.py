@@ -1,0 +1,39 @@
+"""`loradock runs`: the runs below a directory, a line each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from loradock.training.run_dir.listing import Listed, listed
+
+
+@click.command()
+@click.argument("directory", default="runs", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="Print the runs as JSON.")
+def runs(directory: Path, *, as_json: bool) -> None:
+    """List the runs below DIRECTORY (default: runs): state, steps, loss, start, where. Read-only."""
+    found = listed(directory)
+    if as_json:
+        click.echo(json.dumps([asdict(run) for run in found], indent=2))
+    elif found:
+        click.echo(as_text(found))
+    else:
+        click.echo(f"no run in {directory}")
+
+
+def as_text(found: list[Listed]) -> str:
+    """A line each, under a heading; the run that started last stands last."""
+    rows = [("state", "step", "loss", "started (UTC)", "model", "directory")]
+    for run in found:
+        step = "-" if run.step is None else f"{run.step}/{run.total_steps or '?'}"
+        loss = "-" if run.loss is None else f"{run.loss:.3f}"
+        started = (run.started or "-")[:19].replace("T", " ")
+        rows.append((run.state, step, loss, started, Path(run.model or "-").name, run.directory))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

@@ -1,0 +1,68 @@
+"""The runs below a directory, as their own files tell: state, steps, loss, where."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loradock.training.run_dir.paths import RECORD, STATUS
+from loradock.training.run_dir.record import metrics
+
+GONE = "killed"
+"""The state of a run whose files say that it goes on, and whose process is not on this machine any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """One run. `state` as in status.json, `killed`, or `unreadable`; `loss` is the last that was recorded."""
+
+    directory: str
+    state: str
+    step: int | None = None
+    total_steps: int | None = None
+    loss: float | None = None
+    started: str | None = None
+    model: str | None = None
+
+
+def listed(parent: Path) -> list[Listed]:
+    """Every run in or below `parent`, two levels deep at most, the one that started last at the end."""
+    records = {file for pattern in (RECORD, f"*/{RECORD}", f"*/*/{RECORD}") for file in parent.glob(pattern)}
+    return sorted((run_in(file.parent) for file in records), key=lambda run: (run.started or "", run.directory))
+
+
+def run_in(directory: Path) -> Listed:
+    """The run in a directory that has a run.json."""
+    try:
+        record, status = read(directory / RECORD), read(directory / STATUS)
+        lines = metrics(directory, "train")
+        outcome, base = record.get("outcome") or {}, record.get("base") or {}
+        return Listed(
+            directory=str(directory),
+            state=state_of(record, status),
+            step=status.get("step") or outcome.get("steps") or (lines[-1]["step"] if lines else None),
+            total_steps=status.get("total_steps") or outcome.get("steps"),
+            loss=lines[-1].get("loss") if lines else None,
+            started=record.get("started"),
+            model=base.get("name"),
+        )
+    except (OSError, ValueError, AttributeError, TypeError):
+        return Listed(directory=str(directory), state="unreadable")
+
+
+def read(file: Path) -> dict[str, Any]:
+    """A JSON file; empty where there is none."""
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def state_of(record: dict[str, Any], status: dict[str, Any]) -> str:
+    """How the run stands: its record once it has ended, its status while it goes on."""
+    if record.get("status") != "running":
+        return str(record.get("status"))
+    is_here = status.get("host") == os.uname().nodename
+    if is_here and status.get("pid") and not Path(f"/proc/{status['pid']}").exists():
+        return GONE
+    return str(status.get("state", "setup"))
