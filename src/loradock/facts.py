@@ -31,7 +31,10 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """The machine as a run sees it: limits of its cgroup, not of the host beneath."""
+    """The machine as a run sees it: limits of its cgroup, not of the host beneath.
+
+    `instruction_set` is the x86-64 level of its CPU (x86-64-v4 has AVX-512, v3 AVX2), or the architecture's name.
+    """
 
     platform: str
     python: str
@@ -47,6 +50,8 @@ class Facts:
     local_world_size: int | None = None
     git_commit: str | None = None
     lock_sha256: str | None = None
+    image_digest: str | None = None
+    instruction_set: str = ""
 
     @property
     def has_gpu(self) -> bool:

@@ -50,19 +50,19 @@ def profile(ask: Ask, *, steps: int, warmup_steps: int, as_json: bool) -> None:
     from loradock.analysis.profile.recorder import Window
     from loradock.analysis.report import profile as report
     from loradock.commands.page import page
-    from loradock.commands.train import DETERMINISTIC, QUIET, set_environment
+    from loradock.commands.train import QUIET, deterministic, set_environment
     from loradock.commands.train_screen import Screen
     from loradock.env_check.examination import gathered
     from loradock.errors import UsageError
     from loradock.machine import Host
+    from loradock.machine.probe import instruction_set
     from loradock.training.claiming import run_name
 
     set_environment(QUIET)
     warnings.simplefilter("ignore")
     loaded = ask.load()
     look_for_inputs(loaded.config)
-    if loaded.config.deterministic:
-        os.environ.update(DETERMINISTIC)
+    os.environ.update(deterministic(loaded.config.deterministic, cpu=instruction_set(Host())))
     facts = gathered(Host())
     if facts.world_size > 1:
         raise UsageError("profile looks at one process", hint="start it without torchrun")

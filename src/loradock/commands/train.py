@@ -17,7 +17,9 @@ from loradock import signals
 from loradock.commands.run_options import Ask, RunCommand, look_for_inputs, run_options
 from loradock.config.load import Loaded
 from loradock.distributed import schedulers
-from loradock.errors import Interrupted, UsageError
+from loradock.errors import EnvironmentUnfit, Interrupted, UsageError
+from loradock.machine import Host
+from loradock.machine.probe import instruction_set
 
 QUIET = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -33,6 +35,8 @@ ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 ALLOCATOR_TODAY = "PYTORCH_ALLOC_CONF"
 """What torch calls it since 2.9; where both are set, the older one counts."""
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+PORTABLE = {"ATEN_CPU_CAPABILITY": "avx2", "DNNL_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"}
+"""So that torch, oneDNN and MKL choose the kernels of x86-64-v3 on every CPU; read when they are imported."""
 
 
 @click.command(cls=RunCommand)
@@ -72,8 +76,7 @@ def train(
     warnings.simplefilter("ignore")
     avx512.quiet()
     loaded, exam = wanted(ask, demo=demo, resume=resume, fresh=fresh)
-    if loaded.config.deterministic:
-        os.environ.update(DETERMINISTIC)
+    os.environ.update(deterministic(loaded.config.deterministic, cpu=instruction_set(Host())))
     with Screen(is_quiet=as_json) as screen, before_the_run():
         screen.warn(loaded.warnings)
         standing = claiming.standing_of(loaded, is_demo=demo, resume=resume, fresh=fresh, allowed=allowed)
@@ -108,6 +111,16 @@ def before_the_run() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise Interrupted(f"stopped by {signals.requested() or 'a signal'} before the run began") from None
+
+
+def deterministic(asked: bool | str, *, cpu: str) -> dict[str, str]:
+    """What the environment needs for `deterministic`. EnvironmentUnfit where this CPU has no AVX2."""
+    if asked != "portable":
+        return DETERMINISTIC if asked else {}
+    if cpu not in ("x86-64-v3", "x86-64-v4"):
+        what = f"deterministic: portable computes with AVX2, which this CPU ({cpu}) has not"
+        raise EnvironmentUnfit(what, hint="--set deterministic=true: the same bits on CPUs of one kind")
+    return DETERMINISTIC | PORTABLE
 
 
 def is_alone(environment: Mapping[str, str]) -> bool:

@@ -43,7 +43,7 @@ def _tracker_project(config: RunConfig) -> Iterator[KeyProblem]:
 
 
 def _deterministic(config: RunConfig) -> Iterator[KeyProblem]:
-    if config.device == "cpu" and config.deterministic:
+    if config.device == "cpu" and config.deterministic is True:
         yield _idle("deterministic", "on the CPU reruns are identical anyway")
 
 

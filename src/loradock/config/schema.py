@@ -248,7 +248,11 @@ class RunConfig(Section):
         description="What computes: auto is fast where it serves the model, else peft; fsdp, zero (DeepSpeed) shard.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto: the GPU where there is one.")
-    deterministic: bool = Field(default=False, description="Bit-identical reruns on a GPU, somewhat slower.")
+    deterministic: bool | Literal["portable"] = Field(
+        default=False,
+        description="true: bit-identical reruns on a GPU, somewhat slower; portable: also the same bits on every CPU "
+        "of x86-64-v3 (AVX2) with as many threads.",
+    )
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     lora: LoraConfig = LoraConfig()

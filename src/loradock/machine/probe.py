@@ -26,6 +26,14 @@ PACKAGES = (
     "numpy",
     "loradock",
 )
+_V2 = {"cx16", "popcnt", "sse4_1", "sse4_2", "ssse3"}
+_V3 = {*_V2, "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"}
+LEVELS = {
+    "x86-64-v4": {*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+    "x86-64-v3": _V3,
+    "x86-64-v2": _V2,
+}
+"""By the flags of /proc/cpuinfo; the highest first."""
 
 
 def gather(host: Host) -> Facts:
@@ -49,6 +57,8 @@ def gather(host: Host) -> Facts:
         local_world_size=of_launcher(host, "LOCAL_WORLD_SIZE", default=0) or None,
         git_commit=git_commit(host),
         lock_sha256=lock_sha256(host),
+        image_digest=host.environ.get("LORADOCK_IMAGE_DIGEST") or None,
+        instruction_set=instruction_set(host),
     )
 
 
@@ -69,6 +79,17 @@ def memory_limit(host: Host) -> int:
     """Memory of this cgroup and those above it in bytes (v1 and v2), at most the machine's."""
     limits = host.cgroup_values("memory", v2="memory.max", v1="memory.limit_in_bytes")
     return min([host.memory_bytes(), *limits])
+
+
+def instruction_set(host: Host) -> str:
+    """The highest x86-64 level (System V ABI, micro-architecture levels) that the first CPU has; else its architecture.
+
+    Kernels of torch, oneDNN and MKL are chosen by it, and add up in another order.
+    """
+    text = host.read_text("/proc/cpuinfo") or ""
+    flags = set(next((line.partition(":")[2] for line in text.splitlines() if line.startswith("flags")), "").split())
+    level = next((name for name, needed in LEVELS.items() if needed <= flags), None)
+    return level or host.platform().rpartition(", ")[2]
 
 
 def git_commit(host: Host) -> str | None:

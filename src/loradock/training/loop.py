@@ -43,7 +43,7 @@ def train(job: Job, backend: Backend, emit: Emit) -> Outcome:
     (with a checkpoint of the last step, where one was made).
     """
     began = time.monotonic()
-    torch.use_deterministic_algorithms(job.config.deterministic and job.plan.device.value == "cuda")
+    torch.use_deterministic_algorithms(bool(job.config.deterministic) and job.plan.device.value == "cuda")
     torch.backends.cuda.matmul.allow_tf32 = bool(job.plan.tf32.value)
     beginning = Beginning(job.model) if job.resume is None else None
     saver = Saver(job, emit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from loradock.config.schema import RunConfig
 from loradock.data.corpus import Corpus, prepare_corpus
 from loradock.distributed import collectives
 from loradock.errors import ConfigError, NoCheckpoint
-from loradock.facts import ModelFacts
+from loradock.facts import Facts, ModelFacts
 from loradock.model import adapters, export, load, shape, source, tokenizer, whole
 from loradock.plan import planner
 from loradock.plan.memory.sharded import CUTS_WEIGHTS
@@ -109,7 +109,18 @@ def continued_from(context: RunContext) -> Checkpoint | None:
         record.put(resumed_from=checkpoint.path.name)
         context.status.put(step=checkpoint.step, last_checkpoint=checkpoint.path.name, now=True)
         view.note(f"continuing from {checkpoint.path.name}")
+        for line in moved(record.facts_before, context.facts):
+            view.note(line)
     return checkpoint
+
+
+def moved(before: Mapping[str, Any], now: Facts) -> Iterator[str]:
+    """What is told of a run on the CPU that goes on where other bits are computed."""
+    was, is_now = before.get("instruction_set"), now.instruction_set
+    if was and was != is_now and not now.has_gpu:
+        yield f"warning: this run began on {was}, and goes on on {is_now}: rounding differs (deterministic: portable)"
+    if before.get("cpus", now.cpus) != now.cpus and not now.has_gpu:
+        yield f"warning: this run began with {before['cpus']} CPUs, and goes on with {now.cpus}: rounding differs"
 
 
 def find_base(context: RunContext, config: RunConfig) -> tuple[source.BaseModel, Any, ModelFacts]:

@@ -20,7 +20,11 @@ def decide(context: Context) -> Decision[str]:
             )
         if wanted != "auto":
             return asked("compute_dtype", wanted)
-        return Decision(name="compute_dtype", value="float32", why="on a CPU: exact, and the same on every processor")
+        return Decision(
+            name="compute_dtype",
+            value="float32",
+            why="on a CPU: float32; the last bits depend on its instruction set and threads",
+        )
     gpu = context.facts.gpu
     if wanted == "bfloat16" and gpu.capability < FIRST_BFLOAT16:
         raise EnvironmentUnfit(

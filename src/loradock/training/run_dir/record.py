@@ -49,6 +49,7 @@ class RunRecord:
         self.has_committed = False
         before = before or {}
         self.finished = dict(before) if before.get("status") == "finished" else None
+        self.facts_before: Mapping[str, Any] = before.get("facts") or {}
         self.began = time.monotonic()
         self.hashing: dict[Path, Future[str | None]] = {}
         self.pool = ThreadPoolExecutor(max_workers=1)

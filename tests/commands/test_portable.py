@@ -1,0 +1,55 @@
+"""`deterministic: portable`: a CPU with AVX-512 computes what one with AVX2 alone does, to the bit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from proven import unchecked
+
+from loradock.commands.train import PORTABLE, deterministic
+from loradock.errors import EnvironmentUnfit
+from loradock.facts import Facts
+from loradock.machine import Host, probe
+from loradock.training.preparation import moved
+
+RUN = ("--batch-size", "8", "--max-steps", "12", "--lr", "1e-2", "--output", "out")
+KERNELS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "MKL_CBWR")
+
+
+def adapter(folder: Path, *settings: str, model: Path, data: Path, **environment: str) -> bytes:
+    folder.mkdir()
+    words = ["train", "--model", str(model), "--data", str(data), *RUN, *settings, unchecked("its bits")]
+    known = {name: value for name, value in os.environ.items() if name not in KERNELS}
+    known |= {"LORADOCK_CACHE": str(folder.parent / "cache"), "OMP_NUM_THREADS": "1"} | environment
+    command = [sys.executable, "-m", "loradock", *words]
+    done = subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return (folder / "out" / "adapter" / "adapter_model.safetensors").read_bytes()
+
+
+def test_portable_gives_the_bits_of_a_cpu_without_avx512(tmp_path: Path, llama: Path, rows: Path) -> None:
+    pinned = ("--set", "deterministic=portable")
+    portable = adapter(tmp_path / "portable", *pinned, model=llama, data=rows, ATEN_CPU_CAPABILITY="avx512")
+    assert portable == adapter(tmp_path / "avx2", model=llama, data=rows, **PORTABLE)
+    if probe.instruction_set(Host()) == "x86-64-v4":
+        assert portable != adapter(tmp_path / "free", model=llama, data=rows), "else this test shows nothing"
+
+
+def test_a_cpu_without_avx2_cannot_be_portable() -> None:
+    with pytest.raises(EnvironmentUnfit, match="AVX2"):
+        deterministic("portable", cpu="x86-64-v2")
+    assert deterministic(True, cpu="x86-64-v2").keys() == {"CUBLAS_WORKSPACE_CONFIG"}
+    assert deterministic(False, cpu="x86-64-v2") == {}
+
+
+def test_a_run_that_goes_on_on_another_cpu_is_told() -> None:
+    now = Facts(platform="", python="", cpus=4, memory_bytes=1, in_container=False, instruction_set="x86-64-v3")
+    first, second = moved({"instruction_set": "x86-64-v4", "cpus": 2}, now)
+    assert "began on x86-64-v4, and goes on on x86-64-v3" in first
+    assert "began with 2 CPUs, and goes on with 4" in second
+    assert list(moved({"instruction_set": "x86-64-v3", "cpus": 4}, now)) == []
+    assert list(moved({}, now)) == []
