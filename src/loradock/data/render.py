@@ -232,7 +232,7 @@ class Renderer:
         for index in turns if around else learned:
             place = self._place(layout, messages, index)
             bounds = place and place.bounds(spans, around=around, length=len(text))
-            turn = bounds and place.turn(text, *bounds)
+            turn = place.turn(text, *bounds) if place and bounds else None
             if not turn:
                 return None
             found[index] = turn
