@@ -27,10 +27,17 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The turns of a row by message, and where all its contents stand."""
+    """The turns of a row by message, and where what others say stands, or all that is said (`has_spoken`)."""
 
     turns: dict[int, Turn]
-    contents: list[Span]
+    spans: list[Span]
+    has_spoken: bool
+
+    @property
+    def contents(self) -> list[Span]:
+        """Where all contents stand."""
+        spoken = [] if self.has_spoken else [(turn.start, turn.end) for turn in self.turns.values()]
+        return sorted([*self.spans, *spoken])
 
 
 class Renderer:
@@ -236,8 +243,7 @@ class Renderer:
             if not turn:
                 return None
             found[index] = turn
-        spoken = [(turn.start, turn.end) for turn in found.values()] if around else []
-        return Located(found, sorted([*spans, *spoken]))
+        return Located(found, spans, has_spoken=around is None)
 
     def _from_prefixes(
         self, text: str, *, messages: Sequence[Message], turns: list[int]
