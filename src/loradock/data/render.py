@@ -81,10 +81,11 @@ class Renderer:
 
     def _raw(self, sample: Completion) -> Rendering:
         text = sample.prompt + sample.completion
+        holds_special = self._special.holds(text)
         if not self._appends_eos and not text.endswith(self._eos_token):
             text += self._eos_token
         start = 0 if self._loss == "all" else len(sample.prompt)
-        special = self._special_in_raw(text) if self._special.holds(text) else ()
+        special = self._special_in_raw(text) if holds_special else ()
         return Rendering(text, ((start, len(text)),), add_special_tokens=True, special_texts=special)
 
     def _special_in_raw(self, text: str) -> tuple[Span, ...]:
