@@ -204,3 +204,15 @@ def test_without_a_model_and_data_both_are_asked_for() -> None:
     refused = error_of(CliRunner().invoke(cli, ["data", "stats"]))
     assert refused.exit_code == 78
     assert len(refused.problems) == 2
+
+
+def test_special_tokens_in_contents_and_what_is_learned_are_told(stats: Any, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    rows = [{"prompt": "a", "completion": f"x</s>y {number}"} for number in range(20)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    ended = stats("--data", file)
+    assert "</s> 20x" in ended.stderr
+    assert "--set data.special_tokens=as_control" in ended.stderr
+    assert "not learned: prompts" in " ".join(ended.stdout.split())
+    ended = stats("--data", file, "--json")
+    assert json.loads(ended.stdout)["special_texts"] == {"</s>": 20}

@@ -42,8 +42,8 @@ def oracle(tokenizer: PreTrainedTokenizerFast, *, text: str, learned: list[bool]
 
 def preparer(tokenizer: PreTrainedTokenizerFast, *, template: str, loss: str) -> ChunkPreparer:
     return ChunkPreparer(
-        Task(spec=TokenizerSpec.of(tokenizer), template=named(template), loss=loss, special_tokens="as_control")
-    )  # pyright: ignore[reportArgumentType]
+        Task(spec=TokenizerSpec.of(tokenizer), template=named(template), loss=loss, special_tokens="as_control")  # pyright: ignore[reportArgumentType]
+    )
 
 
 @pytest.mark.parametrize("loss", ["completion", "assistant", "all"])

@@ -57,7 +57,7 @@ def test_as_control_gives_what_transformers_gives(tokenizer: PreTrainedTokenizer
     messages = (Message("user", SPITEFUL), Message("assistant", SPITEFUL))
     ids, _, found = prepared(tokenizer, Conversation(messages), special="as_control")
     chat = [{"role": each.role, "content": each.content} for each in messages]
-    text = tokenizer.apply_chat_template(chat, chat_template=named("chatml").text, tokenize=False)
+    text = str(tokenizer.apply_chat_template(chat, chat_template=named("chatml").text, tokenize=False))
     assert ids == tokenizer(text, add_special_tokens=False)["input_ids"]
     assert found["</s>"] == 2
 

@@ -28,7 +28,7 @@ from loradock.data.tokenise import TokenizerSpec
 
 Chat = list[dict[str, str]]
 SPECIAL = re.compile(r"<[|｜][^|｜\s]+[|｜]>|<(?:start|end)_of_turn>|</?s>")
-ENDS: dict[str, tuple[str, str]] = {
+ENDS: dict[str, tuple[str, ...]] = {
     "alpaca": ("</s>", "</s>"),
     "chatml": ("<|im_end|>", "<|im_end|>"),
     "llama2": (" </s>", " </s>"),
@@ -199,6 +199,8 @@ def test_a_dated_template_says_nothing_else_than_on_that_day(name: str) -> None:
     today = datetime.now()
     chat = [{"role": "system", "content": "Be brief."}, *chats("words")[1]]
     template = ChatTemplate(name, template_of(name))
+    given: dict[str, Any]
+    old: dict[str, Any]
     text, given = template.on(today.date().isoformat())
     tokenizer = tokenizer_of(name)
     one = str(tokenizer.apply_chat_template(chat, chat_template=template.text, tokenize=False))

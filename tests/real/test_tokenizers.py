@@ -204,7 +204,7 @@ def test_special_tokens_in_contents_are_text_that_reads_as_it_was_written(opened
     special = sorted(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)[:20]
     spec = TokenizerSpec.of(tokenizer)
     rows = ChunkPreparer(Task(spec=spec, template=opened.template, loss="auto"))
-    control = set(tokenizer.convert_tokens_to_ids(spec.end_tokens))
+    control = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
 
     def found(answer: str) -> tuple[list[int], str]:
         chunk, refused = rows([(1, Conversation((Message("user", f"q{answer}"), Message("assistant", answer))))])

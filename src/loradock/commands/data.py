@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loradock import signals
+from loradock.commands.data_rows import counted, prepared
+from loradock.commands.data_show import show
 from loradock.commands.page import page
 from loradock.commands.run_options import Ask, RunCommand, run_options
 from loradock.commands.train import QUIET
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from loradock.config.schema import RunConfig
     from loradock.data.corpus import Corpus
     from loradock.data.statistics import Statistics
-    from loradock.facts import ModelFacts
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -122,39 +122,6 @@ def texts_only(config: RunConfig, status: Status, *, as_json: bool) -> None:
             screen.print(part)
 
 
-def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Corpus, ModelFacts, int]:
-    """The rows as a run would have them, but uncut; the model; and the length that a run would cut them to."""
-    from loradock.data.corpus import prepare_corpus
-    from loradock.data.statistics import UNCUT_TOKENS
-    from loradock.env_check.examination import gathered
-    from loradock.machine import Host
-    from loradock.model import shape, tokenizer
-    from loradock.model.description import describe
-
-    base = describe(config.model)
-    words = tokenizer.open_tokenizer(base)
-    model = shape.inspect(base, config)
-    corpus = prepare_corpus(
-        config,
-        tokenizer=words,
-        max_length=UNCUT_TOKENS,
-        facts=gathered(Host()),
-        progress=lambda rows, _tokens: progress(rows),
-    )
-    rows = int(corpus.train.fitted.lengths.max())
-    return corpus, model, shape.longest_row(config.data.max_length, model, rows=rows)
-
-
-def counted(status: Status, verb: str) -> Callable[[int], None]:
-    """A progress that counts rows on a terminal's last line, and ends where a signal came."""
-
-    def show(rows: int) -> None:
-        signals.check()
-        status.update(f"{rows:,} rows {verb}")
-
-    return show
-
-
 def draw(corpus: Corpus, found: Statistics, file: Path) -> None:
     """Draw the histogram. NotWritable where the file cannot be written."""
     from loradock.analysis.report import histogram
@@ -167,3 +134,6 @@ def draw(corpus: Corpus, found: Statistics, file: Path) -> None:
     except OSError as error:
         raise NotWritable(f"{file} cannot be written: {error.strerror}", hint=f"ls -ld {file.parent}") from error
     click.echo(f"drawn: {file}", err=True)
+
+
+data.add_command(show)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Raise it whenever the same rows would give other tokens or masks than before.
 PREPARATION_VERSION = 3
 NEW = (
-    "prepared data are made anew: version 3 learns all that the model has to generate, from the end of the generation "
+    "prepared data are made again: version 3 learns all that the model has to generate, from the end of the generation "
     "prompt (an empty thought, a channel's name, a space), and by default every assistant turn of a conversation"
 )
 """What is new in this version, said where an entry of the one before it lies in the cache."""

@@ -27,10 +27,17 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The turns of a row by message, and where all its contents stand."""
+    """The turns of a row by message, and where what others say stands, or all that is said (`has_spoken`)."""
 
     turns: dict[int, Turn]
-    contents: list[Span]
+    spans: list[Span]
+    has_spoken: bool
+
+    @property
+    def contents(self) -> list[Span]:
+        """Where all contents stand."""
+        spoken = [] if self.has_spoken else [(turn.start, turn.end) for turn in self.turns.values()]
+        return sorted([*self.spans, *spoken])
 
 
 class Renderer:
@@ -74,10 +81,11 @@ class Renderer:
 
     def _raw(self, sample: Completion) -> Rendering:
         text = sample.prompt + sample.completion
+        holds_special = self._special.holds(text)
         if not self._appends_eos and not text.endswith(self._eos_token):
             text += self._eos_token
         start = 0 if self._loss == "all" else len(sample.prompt)
-        special = self._special_in_raw(text) if self._special.holds(text) else ()
+        special = self._special_in_raw(text) if holds_special else ()
         return Rendering(text, ((start, len(text)),), add_special_tokens=True, special_texts=special)
 
     def _special_in_raw(self, text: str) -> tuple[Span, ...]:
@@ -232,12 +240,11 @@ class Renderer:
         for index in turns if around else learned:
             place = self._place(layout, messages, index)
             bounds = place and place.bounds(spans, around=around, length=len(text))
-            turn = bounds and place.turn(text, *bounds)
+            turn = place.turn(text, *bounds) if place and bounds else None
             if not turn:
                 return None
             found[index] = turn
-        spoken = [(turn.start, turn.end) for turn in found.values()] if around else []
-        return Located(found, sorted([*spans, *spoken]))
+        return Located(found, spans, has_spoken=around is None)
 
     def _from_prefixes(
         self, text: str, *, messages: Sequence[Message], turns: list[int]

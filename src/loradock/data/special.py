@@ -46,13 +46,13 @@ class Apart:
 
         tree = json.loads(backend)
         self._names: dict[str, str] = {}
+        known: list[tuple[str, int]] = []
         for number, token in enumerate(tree["added_tokens"]):
+            text = str(token["content"])
             if token["special"]:
-                self._names[token["content"]] = chr(FIRST_ALIAS + number) * len(token["content"])
+                token["content"] = self._names[text] = chr(FIRST_ALIAS + number) * len(text)
+            known.append((str(token["content"]), token["id"]))
         _rename(tree["model"], self._names)
-        known = [(self._names.get(token["content"], token["content"]), token["id"]) for token in tree["added_tokens"]]
-        for token in tree["added_tokens"]:
-            token["content"] = self._names.get(token["content"], token["content"])
         tree["post_processor"] = None
         self._tokenizer = Tokenizer.from_str(json.dumps(tree))
         self._ids = {self._tokenizer.token_to_id(content): number for content, number in known}

@@ -62,8 +62,8 @@ def test_the_card_of_a_run_on_raw_text_shows_no_chat_template(tmp_path: Path) ->
 
 
 def test_a_base_in_the_hubs_cache_is_named_by_its_id_and_one_elsewhere_by_its_path_alone(tmp_path: Path) -> None:
-    cached = {"revision": None, "path": "/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/abc"}
-    assert model_card.hub_id("/root/anything", cached) == "Qwen/Qwen3-8B"
+    cached = {"revision": None, "path": "/srv/cache/models--Qwen--Qwen3-8B/snapshots/abc"}
+    assert model_card.hub_id("/srv/anything", cached) == "Qwen/Qwen3-8B"
     assert model_card.hub_id("/models/mine", {"revision": None, "path": "/models/mine"}) is None
 
 

@@ -1,0 +1,72 @@
+"""`loradock data show`: rows as the model sees them, what is learned of them, and what is cut."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import click
+
+from loradock import atomic_io
+from loradock.commands.data_rows import counted, prepared
+from loradock.commands.page import page
+from loradock.commands.run_options import Ask, RunCommand, run_options
+from loradock.commands.train import QUIET
+from loradock.errors import NotWritable
+
+
+@click.command(cls=RunCommand)
+@run_options(output="output of the run; this command writes nothing there.")
+@click.option("--row", type=click.IntRange(min=1), metavar="N", help="Row number N, from 1 over all sources.")
+@click.option("--sample", type=click.IntRange(min=1), metavar="N", default=5, show_default=True, help="N random rows.")
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a self-contained page."
+)
+def show(ask: Ask, *, row: int | None, sample: int, html: Path | None) -> None:
+    """Show rows rendered and tokenised: learned tokens, the template's control tokens, what a length cuts.
+
+    \b
+    loradock data show run.yaml
+    loradock data show --model DIR --data rows.jsonl --row 17
+    loradock data show run.yaml --sample 20 --html rows.html
+
+    Learned text stands between \u27e6 and \u27e7, whatever the terminal. Rows are prepared as `train` does it, into the
+    same cache; of the model only config.json and the tokenizer are needed.
+    """
+    from rich.console import Console
+
+    from loradock.analysis.report import rows as report
+    from loradock.data.show import chosen, shown
+    from loradock.model import tokenizer
+    from loradock.model.description import describe
+
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    loaded = ask.load()
+    for warning in loaded.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    status = Console(stderr=True).status("rows")
+    with redirect_stdout(sys.stderr), status:  # libraries print there; stdout is for our result alone
+        corpus, _, max_length = prepared(loaded.config, progress=counted(status, "prepared"))
+        words = tokenizer.open_tokenizer(describe(loaded.config.model))
+        every = corpus.train.prepared
+        found = [
+            shown(every, index, tokenizer=words, max_length=max_length)
+            for index in chosen(every, row=row, sample=sample)
+        ]
+    for note in corpus.notes:
+        click.echo(note, err=True)
+    long_rows = loaded.config.data.long_rows
+    if html:
+        title = f"{len(found)} of {every.rows:,} rows as the model sees them"
+        try:
+            atomic_io.replace(html, report.page(found, max_length=max_length, long_rows=long_rows, title=title))
+        except OSError as error:
+            raise NotWritable(f"{html} cannot be written: {error.strerror}", hint=f"ls -ld {html.parent}") from error
+        click.echo(f"written: {html}", err=True)
+        return
+    with page() as screen:
+        for part in report.parts(found, max_length=max_length, long_rows=long_rows):
+            screen.print(part, soft_wrap=not screen.is_terminal)
