@@ -23,9 +23,10 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid #ccc;border-rad
 
 def legend(max_length: int, *, long_rows: str) -> str:
     """What the marks mean."""
+    beyond = {"split": "in windows of their own", "truncate": "cut", "drop": "the row is left out"}[long_rows]
     return (
         f"{LEARNED[0]}learned{LEARNED[1]} (green), {CONTROL[0]}control tokens{CONTROL[1]} (cyan), "
-        f"{BEYOND[0]}beyond data.max_length {max_length:,}{BEYOND[1]} (red; data.long_rows={long_rows})"
+        f"{BEYOND[0]}beyond data.max_length {max_length:,}{BEYOND[1]} (red; {beyond}: data.long_rows={long_rows})"
     )
 
 
