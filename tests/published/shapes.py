@@ -17,7 +17,8 @@ from tiny import BASE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 FILE = Path(__file__).with_name("models.json")
-ROTATING = 4
+OFTEN, OTHERS = 4, 2
+"""Models that a run without --full takes of those that are used most, and of the others."""
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
 INNER = ("intermediate_size", "ffn_dim", "moe_intermediate_size")
 SMALL_INNER = 256
@@ -55,11 +56,11 @@ def published() -> list[Published]:
 
 
 def chosen(key: str) -> list[Published]:
-    """Those that are used most, and a few others that change with `key`: the same key, the same ones."""
+    """A few of those that are used most, and fewer others, which change with `key`: the same key, the same ones."""
     models = published()
-    others = [each for each in models if not each.often]
-    others.sort(key=lambda each: hashlib.sha256(f"{key} {each.model}".encode()).digest())
-    return [each for each in models if each.often or each in others[:ROTATING]]
+    drawn = sorted(models, key=lambda each: hashlib.sha256(f"{key} {each.model}".encode()).digest())
+    often, others = ([each for each in drawn if each.often == is_often] for is_often in (True, False))
+    return [each for each in models if each in often[:OFTEN] or each in others[:OTHERS]]
 
 
 def make(directory: Path, each: Published) -> Path:
