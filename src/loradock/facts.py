@@ -139,6 +139,7 @@ class DataFacts:
     limit_tokens: int
     longest_tokens: int
     samples_per_epoch: int
+    epoch_tokens: int = 0
     truncated_rows: int = 0
     split_rows: int = 0
     dropped_rows: int = 0

@@ -131,7 +131,12 @@ def test_what_is_loaded_is_what_is_hashed(llama: Path, tmp_path: Path) -> None:
 
 def test_an_encoder_and_a_rank_beyond_every_matrix_are_refused(llama: Path, tmp_path: Path) -> None:
     directory = copy_tree(llama, tmp_path / "bert")
-    small: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    small: dict[str, Any] = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
     BertLMHeadModel(BertConfig(vocab_size=1024, is_decoder=True, **small)).save_pretrained(directory)
     assert opened(directory).config.is_decoder
     BertLMHeadModel(BertConfig(vocab_size=1024, **small)).save_pretrained(directory)

@@ -67,6 +67,7 @@ class Corpus:
     def facts(self) -> DataFacts:
         """Counts for the plan."""
         fitted = self.train.fitted
+        order = EpochOrder(self.train.prepared, fitted=fitted, seed=self.config.train.seed)
         return DataFacts(
             train_rows=len(fitted.rows),
             validation_rows=len(self.validation.fitted.rows) if self.validation else 0,
@@ -74,7 +75,8 @@ class Corpus:
             supervised_tokens=fitted.supervised_tokens,
             limit_tokens=fitted.max_length,
             longest_tokens=int(fitted.lengths.max()),
-            samples_per_epoch=len(EpochOrder(self.train.prepared, fitted=fitted, seed=self.config.train.seed)),
+            samples_per_epoch=len(order),
+            epoch_tokens=int(fitted.lengths[order(0)].sum(dtype=np.int64)),
             truncated_rows=fitted.over_long - fitted.dropped if self.config.data.long_rows != "split" else 0,
             split_rows=fitted.over_long - fitted.dropped if self.config.data.long_rows == "split" else 0,
             dropped_rows=fitted.dropped,

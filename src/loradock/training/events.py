@@ -22,10 +22,11 @@ class StepResult:
     """Metrics over the steps since the last such line.
 
     `loss` is the mean over supervised tokens, in nats; `tokens` are real ones (no padding), summed over all
-    processes; `memory_bytes` is the peak that the allocator reserved on this process's GPU (0 on a CPU). `phases`:
-    seconds of this process by what it did (see `meter`); `logging` is that of the line before, not in `seconds`.
-    `rank_seconds`: of a step, what each process took for its own part, without waiting for the others and as if all had
-    as many tokens; its keys are `RANK@HOST`. None for one process, and where the engine cannot tell.
+    processes; `memory_bytes` is the peak that the allocator reserved on this process's GPU (0 on a CPU).
+    `epoch_seconds`: of an epoch at this pace, evaluations and saves aside. `phases`: seconds of this process by what
+    it did (see `meter`); `logging` is that of the line before, not in `seconds`. `rank_seconds`: of a step, what each
+    process took for its own part, without waiting for the others and as if all had as many tokens; its keys are
+    `RANK@HOST`. None for one process, and where the engine cannot tell.
     """
 
     step: int
@@ -39,6 +40,8 @@ class StepResult:
     tokens_per_second: float
     samples_per_second: float
     seconds: float
+    steps_per_second: float
+    epoch_seconds: float
     memory_bytes: int
     phases: dict[str, float]
     rank_seconds: dict[str, float] | None = None

@@ -113,6 +113,8 @@ class Meter:
             tokens_per_second=self.tokens / self.seconds,
             samples_per_second=self.samples / self.seconds,
             seconds=self.seconds,
+            steps_per_second=self.steps / self.seconds,
+            epoch_seconds=job.steps.steps_per_epoch * self.seconds / self.steps,
             memory_bytes=torch.cuda.max_memory_reserved() if torch.cuda.is_available() else 0,
             phases=dict(self.phases),
             rank_seconds=None if own_seconds is None else collectives.by_name(own_seconds, job.peers),

@@ -25,6 +25,8 @@ STEP = StepResult(
     tokens_per_second=12345.6,
     samples_per_second=3.2,
     seconds=0.3,
+    steps_per_second=0.4,
+    epoch_seconds=90.0,
     memory_bytes=3 << 30,
     phases={"data": 0.1, "passes": 0.2},
 )
@@ -83,7 +85,9 @@ def test_rows_that_were_cut_or_dropped_are_never_silent() -> None:
 
 def test_a_metric_line_shows_memory_only_where_a_gpu_has_some() -> None:
     line = console.metric_line(STEP, 40)
-    assert line == "step 10/40  loss 1.2346  lr 2.00e-04  grad 0.500  12,346 tokens/s  3.00 GiB"
+    assert (
+        line == "step 10/40  loss 1.2346  lr 2.00e-04  grad 0.500  12,346 tokens/s  3.2 samples/s  75 s left  3.00 GiB"
+    )
     assert "GiB" not in console.metric_line(replace(STEP, memory_bytes=0), 40)
 
 

@@ -11,14 +11,13 @@ from rich.padding import Padding as Indent
 from rich.table import Table
 from rich.text import Text
 
-from loradock.analysis.report.console import gib
+from loradock.analysis.report.console import duration, gib
 from loradock.plan import gpu_table
 from loradock.plan.audit import Audit, Finish, Gain, Opportunity, Total
 from loradock.plan.context import UNKNOWN_GPU
 from loradock.plan.memory import sharded
 
 COLORS = {"critical": "bold red", "moderate": "yellow", "low": "green"}
-HOUR_SECONDS = 3600
 INDENT = 4
 
 
@@ -127,13 +126,6 @@ def quoted(setting: str) -> str:
 def factor(gain: Gain) -> str:
     """1.88x, or a range."""
     return f"{gain.low:.2f} to {gain.high:.2f}x" if gain.is_range else f"{gain.low:.2f}x"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person reads them."""
-    if seconds >= HOUR_SECONDS:
-        return f"{seconds / HOUR_SECONDS:,.1f} h"
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
 
 
 def as_dict(audit: Audit, *, price_per_hour: float | None) -> dict[str, Any]:

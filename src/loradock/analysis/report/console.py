@@ -14,6 +14,7 @@ from loradock.plan.context import Decision
 from loradock.plan.plan import Plan, shown
 from loradock.training.events import EvalResult, Shrunk, StepResult
 
+HOUR_SECONDS = 3600
 LOUD_SHARE = 0.1
 WIDE_COLUMNS, VALUE_COLUMNS = 120, 40
 
@@ -58,7 +59,10 @@ def plan_lines(plan: Plan) -> list[str]:
     """Model and data in sentences."""
     model, data = plan.model, plan.data
     adapters = f"adapter on {len(model.targets)} of {len(model.linears)} linear layers"
-    tokens = f"{data.tokens:,} tokens a pass ({data.supervised_tokens:,} learned)"
+    weighted = (
+        f", {data.epoch_tokens:,} an epoch by the sources' weights" if data.epoch_tokens not in (0, data.tokens) else ""
+    )
+    tokens = f"{data.tokens:,} tokens ({data.supervised_tokens:,} learned{weighted})"
     lengths = f"longest {data.longest_tokens}, mean {data.mean_tokens:.0f}"
     lines = [
         f"model: {model.name} ({model.architecture}, {model.parameters:,} weights, {model.layers} layers); {adapters}",
@@ -83,10 +87,19 @@ def decision_line(decision: Decision) -> str:
 def metric_line(result: StepResult, total_steps: int) -> str:
     """A metric line for a terminal or a log."""
     memory = f"  {gib(result.memory_bytes)}" if result.memory_bytes else ""
+    left = duration((total_steps - result.step) / result.steps_per_second)
     return (
         f"step {result.step}/{total_steps}  loss {result.loss:.4f}  lr {result.learning_rate:.2e}  "
-        f"grad {result.grad_norm:.3f}  {result.tokens_per_second:,.0f} tokens/s{memory}"
+        f"grad {result.grad_norm:.3f}  {result.tokens_per_second:,.0f} tokens/s  "
+        f"{result.samples_per_second:.3g} samples/s  {left} left{memory}"
     )
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person reads them."""
+    if seconds >= HOUR_SECONDS:
+        return f"{seconds / HOUR_SECONDS:,.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
 
 
 def evaluation_line(result: EvalResult) -> str:

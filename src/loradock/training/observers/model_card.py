@@ -70,6 +70,7 @@ def data_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         *rows,
         ("rows", f"{data['train_rows']} trained, {data['validation_rows']} held out"),
         ("tokens", f"{data['tokens']:,}, of which {data['supervised_tokens']:,} are learned"),
+        ("an epoch", f"{data['samples_per_epoch']:,} samples by the sources' weights, {data['epoch_tokens']:,} tokens"),
         ("loss on", content["config"]["data"]["loss"]),
     ]
 

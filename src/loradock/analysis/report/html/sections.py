@@ -97,7 +97,7 @@ def data_line(run: Run) -> str:
     facts = run.section("plan", "data")
     told = [f"{value:,.0f} rows trained" for value in numbers([facts], "train_rows")]
     told += [f"{value:,.0f} held out" for value in numbers([facts], "validation_rows")]
-    told += [f"{value:,.0f} tokens a pass" for value in numbers([facts], "tokens")]
+    told += [f"{value:,.0f} tokens" for value in numbers([facts], "tokens")]
     told += [f"{value:,.0f} rows cut" for value in numbers([facts], "truncated_rows") if value]
     told += [f"{value:,.0f} rows split" for value in numbers([facts], "split_rows") if value]
     told += [f"{value:,.0f} rows dropped" for value in numbers([facts], "dropped_rows") if value]
