@@ -31,6 +31,8 @@ def step_line(step: int, *, loss: float, **parts: Any) -> dict[str, Any]:
         padding_share=0.02,
         tokens_per_second=2000.0,
         samples_per_second=16.0,
+        steps_per_second=2.0,
+        epoch_seconds=32.0,
         seconds=0.5,
         memory_bytes=20 << 30,
         phases=phases,
