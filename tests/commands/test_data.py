@@ -44,7 +44,7 @@ def test_a_person_reads_tables_a_histogram_and_what_to_type(stats: Any, rows: Pa
     out = ended.stdout
     assert "rows: 48 read, all of them usable; 48 to train on" in out
     assert "formats: alpaca 48" in out
-    titles = ("sources", "tokens of a row", "rows by length", "cut at a length", "padding")
+    titles = ("sources", "tokens of a row", "rows by length", "what would be cut if rows were not split", "padding")
     assert all(title in out for title in titles)
     assert "\u2588" in out
     assert "recommended: --set data.max_length=128" in out
@@ -59,7 +59,7 @@ def test_80_columns_cut_no_word_and_no_figure(stats: Any, llama: Path, tmp_path:
     assert {"supervised", "answer", "dropped", "padded,"} <= set(" ".join(lines).split())
     assert any(re.fullmatch(r"\(\d+: recommended.*\)", line.strip()) for line in lines)
     assert "[bold]rows.jsonl" in "".join(line.split("  ")[0] for line in lines)
-    cut = next(number for number, line in enumerate(lines) if line.startswith("cut at a length"))
+    cut = next(number for number, line in enumerate(lines) if line.startswith("what would be cut"))
     figures = {line.split()[0]: line for line in lines[cut : cut + 10] if line.split()}
     for length in ("64", "128", "256", "384", "512"):
         assert len(re.findall(r"\d %|x\d\.\d\d", figures[length])) == 5

@@ -49,7 +49,7 @@ def test_a_cpu_without_avx2_cannot_be_portable() -> None:
 def test_a_run_that_goes_on_on_another_cpu_is_told() -> None:
     now = Facts(platform="", python="", cpus=4, memory_bytes=1, in_container=False, instruction_set="x86-64-v3")
     first, second = moved({"instruction_set": "x86-64-v4", "cpus": 2}, now)
-    assert "began on x86-64-v4, and goes on on x86-64-v3" in first
-    assert "began with 2 CPUs, and goes on with 4" in second
+    assert "began on x86-64-v4, and continues on x86-64-v3" in first
+    assert "began with 2 CPUs, and continues with 4" in second
     assert list(moved({"instruction_set": "x86-64-v3", "cpus": 4}, now)) == []
     assert list(moved({}, now)) == []

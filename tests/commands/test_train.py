@@ -214,7 +214,9 @@ def test_bad_input_ends_with_its_code_before_the_model_is_loaded(tmp_path: Path,
     assert (config.returncode, "did you mean" in config.stderr) == (78, True)
     model = loradock(forking, *inputs(tmp_path / "llamma", bad), "--output", "out2", cwd=tmp_path)
     assert model.returncode == 66
-    blocked = loradock(forking, *inputs(llama, bad), "--output", "bad.jsonl/out", cwd=tmp_path)
+    good = tmp_path / "good.jsonl"
+    good.write_text('{"instruction": "a", "output": "b"}\n', encoding="utf-8")
+    blocked = loradock(forking, *inputs(llama, good), "--output", "bad.jsonl/out", cwd=tmp_path)
     assert blocked.returncode == 77
     assert "Traceback" not in data.stderr + config.stderr + model.stderr + blocked.stderr
 

@@ -105,8 +105,8 @@ def index(directory: Path, weight_map: Any) -> None:
     [
         ({"a": "other.safetensors"}, "both model.safetensors and an index of other files"),
         ({}, "names no file"),
-        ({"a": "/etc/passwd"}, "names /etc/passwd, which is no file beside it"),
-        ({"a": "../model.safetensors"}, "names ../model.safetensors, which is no file beside it"),
+        ({"a": "/etc/passwd"}, "names /etc/passwd, which is not a file in the same directory"),
+        ({"a": "../model.safetensors"}, "names ../model.safetensors, which is not a file in the same directory"),
     ],
 )
 def test_an_index_that_leaves_open_what_is_loaded_is_refused(

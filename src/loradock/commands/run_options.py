@@ -112,7 +112,7 @@ def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
 def _refused(_context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
     """Gradient accumulation is no setting of its own: with one, another number of GPUs would be another training."""
     if value is not None:
-        what = "--grad-accum is no setting: accumulation follows from --batch-size, the samples of an optimiser step"
+        what = "--grad-accum is not a setting: accumulation follows from --batch-size, the samples of an optimiser step"
         raise UsageError(what, hint=f"--batch-size N, where N is {value} times the micro-batch times the GPUs")
 
 

@@ -118,9 +118,9 @@ def moved(before: Mapping[str, Any], now: Facts) -> Iterator[str]:
     """What is told of a run on the CPU that goes on where other bits are computed."""
     was, is_now = before.get("instruction_set"), now.instruction_set
     if was and was != is_now and not now.has_gpu:
-        yield f"warning: this run began on {was}, and goes on on {is_now}: rounding differs (deterministic: portable)"
+        yield f"warning: this run began on {was}, and continues on {is_now}: rounding differs (deterministic: portable)"
     if before.get("cpus", now.cpus) != now.cpus and not now.has_gpu:
-        yield f"warning: this run began with {before['cpus']} CPUs, and goes on with {now.cpus}: rounding differs"
+        yield f"warning: this run began with {before['cpus']} CPUs, and continues with {now.cpus}: rounding differs"
 
 
 def find_base(context: RunContext, config: RunConfig) -> tuple[source.BaseModel, Any, ModelFacts]:

@@ -19,7 +19,7 @@ from loradock.data.text_statistics import TextSource
 
 BAR_COLUMNS = 40
 MANY = 9
-DOING = {"split": "split (shown: what would be cut)", "truncate": "cut", "drop": "dropped"}
+DOING = {"split": "would be cut if rows were not split", "truncate": "is cut", "drop": "is dropped"}
 """Columns of figures that need a narrow gap to fit 80."""
 
 
@@ -135,7 +135,7 @@ def truncation_table(found: Statistics) -> Table:
     """A line a length: what is lost, and the work of an epoch beside the recommended length's, packed."""
     taken = next(at for at in found.lengths if at.cut.length == found.recommendation.max_length)
     made = table(
-        f"\n{DOING[found.long_rows]} at a length (data.long_rows={found.long_rows}); arithmetic of an epoch",
+        f"\nwhat {DOING[found.long_rows]}, by length (data.long_rows={found.long_rows}); arithmetic of an epoch",
         "length",
         "rows\nwhole",
         "cut",

@@ -210,7 +210,8 @@ def test_packed_rows_give_the_losses_and_gradients_they_have_alone(tmp_path: Pat
     model.adapters.gradient.zero_()
     total = 0.0
     for index in range(len(whole.rows)):
-        alone = replace(whole, rows=whole.rows[index : index + 1], lengths=whole.lengths[index : index + 1])
+        one = slice(index, index + 1)
+        alone = replace(whole, rows=whole.rows[one], starts=whole.starts[one], lengths=whole.lengths[one])
         total += float(model.loss_and_gradients(flat_batch(job, alone), scale=1.0))
     flat = model.adapters
     found = {n: flat.view(flat.gradient, [p], p.shape) for n, p in job.model.named_parameters() if p.requires_grad}
