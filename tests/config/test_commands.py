@@ -100,7 +100,9 @@ def test_validate_knows_the_data_formats_and_their_fields(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("setting", "hint"),
     [
-        ("data.validation=-0.1", "--set data.validation=0.1 holds a tenth of the rows out, 0 none"),
+        ("data.validation=-0.1", "letters, digits, - and _: {chat: chat.jsonl}"),
+        ('data.validation={"a b": x.jsonl}', "letters, digits, - and _: {chat: chat.jsonl}"),
+        ("data.validation={}", "letters, digits, - and _: {chat: chat.jsonl}"),
         ("model.trust_remote_code=true", "repeat its model.name here as a text; else delete the key"),
         ("output=3", "put it in quotes"),
     ],

@@ -183,7 +183,8 @@ def test_a_validation_file_is_read_as_the_sources_are_as_far_as_it_has_their_col
 
     def read_as(row: dict[str, Any], **settings: Any) -> SourceConfig:
         path = written(tmp_path / "held_out.jsonl", row)
-        return held_out(DataConfig(sources=(source.model_copy(update=settings),), validation=str(path)))
+        (file,) = held_out(DataConfig(sources=(source.model_copy(update=settings),), validation=str(path)))
+        return file
 
     same = read_as(DOLLY)
     assert (same.format, same.fields, same.ignore) == ("auto", source.fields, source.ignore)
@@ -193,7 +194,9 @@ def test_a_validation_file_is_read_as_the_sources_are_as_far_as_it_has_their_col
     chat = read_as({"messages": [{"role": "user", "content": "a"}]}, format="alpaca")
     assert (chat.format, chat.fields, chat.ignore) == ("auto", {}, ())
     mixed = DataConfig(sources=(source, SourceConfig(path="b.jsonl")), validation=same.path)
-    assert held_out(mixed) == SourceConfig(path=same.path)
+    assert held_out(mixed) == (SourceConfig(path=same.path),)
+    several = mixed.model_copy(update={"validation": {"one": same.path, "two": "b.jsonl"}})
+    assert [file.path for file in held_out(several)] == [same.path, "b.jsonl"]
 
 
 PAIR = {"prompt": "Two and two?", "chosen": " four", "rejected": " five"}

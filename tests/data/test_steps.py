@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import pickle
 from collections import Counter
+from dataclasses import replace
 from itertools import accumulate, pairwise, zip_longest
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -263,3 +265,22 @@ def test_evaluation_sees_every_row_once_and_all_ranks_take_equally_many_batches(
         busy = [batch for mine in batches for batch in mine if not batch.is_idle]
         assert sorted(row for batch in busy for row in batch.rows.tolist()) == fitted.rows.tolist()
         assert sum(batch.supervised_tokens for batch in busy) == fitted.supervised_tokens
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_a_turn_of_the_ranks_is_of_one_validation_set(prepared: Prepared, world_size: int) -> None:
+    """Of the set's source; the sums of a turn are then those of one set, whichever rank has them."""
+    parts = [replace(prepared.sources[0], start=0, stop=30), replace(prepared.sources[0], start=30, stop=prepared.rows)]
+    several = replace(prepared, sources=tuple(parts))
+    fitted = fit(several, rows=np.arange(several.rows), max_length=24)
+    shape: dict[str, Any] = {"fitted": fitted, "micro_batch": 4, "packing": False, "world_size": world_size}
+    ranks = [EvalBatches(several, **shape, names=("one", "two"), rank=rank) for rank in range(world_size)]
+    seen: dict[int, list[int]] = {0: [], 1: []}
+    for rank in ranks:
+        assert len(list(rank)) == len(ranks[0])
+        for turn, batch in enumerate(rank):
+            seen[rank.set_of(turn)] += [] if batch.is_idle else batch.rows.tolist()
+    assert {place: sorted(rows) for place, rows in seen.items()} == {
+        0: fitted.rows[fitted.rows < 30].tolist(),
+        1: fitted.rows[fitted.rows >= 30].tolist(),
+    }

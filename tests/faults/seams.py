@@ -83,11 +83,11 @@ class LoopSeams(ABC):
         def forward_backward(backend: Any, batch: Any, *, scale: float, at: MicroStep) -> torch.Tensor:
             return changed(real(backend, batch, scale=scale, at=at), at.step + 1, True)
 
-        def evaluated(objective: Any, model: Any, batches: Any, loss_sum: Any, *, step: int, poll: Any) -> Any:
+        def evaluated(objective: Any, model: Any, batches: Any, loss_sum: Any, *, step: int, **more: Any) -> Any:
             def one(batch: Any) -> torch.Tensor:
                 return changed(loss_sum(batch), step, False)
 
-            return evaluate(objective, model, batches, one, step=step, poll=poll)
+            return evaluate(objective, model, batches, one, step=step, **more)
 
         patch(self.backend, "forward_backward", forward_backward)
         patch(loop, "evaluate", evaluated)

@@ -20,7 +20,7 @@ from tiny import BASE, make_llama, write_rows
 from loradock.config.schema import RunConfig
 from loradock.data.corpus import prepare_corpus
 from loradock.errors import DataError, InputMissing, LoradockError
-from loradock.facts import Facts
+from loradock.facts import DataFacts, Facts
 from loradock.machine import Host, probe
 
 CASES = Path(__file__).parents[1] / "cases" / "data"
@@ -197,20 +197,27 @@ def test_a_template_that_refuses_a_row_says_which(refused: Prepare, tmp_path: Pa
     judge(trial, error, case="template", path=path, expected=[(2, "refuses this conversation: the user speaks first")])
 
 
-def test_a_row_of_200_000_tokens_is_counted_and_alone_it_is_refused(
+def test_a_row_of_200_000_tokens_is_counted_and_split_and_alone_it_is_refused_where_rows_are_cut(
     refused: Prepare, tmp_path: Path, facts: Facts, words: Any, trial: Trial
 ) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"instruction": "river " * 200_000, "output": "stone"}) + "\n")
-    error = refused_after_preparing(path, words=words, facts=facts, cache=tmp_path / "cache")
+    error = refused_after_preparing(path, words=words, facts=facts, cache=tmp_path / "cache", long_rows="truncate")
     trial("P13", error.exit_code == 65 and "longer than 64 tokens" in error.what, case="200k tokens")
     assert str(error.hint).startswith("--set data.max_length=2")
     path.write_bytes(path.read_bytes() + GOOD)
     settings: dict[str, Any] = {"sources": [{"path": str(path)}], "cache": str(tmp_path / "cache"), "max_dropped": 0.5}
-    config = RunConfig.model_validate({"data": settings})
-    counts = prepare_corpus(config, tokenizer=words, max_length=64, facts=facts).facts
-    assert (counts.train_rows, counts.dropped_rows) == (1, 1)
-    assert counts.lost_tokens >= 200_000
+
+    def counted(long_rows: str) -> DataFacts:
+        config = RunConfig.model_validate({"data": {**settings, "long_rows": long_rows}})
+        return prepare_corpus(config, tokenizer=words, max_length=64, facts=facts).facts
+
+    cut = counted("truncate")
+    assert (cut.train_rows, cut.dropped_rows) == (1, 1)
+    assert cut.lost_tokens >= 200_000
+    split = counted("split")
+    assert (split.train_rows, split.dropped_rows, split.split_rows) == (2, 0, 1)
+    assert split.supervised_tokens > cut.supervised_tokens
 
 
 @pytest.mark.parametrize(("long_rows", "share"), [(1, 0.1), (2, 0.1), (2, 0.2), (0, 0)])
@@ -232,8 +239,9 @@ def test_more_rows_than_allowed_that_would_be_left_out_end_with_65(
     trial("P13", caught.value.exit_code == 65 and hint.endswith("--set data.max_dropped=0.2"), case="too many left out")
 
 
-def refused_after_preparing(path: Path, *, words: Any, facts: Facts, cache: Path) -> DataError:
-    config = RunConfig.model_validate({"data": {"sources": [{"path": str(path)}], "cache": str(cache)}})
+def refused_after_preparing(path: Path, *, words: Any, facts: Facts, cache: Path, **settings: str) -> DataError:
+    data = {"sources": [{"path": str(path)}], "cache": str(cache), **settings}
+    config = RunConfig.model_validate({"data": data})
     with pytest.raises(DataError) as caught:
         prepare_corpus(config, tokenizer=words, max_length=64, facts=facts)
     return caught.value

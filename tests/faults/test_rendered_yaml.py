@@ -27,7 +27,17 @@ INJECTIONS = (
 ALPHABET = (
     "ab01 _-./~:,#&*!|>'\"%@`{}[]?=<\\\n\r\t$()+;^\x00\x01\x1b\x7f\x85\xa0é日🙂\u2028\u2029\u202e\ufeff\ufffe\U0010ffff"
 )
-FIELDS = ("name", "output", "model.name", "data.cache", "data.template", "logging.project", "path", "format", "mapped")
+FIELDS = (
+    "name",
+    "output",
+    "model.name",
+    "data.cache",
+    "data.template",
+    "logging.project",
+    "path",
+    "revision",
+    "mapped",
+)
 
 
 def fuzzed(draw: random.Random) -> str:
@@ -49,10 +59,10 @@ def config(texts: dict[str, str]) -> RunConfig:
         {
             "name": texts["name"],
             "output": texts["output"],
-            "model": {"name": texts["model.name"], "revision": texts["format"]},
+            "model": {"name": texts["model.name"], "revision": texts["revision"]},
             "data": {
                 "sources": [
-                    {"path": texts["path"] or "x", "format": texts["format"]},
+                    {"path": texts["path"] or "x"},
                     {"path": "x", "fields": {texts["mapped"] or "x": texts["name"]}},
                 ],
                 "cache": texts["data.cache"],

@@ -176,3 +176,28 @@ def test_the_validation_loss_does_not_depend_on_the_micro_batch(tmp_path: Path, 
         loop.evaluate()
         found += [event.loss for event in events if isinstance(event, EvalResult)]
     assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
+def test_each_validation_set_with_a_name_has_the_loss_it_has_alone_and_the_whole_is_the_mean_over_tokens(
+    tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    lines = rows.read_text(encoding="utf-8").splitlines(keepends=True)
+    chat, code = tmp_path / "chat.jsonl", tmp_path / "code.jsonl"
+    chat.write_text("".join(lines[:5]), encoding="utf-8")
+    code.write_text("".join(lines[5:12]), encoding="utf-8")
+
+    def evaluated(name: str, *settings: str) -> EvalResult:
+        loop = loop_of(job_of(tmp_path / name, "train.micro_batch=3", *settings, model=llama, data=rows))
+        events = list[Event]()
+        loop.emit = events.append
+        loop.evaluate()
+        return next(event for event in events if isinstance(event, EvalResult))
+
+    both = evaluated("both", f"data.validation.chat={chat}", f"data.validation.code={code}")
+    alone = {path.stem: evaluated(path.stem, f"data.validation={path}") for path in (chat, code)}
+    assert both.losses == pytest.approx({name: each.loss for name, each in alone.items()}, rel=1e-6)
+    counts = {name: each.supervised_tokens for name, each in alone.items()}
+    assert both.supervised_tokens == sum(counts.values())
+    mean = sum(alone[name].loss * count for name, count in counts.items()) / both.supervised_tokens
+    assert both.loss == pytest.approx(mean, rel=1e-6)
+    assert alone["chat"].losses == {}

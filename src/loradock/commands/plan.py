@@ -18,7 +18,7 @@ from loradock.errors import UsageError
 from loradock.plan import gpu_table
 
 if TYPE_CHECKING:
-    from loradock.config.schema import RunConfig
+    from loradock.config.schema import DataConfig, RunConfig
     from loradock.facts import DataFacts, Facts
     from loradock.model.source import BaseModel
     from loradock.plan.audit import Audit
@@ -90,10 +90,7 @@ def plan(
     facts = _machine(gpu, count=gpus, nodes=nodes)
     base, model, length = _model(loaded.config)
     if made_up:
-        data, at_length = (
-            made_up_facts(*made_up, length=length(made_up[2]), validation=loaded.config.data.validation),
-            None,
-        )
+        data, at_length = made_up_facts(*made_up, length=length(made_up[2]), data=loaded.config.data), None
     else:
         data, at_length = _counted(loaded.config, base, length)
     found = audit(loaded.config, facts, model, data, at_length=at_length, price_per_hour=price_per_hour)
@@ -105,15 +102,15 @@ def plan(
         _show(found, loaded, price_per_hour=price_per_hour)
 
 
-def made_up_facts(rows: int, mean: int, longest: int, *, length: int, validation: float | str) -> DataFacts:
+def made_up_facts(rows: int, mean: int, longest: int, *, length: int, data: DataConfig) -> DataFacts:
     """Facts of rows that are only described, cut at `length` tokens; half of their tokens are taken to be learned.
 
-    `validation` is `data.validation`; a file of its own is taken to hold no rows.
+    A validation file of its own is taken to hold no rows.
     """
     from loradock.facts import DataFacts
     from loradock.plan.row_cut import estimated
 
-    share = 0.0 if isinstance(validation, str) else validation
+    share = data.validation if isinstance(data.validation, float | int) else 0.0
     held_out = min(rows - 1, round(share * rows if share < 1 else share))
     rows -= held_out
     tokens = rows * mean

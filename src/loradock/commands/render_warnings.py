@@ -70,8 +70,7 @@ def _inputs(config: RunConfig) -> Iterator[str]:
     if not hub_cache.is_hub_id(config.model.name):
         yield config.model.name
     yield from (each.path for each in config.data.sources if not each.path.startswith("hub:"))
-    if isinstance(config.data.validation, str):
-        yield config.data.validation
+    yield from config.data.validation_files.values()
     if config.data.template.endswith(".jinja"):
         yield config.data.template
     if config.train.deepspeed:

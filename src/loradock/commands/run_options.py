@@ -101,7 +101,7 @@ def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     model, data = config.model, config.data
     if not is_hub_id(model.name):
         yield functools.partial(local_directory, Path(model.name).expanduser())
-    held_out = [SourceConfig(path=data.validation)] if isinstance(data.validation, str) else []
+    held_out = [SourceConfig(path=file) for file in data.validation_files.values()]
     for source in (*data.sources, *held_out):
         yield functools.partial(files, source)
     yield functools.partial(check_fields, data.sources)

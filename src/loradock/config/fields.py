@@ -56,10 +56,8 @@ def annotation_at(path: KeyPath) -> Any | None:
             annotation = _annotation(section.model_fields[str(part)])
         elif item is not None and isinstance(part, int):
             annotation = item
-        elif get_origin(_bare(annotation)) is dict:
-            annotation = get_args(_bare(annotation))[1]
         else:
-            return None
+            annotation = named_item_of(annotation)
     return annotation
 
 
@@ -74,6 +72,14 @@ def item_of(annotation: Any) -> Any | None:
     for member in _members(annotation):
         if get_origin(_bare(member)) is tuple:
             return get_args(_bare(member))[0]
+    return None
+
+
+def named_item_of(annotation: Any) -> Any | None:
+    """The type of a mapping's values, where the type is a mapping or may be one."""
+    for member in _members(annotation):
+        if get_origin(_bare(member)) is dict:
+            return get_args(_bare(member))[1]
     return None
 
 

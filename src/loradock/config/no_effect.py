@@ -33,8 +33,8 @@ def _evaluation_cadence(config: RunConfig) -> Iterator[KeyProblem]:
 def _split_seed(config: RunConfig) -> Iterator[KeyProblem]:
     if not has_validation(config):
         yield _idle("data.seed", "nothing is held out (data.validation)")
-    elif isinstance(config.data.validation, str):
-        yield _idle("data.seed", "the validation rows come from their own file")
+    elif config.data.validation_files:
+        yield _idle("data.seed", "the validation rows come from files of their own")
 
 
 def _tracker_project(config: RunConfig) -> Iterator[KeyProblem]:

@@ -132,14 +132,15 @@ def _best_needs_validation(config: RunConfig) -> Iterator[KeyProblem]:
 def _validation_is_a_part(config: RunConfig) -> Iterator[KeyProblem]:
     validation = config.data.validation
     key = ("data.validation",)
-    if isinstance(validation, str):
-        if validation.strip().endswith("%"):
-            what = f'data.validation "{validation}" is neither a number nor a file'
+    trained = {source.path for source in config.data.sources}
+    for file in config.data.validation_files.values():
+        if file.strip().endswith("%"):
+            what = f'data.validation "{file}" is neither a number nor a file'
             yield KeyProblem(keys=key, what=what, hint="write a share: 0.1 for 10 %")
-        elif validation in {source.path for source in config.data.sources}:
-            what = f"data.validation {validation} is also trained on: the evaluation loss would mean nothing"
+        elif file in trained:
+            what = f"data.validation {file} is also trained on: the evaluation loss would mean nothing"
             yield KeyProblem(keys=(*key, "data.sources"), what=what, hint="--set data.validation=0.1 holds a part out")
-    elif validation >= 1 and not float(validation).is_integer():
+    if isinstance(validation, float | int) and validation >= 1 and not float(validation).is_integer():
         what = f"data.validation must be a share below 1 or a whole number of rows, not {validation}"
         yield KeyProblem(keys=key, what=what, hint=f"--set data.validation={round(validation)}")
 

@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 Auto = Literal["auto"]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
+SetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+"""What a validation set is called; metrics have it in their names."""
 
 
 class Section(BaseModel):
@@ -104,8 +106,10 @@ class DataConfig(Section):
     max_dropped: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.1, description="Share of the rows that may be left out for their length; more ends the run."
     )
-    validation: Annotated[float, Field(ge=0)] | str = Field(
-        default=0.0, description="Held-out part: a share below 1, a number of rows, or a separate file."
+    validation: Annotated[float, Field(ge=0)] | str | Annotated[dict[SetName, str], Field(min_length=1)] = Field(
+        default=0.0,
+        description="Held-out part: a share below 1, a number of rows, a separate file, or several files by name "
+        "(`{chat: chat.jsonl, code: code.jsonl}`), each with a loss of its own.",
     )
     seed: int = Field(default=0, description="Seed of the train/validation split.")
     workers: Annotated[int, Field(ge=0)] | Auto = Field(default="auto", description="Processes that prepare rows.")
@@ -116,6 +120,13 @@ class DataConfig(Section):
         default=False,
         description="Every step trains on the first step's rows, kept in memory: what loading costs. For diagnose.",
     )
+
+    @property
+    def validation_files(self) -> dict[str, str]:
+        """The separate validation files by their names; a single one has an empty name."""
+        if isinstance(self.validation, dict):
+            return self.validation
+        return {"": self.validation} if isinstance(self.validation, str) else {}
 
 
 class LoraConfig(Section):

@@ -18,7 +18,8 @@ from loradock.config.suggest import dotted
 
 SHOWN_CHARACTERS = 60
 REMEDIES = {
-    "data.validation": "--set data.validation=0.1 holds a tenth of the rows out, 0 none",
+    "data.validation": "--set data.validation=0.1 holds a tenth of the rows out, 0 none; several files have names of "
+    "letters, digits, - and _: {chat: chat.jsonl}",
     "model.trust_remote_code": "to run the model's own code, repeat its model.name here as a text; else delete the key",
 }
 """What to type where a key takes a text, and a number or a truth value in quotes would mean nothing."""
@@ -42,7 +43,7 @@ def check(values: Mapping[str, object]) -> RunConfig | list[WrongValue]:
     try:
         return RunConfig.model_validate_json(json.dumps(_whole(values)), strict=True)
     except ValidationError as error:
-        found = {_known(detail["loc"]): detail["type"] for detail in error.errors(include_url=False)}
+        found = {_known(detail["loc"], values): detail["type"] for detail in error.errors(include_url=False)}
         return [_explain(path, kind, values) for path, kind in found.items() if not _has_deeper(path, found)]
 
 
@@ -67,12 +68,22 @@ def _whole(value: object) -> object:
     return value
 
 
-def _known(location: tuple[str | int, ...]) -> KeyPath:
+def _known(location: tuple[str | int, ...], values: Mapping[str, object]) -> KeyPath:
     """The longest part of a pydantic location that is a key path: it appends the names of union members."""
     end = len(location)
-    while end and annotation_at(location[:end]) is None:
+    while end and not _is_key(location[:end], values):
         end -= 1
     return location[:end]
+
+
+def _is_key(path: KeyPath, values: Mapping[str, object]) -> bool:
+    """Whether the schema knows the path, and what is given could have it: any name may stand in a mapping."""
+    if annotation_at(path) is None:
+        return False
+    if section_of(annotation_at(path[:-1])) is not None or not isinstance(path[-1], str):
+        return True
+    above = _value_at(path[:-1], values)
+    return isinstance(above, dict) and path[-1] in above
 
 
 def _has_deeper(path: KeyPath, found: Mapping[KeyPath, str]) -> bool:

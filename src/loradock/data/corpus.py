@@ -113,6 +113,7 @@ class Corpus:
         return EvalBatches(
             self.validation.prepared,
             fitted=self.validation.fitted,
+            names=tuple(name for name in self.config.data.validation_files if name),
             micro_batch=plan.micro_batch.value,
             packing=plan.packing.value,
             world_size=facts.world_size,
@@ -179,10 +180,9 @@ def prepare_corpus(
         return Corpus(config=config, train=parts[0], validation=parts[1], template=template)
 
     template = resolve(data.template, own=TokenizerSpec.of(tokenizer).chat_template).text
-    if isinstance(data.validation, str):
-        all_there([*data.sources, SourceConfig(path=data.validation)])
-        file = held_out(data)
-        both = all_prepared(prepared, [data, data.model_copy(update={"sources": (file,)})])
+    if isinstance(data.validation, str | dict):
+        all_there([*data.sources, *(SourceConfig(path=path) for path in data.validation_files.values())])
+        both = all_prepared(prepared, [data, data.model_copy(update={"sources": held_out(data)})])
         used, judged = ((each, np.arange(each.rows)) for each in both)
         return corpus(used, judged)
     all_there(data.sources)

@@ -18,7 +18,7 @@ def look(data: DataConfig, *, seconds: float = BUDGET_SECONDS) -> None:
 
     What was not come to, preparation reads. Raises what `data.sources.samples` raises.
     """
-    held_out = [SourceConfig(path=data.validation)] if isinstance(data.validation, str) else []
+    held_out = [SourceConfig(path=file) for file in data.validation_files.values()]
     sources = [source for source in (*data.sources, *held_out) if not hub.is_hub(source.path)]
     problems, until = Problems(), time.monotonic() + seconds
     for index, source in enumerate(sources):

@@ -54,12 +54,15 @@ def samples(source: SourceConfig, *, index: int = 0, contents: Contents | None =
             yield from reading.converted(format, chain((record,), reading.records))
 
 
-def held_out(data: DataConfig) -> SourceConfig:
-    """The separate validation file, read as the sources are as far as its first row has the columns that they name.
+def held_out(data: DataConfig) -> tuple[SourceConfig, ...]:
+    """The separate validation files, read as the sources are as far as their first row has the columns that they name.
 
-    Sources that are not read alike leave it to its own columns. Raises what `read` raises.
+    Sources that are not read alike leave them to their own columns. Raises what `read` raises.
     """
-    file = SourceConfig(path=str(data.validation))
+    return tuple(_held_out(SourceConfig(path=path), data=data) for path in data.validation_files.values())
+
+
+def _held_out(file: SourceConfig, *, data: DataConfig) -> SourceConfig:
     named = [(source.format, source.fields, source.ignore) for source in data.sources]
     if any(each != named[0] for each in named):
         return file

@@ -218,7 +218,7 @@ def leaks(corpus: Corpus, prints: Fingerprints) -> list[Suspicion]:
     if corpus.validation is None:
         return []
     judged, theirs = corpus.validation.prepared, prints
-    if isinstance(corpus.config.data.validation, str):
-        _, theirs = read_texts([held_out(corpus.config.data)], judged)
+    if corpus.config.data.validation_files:
+        _, theirs = read_texts(held_out(corpus.config.data), judged)
     rows = (corpus.train.fitted.rows, corpus.validation.fitted.rows)
     return duplicates.between(prints, theirs, rows=rows, prepared=(corpus.train.prepared, judged))

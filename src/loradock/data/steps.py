@@ -160,7 +160,8 @@ class TrainSteps:
 class EvalBatches:
     """Micro-batches over the validation rows, in order, shared round robin by the ranks.
 
-    Every rank gets the same number of them (idle ones at the end), so that collectives stay in step.
+    Every rank gets the same number of them (idle ones at the end of a set), so that collectives stay in step. `names`
+    are those of the sources, one set each; none: all rows are one set.
     """
 
     def __init__(
@@ -170,31 +171,50 @@ class EvalBatches:
         fitted: Fitted,
         micro_batch: int,
         packing: bool,
+        names: tuple[str, ...] = (),
         world_size: int = 1,
         rank: int = 0,
     ) -> None:
+        self.names = names
         self._prepared, self._fitted = prepared, fitted
         self._world_size, self._rank = world_size, rank
         self._shape = BatchShape(micro_batch=micro_batch, packing=packing, max_length=fitted.max_length)
-        self._groups = self._shape.groups(fitted.lengths.tolist())
+        self._turns = self._taken_in_turns()
 
     def reshaped(self, micro_batch: int) -> EvalBatches:
         """The same rows in micro-batches of another size."""
         other = copy.copy(self)
         other._shape = replace(self._shape, micro_batch=micro_batch)
-        other._groups = other._shape.groups(self._fitted.lengths.tolist())
+        other._turns = other._taken_in_turns()
         return other
 
     def __len__(self) -> int:
-        return math.ceil(len(self._groups) / self._world_size)
+        return len(self._turns)
+
+    def set_of(self, turn: int) -> int:
+        """The place in `names` of what the ranks evaluate in this turn."""
+        return self._turns[turn][0]
+
+    def _taken_in_turns(self) -> list[tuple[int, list[tuple[int, int]]]]:
+        """The set of each turn, and `[first, last)` of what each rank takes of it."""
+        sources = self._prepared.sources if self.names else self._prepared.sources[-1:]
+        turns: list[tuple[int, list[tuple[int, int]]]] = []
+        first = 0
+        for place, source in enumerate(sources):
+            last = int(np.searchsorted(self._fitted.rows, source.stop))
+            groups = self._shape.groups(self._fitted.lengths[first:last].tolist())
+            moved = [(first + begin, first + end) for begin, end in groups]
+            turns += [(place, moved[at : at + self._world_size]) for at in range(0, len(moved), self._world_size)]
+            first = last
+        return turns
 
     def __iter__(self) -> Iterator[MicroBatch]:
-        for turn in range(len(self)):
+        for _, groups in self._turns:
             yield from _share(
                 self._prepared,
                 fitted=self._fitted,
                 positions=np.arange(len(self._fitted.rows)),
-                groups=self._groups[turn * self._world_size : (turn + 1) * self._world_size],
+                groups=groups,
                 packing=self._shape.packing,
                 world_size=self._world_size,
                 rank=self._rank,

@@ -47,7 +47,8 @@ def shards(index: Path, problems: list[Problem]) -> tuple[Path, ...]:
         return ()
     if not names:
         problems.append(Problem(what="names no file", file=str(index)))
-    problems += [Problem(what=f"names {name}, which is not a file in the same directory", file=str(index)) for name in outside]
+    elsewhere = "which is not a file in the same directory"
+    problems += [Problem(what=f"names {name}, {elsewhere}", file=str(index)) for name in outside]
     found = [index.with_name(name) for name in names if name not in outside]
     problems += [Problem(what=f"shard {file.name} is missing", file=str(index)) for file in found if not file.is_file()]
     return tuple(file for file in found if file.is_file())

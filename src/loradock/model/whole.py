@@ -47,7 +47,7 @@ def check(base: BaseModel) -> tuple[str, ...]:
         raise ModelError(
             f"{base.directory} does not hold the whole model: of {type(model).__name__}'s tensors {len(wrong)} are not "
             "there, or of another shape",
-            hint="copy the whole directory again; a classifier or an encoder cannot be trained as a causal language model",
+            hint="copy the whole directory again; a classifier or an encoder is not a causal language model",
             problems=[Problem(what=what) for what in [*wrong[:SHOWN], *more]],
         )
     return tuple(sorted(found["unexpected_keys"]))

@@ -49,18 +49,23 @@ class StepResult:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalResult:
-    """Mean loss over every supervised token of the validation part, in nats; `metrics` are the objective's besides."""
+    """Mean loss over every supervised token of the validation part, in nats; `metrics` are the objective's besides.
+
+    `losses` are those of the sets by name, where `data.validation` names several.
+    """
 
     step: int
     loss: float
     metrics: dict[str, float]
+    losses: dict[str, float]
     supervised_tokens: int
     seconds: float
 
     def line(self) -> dict[str, Any]:
-        """As metrics.jsonl and the trackers have it: the objective's metrics among the others."""
+        """As metrics.jsonl and the trackers have it: the objective's metrics and `loss_NAME` among the others."""
         whole = asdict(self)
-        return {"step": self.step, "loss": self.loss, **whole.pop("metrics"), **whole}
+        by_name = {f"loss_{name}": loss for name, loss in whole.pop("losses").items()}
+        return {"step": self.step, "loss": self.loss, **whole.pop("metrics"), **by_name, **whole}
 
 
 @dataclass(frozen=True, kw_only=True)

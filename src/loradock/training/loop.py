@@ -13,6 +13,7 @@ import torch
 import torch.distributed
 
 from loradock import signals
+from loradock.data.steps import EvalBatches
 from loradock.distributed import collectives
 from loradock.distributed.place import continuing
 from loradock.distributed.stragglers import Pace
@@ -220,14 +221,16 @@ class Loop:
 
     def evaluate(self) -> bool:
         """Loss over the validation part; returns True where this step is to be kept for it."""
+        batches = self.job.evaluation
+        assert batches is not None
         self.emit(Doing(what="evaluating", step=self.step))
-        inputs = self.evaluation_inputs()
         with self.backend.evaluating():
             result = evaluate(
                 self.job.objective,
                 self.job.model,
-                inputs,
+                self.evaluation_inputs(batches),
                 self.backend.loss_sum,
+                names=batches.names,
                 step=self.step,
                 poll=self.poll_together,
             )
@@ -237,11 +240,11 @@ class Loop:
         self.emit(result)
         return self.flow.judge(self.step, result.loss)
 
-    def evaluation_inputs(self) -> Iterator[tuple[Any, int]]:
-        """The validation part of this rank, and how many supervised tokens each batch holds."""
-        for batch in self.job.evaluation or ():
+    def evaluation_inputs(self, batches: EvalBatches) -> Iterator[tuple[Any, int, int]]:
+        """The validation part of this rank, with each batch's set and how many supervised tokens it holds."""
+        for turn, batch in enumerate(batches):
             tensors, _ = self.backend.tensors(batch)
-            yield tensors, batch.supervised_tokens
+            yield tensors, batches.set_of(turn), batch.supervised_tokens
 
     def commit(self) -> None:
         """Save the last step that was completed."""

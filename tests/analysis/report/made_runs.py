@@ -49,7 +49,7 @@ def train_lines(count: int, *, seed: int = 0) -> Iterator[dict[str, Any]]:
 
 def eval_line(step: int, *, loss: float) -> dict[str, Any]:
     result = EvalResult(
-        step=step, loss=loss, metrics={"perplexity": math.exp(loss)}, supervised_tokens=500, seconds=2.0
+        step=step, loss=loss, metrics={"perplexity": math.exp(loss)}, losses={}, supervised_tokens=500, seconds=2.0
     )
     return {"kind": "eval", "time": BEGAN, **result.line()}
 

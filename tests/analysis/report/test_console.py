@@ -92,8 +92,11 @@ def test_a_metric_line_shows_memory_only_where_a_gpu_has_some() -> None:
 
 
 def test_an_evaluation_line_has_loss_and_perplexity() -> None:
-    result = EvalResult(step=20, loss=1.5, metrics={"perplexity": 4.4817}, supervised_tokens=9, seconds=1.0)
+    result = EvalResult(step=20, loss=1.5, metrics={"perplexity": 4.4817}, losses={}, supervised_tokens=9, seconds=1.0)
     assert console.evaluation_line(result) == "step 20  evaluation loss 1.5000  perplexity 4.482"
+    named = replace(result, losses={"chat": 1.25, "code": 1.75})
+    assert console.evaluation_line(named).endswith("perplexity 4.482  (chat 1.2500, code 1.7500)")
+    assert named.line() == {**result.line(), "loss_chat": 1.25, "loss_code": 1.75}
 
 
 def test_the_summary_says_how_it_ended_and_what_was_exported(tmp_path: Path) -> None:

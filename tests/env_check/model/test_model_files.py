@@ -66,6 +66,21 @@ def test_weights_that_were_cut_short_and_a_tokenizer_that_is_no_json_are_two_fin
     faults.seen("tokenizer.json truncated", made="real", finding=seen.one("tokenizer"), check="tokenizer", exit_code=78)
 
 
+def test_a_model_that_lacks_a_tensor_is_named_before_a_weight_is_read(
+    examined: Examine, written: Write, model: Path, faults: Faults
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    file = model / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, file, metadata={"format": "pt"})
+    seen = examined("--only", "model-weights", "--config", written(model={"name": str(model)}))
+    found = seen.one("model-weights")
+    faults.seen("a tensor missing", made="real", finding=found, check="model-weights", exit_code=78)
+    assert "model.layers.1.mlp.up_proj.weight" in found["what"]
+
+
 def test_weights_that_are_quantised_already_are_refused(
     examined: Examine, written: Write, model: Path, faults: Faults
 ) -> None:

@@ -159,3 +159,21 @@ def from_mlflow(run: Path) -> list[float]:
 
 
 TRACKED = {"tensorboard": from_tensorboard, "wandb": from_wandb, "mlflow": from_mlflow}
+
+
+def test_the_losses_of_validation_sets_with_names_are_in_the_metrics_and_on_the_model_card(
+    tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    files = {
+        name: write_rows(tmp_path / f"{name}.jsonl", rows=6, seed=seed) for seed, name in enumerate(("chat", "code"))
+    }
+    named = [f"data.validation.{name}={file}" for name, file in files.items()]
+    settings = ("train.max_steps=2", "lora.rank=4", "evaluation.every=1", *named)
+    result = train(tmp_path / "run", *settings, model=llama, data=rows)
+    assert [sorted(name for name in line if name.startswith("loss_")) for line in result.evaluations] == [
+        ["loss_chat", "loss_code"]
+    ] * 2
+    card = (result.adapter / "README.md").read_text(encoding="utf-8")
+    last = result.evaluations[-1]
+    assert "| step | evaluation loss | perplexity | loss on chat | loss on code |" in card
+    assert f"| {last['loss_chat']:.4f} | {last['loss_code']:.4f} |" in card

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,7 +105,12 @@ def duration(seconds: float) -> str:
 def evaluation_line(result: EvalResult) -> str:
     """An evaluation line."""
     metrics = "".join(f"  {name} {value:.3f}" for name, value in result.metrics.items())
-    return f"step {result.step}  evaluation loss {result.loss:.4f}{metrics}"
+    return f"step {result.step}  evaluation loss {result.loss:.4f}{metrics}{by_name(result.losses)}"
+
+
+def by_name(losses: Mapping[str, float]) -> str:
+    """The loss of each set that has a name, in brackets; empty where none has."""
+    return f"  ({', '.join(f'{name} {loss:.4f}' for name, loss in losses.items())})" if losses else ""
 
 
 def shrunk_line(event: Shrunk) -> str:
@@ -132,7 +137,8 @@ def summary(content: dict[str, Any], metrics: list[dict[str, Any]], evaluations:
         lines.append(f"loss {metrics[0]['loss']:.4f} -> {metrics[-1]['loss']:.4f}, {rate:,.0f} tokens/s")
     if evaluations:
         last = evaluations[-1]
-        lines.append(f"evaluation loss {last['loss']:.4f}, perplexity {last['perplexity']:.3f}")
+        losses = {name.removeprefix("loss_"): loss for name, loss in last.items() if name.startswith("loss_")}
+        lines.append(f"evaluation loss {last['loss']:.4f}, perplexity {last['perplexity']:.3f}{by_name(losses)}")
     if outcome["best_step"]:
         lines.append(f"exported: the best checkpoint, step {outcome['best_step']}")
     return lines

@@ -28,8 +28,8 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 
     data = plan.config.data
     sources = {f"data.sources.{index}.path": source for index, source in enumerate(data.sources)}
-    if isinstance(data.validation, str):
-        sources["data.validation"] = SourceConfig(path=data.validation)
+    for name, path in data.validation_files.items():
+        sources[f"data.validation.{name}".rstrip(".")] = SourceConfig(path=path)
     found = [finding for key, source in sources.items() for finding in of_source(host, key, source)]
     found += of_template(data.template)
     return found or [ok(f"{len(sources)} sources can be read")]

@@ -80,8 +80,14 @@ def results(evaluations: Sequence[dict[str, Any]]) -> str:
     curve = "![training curve](training_curve.png)"
     if not evaluations:
         return f"## Results\n\n{curve}"
-    lines = [f"| {line['step']} | {line['loss']:.4f} | {line['perplexity']:.3f} |" for line in evaluations]
-    return "\n".join(["## Results", "", "| step | evaluation loss | perplexity |", "|---|---|---|", *lines, "", curve])
+    sets = [name for name in evaluations[0] if name.startswith("loss_")]
+    head = ["step", "evaluation loss", "perplexity", *(f"loss on {name.removeprefix('loss_')}" for name in sets)]
+    lines = [
+        [str(line["step"]), f"{line['loss']:.4f}", f"{line['perplexity']:.3f}", *(f"{line[name]:.4f}" for name in sets)]
+        for line in evaluations
+    ]
+    rows = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines)]
+    return "\n".join(["## Results", "", *rows, "", curve])
 
 
 def table(title: str, rows: Sequence[tuple[str, str]]) -> str:

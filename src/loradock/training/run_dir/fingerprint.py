@@ -201,7 +201,9 @@ def _is_path(key: str, value: object) -> bool:
         return value.endswith((".jinja", ".j2"))
     if re.fullmatch(r"data\.sources\.\d+\.path", key):
         return not value.startswith(HUB_PREFIX)
-    return key in ("data.validation", "train.deepspeed") or (key == "model.name" and not is_hub_model(value))
+    if re.fullmatch(r"data\.validation(\..+)?", key):
+        return True
+    return key == "train.deepspeed" or (key == "model.name" and not is_hub_model(value))
 
 
 def _text(value: Any) -> str:
