@@ -29,6 +29,10 @@ class Gpu:
         return "sm{}{}".format(*self.capability)
 
 
+DESCRIBED = "any"
+"""The platform and the Python of a machine that was only described."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """The machine as a run sees it: limits of its cgroup, not of the host beneath.
@@ -52,6 +56,11 @@ class Facts:
     lock_sha256: str | None = None
     image_digest: str | None = None
     instruction_set: str = ""
+
+    @property
+    def is_described(self) -> bool:
+        """True for a machine that was named and not looked at: what is installed there is not known."""
+        return self.platform == DESCRIBED
 
     @property
     def has_gpu(self) -> bool:

@@ -40,7 +40,10 @@ def start(forking: Forking, place: Path, *options: str, code: str = "") -> Comma
 def test_the_trials_are_listed_and_an_unknown_one_is_refused_with_the_nearest(forking: Forking, place: Path) -> None:
     command = start(forking, place, "--list")
     assert command.finish() == 0, command.text()
-    assert "lora-rank-x0.5            LoRA rank 8 instead of 16" in command.text().splitlines()
+    assert (
+        "lora-rank-x0.5            LoRA rank 8 instead of 16 (half the trainable weights)"
+        in command.text().splitlines()
+    )
     command = start(forking, place, "--trials", "lora-rank")
     assert command.finish() == 64
     assert "did you mean lora-rank-x0.5?" in command.text()
@@ -50,6 +53,13 @@ def test_the_trials_are_listed_and_an_unknown_one_is_refused_with_the_nearest(fo
     command = start(forking, place, "--trials", " , ")
     assert command.finish() == 64
     assert "--trials names no trial" in command.text()
+
+
+def test_the_trials_of_a_note_are_listed_without_a_model_rows_or_a_gpu(forking: Forking, place: Path) -> None:
+    command = forking.start(place, "diagnose", "--preset", "seed-003", "--list")
+    assert command.finish() == 0, command.text()
+    names = [line.split()[0] for line in command.text().splitlines()]
+    assert {"packing", "mixed-lengths", "length-512-batch-8"} <= set(names)
 
 
 @pytest.mark.parametrize("verb", ["diagnose", "profile"])

@@ -226,3 +226,19 @@ def test_a_change_that_memory_cannot_hold_is_still_a_trial() -> None:
 def test_synthetic_data_only_tells() -> None:
     assert not trial(baseline(), "synthetic-data").is_remedy
     assert "synthetic-data" not in names(baseline(data={"repeat_first": True}))
+
+
+@pytest.mark.parametrize(("gpu", "is_offered"), [("h100", True), ("a10", True), ("t4", False)])
+def test_flash_attn_is_weighed_for_a_named_gpu_by_that_gpu_and_not_by_what_is_installed_here(
+    gpu: str, is_offered: bool
+) -> None:
+    facts = planner.machine_with(gpu)
+    wanted = changed_config(config(engine="peft"), ())
+    plan = planner.make(wanted, facts=facts, model=models()["mistral-7b"], data=data())
+    assert plan.attention.value == "sdpa"
+    assert ("built without flash-attn" in plan.attention.why) == is_offered
+    found = [each for each in proposed(context_of(plan, wanted, facts=facts)) if each.name == "attention-flash"]
+    assert bool(found) == is_offered
+    assert all("loradock build --flash-attn" in each.effort for each in found)
+    after = changed(context_of(plan, wanted, facts=facts), found[0].settings) if found else None
+    assert after is None or after.plan.attention.value == "flash_attention_2"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from loradock.analysis.diagnose.search import Search
     from loradock.config.load import Loaded
+    from loradock.plan.trial import Trial
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 DOCUMENT, PATCH = "diagnosis.json", "patch.yaml"
@@ -90,7 +91,8 @@ def diagnose(
     the difference is beyond the noise or the budget is spent. No trained weights are kept. With --output, results are
     kept in that directory and the same command continues from them. One process on one GPU.
     """
-    from loradock.analysis.diagnose import children
+    from loradock.analysis.diagnose import children, seeds
+    from loradock.analysis.diagnose.diagnose import chosen
     from loradock.commands.train import QUIET, set_environment
 
     set_environment(QUIET | children.BEFORE_IMPORT)
@@ -100,6 +102,10 @@ def diagnose(
     names = [name.strip() for name in (trials or "").split(",") if name.strip()]
     if trials is not None and not names:
         raise UsageError("--trials names no trial", hint="leave it out for all of them; --list shows them")
+    of_note = seeds.trials_of(ask.preset)
+    if is_listing and of_note:  # they are written down: no model, rows or GPU is needed to name them
+        listed(chosen(of_note, names))
+        return
     with redirect_stdout(sys.stderr):
         search, by = searched(
             asked,
@@ -109,8 +115,7 @@ def diagnose(
             limits={"steps": steps, "warmup_steps": warmup_steps, "budget": budget, "repeats": repeats},
         )
     if is_listing:
-        for trial in search.trials:
-            click.echo(f"{trial.name:26}{trial.title}")
+        listed(search.trials)
         return
     told(search, asked, folder=folder, price_per_hour=price_per_hour, as_json=as_json)
     if by:
@@ -167,6 +172,12 @@ def searched(
     if search.baseline.failure:
         raise diagnose.failure(search.baseline.failure, "the baseline cannot be measured")
     return search, None
+
+
+def listed(trials: Sequence[Trial]) -> None:
+    """A line a trial, with what it gives up."""
+    for trial in trials:
+        click.echo(f"{trial.name:26}{trial.title}{f' ({trial.price})' if trial.price else ''}")
 
 
 def loader(ask: Ask) -> Any:

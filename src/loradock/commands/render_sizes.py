@@ -9,7 +9,7 @@ from loradock.commands.render_given import UNKNOWN_GPU, Given
 from loradock.commands.render_options import Site
 from loradock.config.schema import RunConfig
 from loradock.errors import InputMissing
-from loradock.facts import DataFacts, Facts, ModelFacts
+from loradock.facts import DESCRIBED, DataFacts, Facts, ModelFacts
 from loradock.kubernetes import sizes as sizing
 from loradock.kubernetes.sizes import Seen, Sizes, cpus_of
 from loradock.plan import planner
@@ -59,8 +59,8 @@ def machine(site: Site, given: Given, *, config: RunConfig, gpus: int) -> Facts:
     """One of the machines, as the plan looks at it."""
     here = max(1, gpus)
     return Facts(
-        platform="any",
-        python="any",
+        platform=DESCRIBED,
+        python=DESCRIBED,
         cpus=site.cpus or cpus_of(config, gpus=gpus),
         memory_bytes=CPU_MEMORY_BYTES,
         in_container=True,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, OutOfMemory
-from loradock.facts import DataFacts, Facts, ModelFacts
+from loradock.facts import DESCRIBED, DataFacts, Facts, ModelFacts
 from loradock.plan import gpu_table, pass_shape
 from loradock.plan.context import Context
 from loradock.plan.knobs import knob
@@ -97,8 +97,8 @@ def on_gpu(config: RunConfig, *, gpu: str, model: ModelFacts, data: DataFacts, c
 def machine_with(gpu: str, *, count: int = 1, nodes: int = 1) -> Facts:
     """One of `nodes` machines with `count` GPUs of one name each, and a process for each GPU."""
     return Facts(
-        platform="any",
-        python="any",
+        platform=DESCRIBED,
+        python=DESCRIBED,
         cpus=8 * count,
         memory_bytes=count * (64 << 30),
         in_container=True,

@@ -24,6 +24,9 @@ def decide(context: Context) -> Decision[str]:
         return Decision(name="attention", value="eager", why=why)
     if obstacle:
         return Decision(name="attention", value="sdpa", why=obstacle)
+    if not is_installed(context):
+        why = "the image is built without flash-attn, unless asked; SDPA has the same kernels inside"
+        return Decision(name="attention", value="sdpa", why=why)
     why = f"flash-attn {context.facts.packages['flash-attn']} is installed: packed rows need no mask"
     return Decision(name="attention", value="flash_attention_2", why=why)
 
@@ -36,18 +39,21 @@ def flash_obstacle(context: Context) -> str | None:
         return f"flash-attn needs sm80 or newer, this GPU is {context.facts.gpu.architecture}"
     if context.plan.compute_dtype.value == "float32":
         return "flash-attn has no float32"
-    if "flash-attn" not in context.facts.packages:
+    if not is_installed(context) and not context.facts.is_described:
         return "flash-attn is not installed; SDPA has the same kernels inside"
     return None
 
 
+def is_installed(context: Context) -> bool:
+    """Whether flash-attn is known to be there."""
+    return "flash-attn" in context.facts.packages
+
+
 def propose(context: Context) -> tuple[Trial, ...]:
-    """flash-attn where it is installed, and SDPA where the model has it. Eager is never faster, and is left out."""
+    """flash-attn where nothing is in its way, and SDPA where the model has it; eager is never faster."""
     now = context.plan.attention.value
-    others = {
-        "flash_attention_2": "flash-attn" in context.facts.packages,
-        "sdpa": context.model.has_sdpa,
-    }
+    others = {"flash_attention_2": flash_obstacle(context) is None, "sdpa": context.model.has_sdpa}
+    build = "one setting" if is_installed(context) else "an image with flash-attn (loradock build --flash-attn build)"
     return tuple(
         Trial(
             name=f"attention-{kernel.removesuffix('_attention_2')}",
@@ -56,6 +62,7 @@ def propose(context: Context) -> tuple[Trial, ...]:
             cause=f"the attention kernel {now}",
             phase="passes",
             stability_risk="low",
+            effort=build if kernel == "flash_attention_2" else "one setting",
         )
         for kernel, is_there in others.items()
         if is_there and kernel != now
