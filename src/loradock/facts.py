@@ -29,6 +29,8 @@ class Gpu:
         return "sm{}{}".format(*self.capability)
 
 
+IMAGE_DIGEST = "LORADOCK_IMAGE_DIGEST"
+"""The variable that tells a container the digest of its image, which no image can hold itself: `render` sets it."""
 DESCRIBED = "any"
 """The platform and the Python of a machine that was only described."""
 

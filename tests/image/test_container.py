@@ -14,6 +14,7 @@ import pytest
 from image.containers import Ended, start
 from image.leaks import scan
 
+from loradock.facts import IMAGE_DIGEST
 from loradock.image import labels
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def test_any_uid_trains_and_saves_with_nothing_writable_but_a_tmpfs(
 ) -> None:
     tmp_path.chmod(0o777)
     mounts = {str(tmp_path): {"bind": "/out", "mode": "rw"}}
-    ended = Ended(start(engine, image, started, *SHORT, user=user, volumes=mounts))
+    named = {IMAGE_DIGEST: "sha256:" + "1" * 64}
+    ended = Ended(start(engine, image, started, *SHORT, user=user, volumes=mounts, environment=named))
     trial("P15", ended.code == 0, user=user, code=ended.code, said=ended.text[-500:] if ended.code else "")
     (adapter,) = tmp_path.glob("*/adapter/adapter_model.safetensors")
     assert adapter.stat().st_uid == int(user.partition(":")[0])
@@ -44,6 +46,7 @@ def test_any_uid_trains_and_saves_with_nothing_writable_but_a_tmpfs(
     record = json.loads(next(tmp_path.glob("*/run.json")).read_text(encoding="utf-8"))
     (lock,) = engine.images.get(image).labels[labels.LOCK].split()
     assert lock in json.dumps(record)
+    assert record["facts"]["image_digest"] == named[IMAGE_DIGEST]
     assert record["env_check"]["level"] == "compute"
     assert [each for each in record["env_check"]["findings"] if each["severity"] != "ok"] == []
 

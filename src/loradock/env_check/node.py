@@ -9,10 +9,8 @@ from dataclasses import dataclass, fields
 
 from loradock import __version__
 from loradock.env_check.base import Intent
-from loradock.facts import Facts
+from loradock.facts import IMAGE_DIGEST, Facts
 from loradock.machine import Host
-
-IMAGE_DIGEST = "LORADOCK_IMAGE_DIGEST"
 
 
 @dataclass(frozen=True, kw_only=True)

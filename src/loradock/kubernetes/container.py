@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from loradock.facts import IMAGE_DIGEST
 from loradock.kubernetes.quantities import shown
 from loradock.kubernetes.workload import CONFIG_FOLDER, Volume, Workload
 
@@ -62,7 +63,10 @@ def literal(text: str) -> str:
 
 def environment(workload: Workload) -> list[dict[str, Any]]:
     """Our own variables, then those that were asked for, which win; values of Secrets stay there."""
-    ours = {"LORADOCK_HEARTBEAT": HEARTBEAT} if workload.beats else {}
+    _, _, digest = workload.image.partition("@")
+    ours = {IMAGE_DIGEST: digest} if digest else {}
+    if workload.beats:
+        ours["LORADOCK_HEARTBEAT"] = HEARTBEAT
     if workload.beats and workload.sizes.silence_seconds.value:
         ours["LORADOCK_HEARTBEAT_LIMIT"] = str(workload.sizes.silence_seconds.value)
     if workload.nodes > 1:

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from loradock.errors import EnvironmentUnfit
-from loradock.facts import Facts
+from loradock.facts import IMAGE_DIGEST, Facts
 from loradock.machine import Host
 
 PACKAGES = (
@@ -57,7 +57,7 @@ def gather(host: Host) -> Facts:
         local_world_size=of_launcher(host, "LOCAL_WORLD_SIZE", default=0) or None,
         git_commit=git_commit(host),
         lock_sha256=lock_sha256(host),
-        image_digest=host.environ.get("LORADOCK_IMAGE_DIGEST") or None,
+        image_digest=host.environ.get(IMAGE_DIGEST) or None,
         instruction_set=instruction_set(host),
     )
 

@@ -12,8 +12,10 @@ from kubernetes.kinds.conftest import pod_of, workload
 
 import loradock.errors
 from loradock.errors import UsageError
+from loradock.facts import IMAGE_DIGEST
 from loradock.kubernetes import kinds
 from loradock.kubernetes.check import problems
+from loradock.kubernetes.container import environment
 from loradock.kubernetes.explain import explain
 from loradock.kubernetes.policy import POLICY, codes
 from loradock.kubernetes.workload import Account, Fetch, Placement, Toleration
@@ -193,6 +195,16 @@ def test_shared_memory_is_ram_and_its_size_is_part_of_the_memory() -> None:
     assert shm["emptyDir"]["medium"] == "Memory"
     assert asked.sizes.shm_bytes.value < asked.sizes.memory_bytes.value
     assert "/dev/shm" in asked.sizes.memory_bytes.why
+
+
+def test_a_container_is_told_the_digest_of_its_image_where_the_image_is_named_by_one() -> None:
+    def told(image: str) -> list[str]:
+        found = [each.get("value") for each in environment(workload(image=image)) if each["name"] == IMAGE_DIGEST]
+        return [str(value) for value in found]
+
+    digest = "sha256:" + "0123456789abcdef" * 4
+    assert told(f"r.example/loradock@{digest}") == [digest]
+    assert told("r.example/loradock:1.2") == []
 
 
 def test_a_secret_is_only_named() -> None:
