@@ -24,6 +24,7 @@ def test_env_check_finds_a_healthy_gpu_healthy(tmp_path: Path, level: str) -> No
     assert "gpu" in {each["group"] for each in report["findings"]}
 
 
+@pytest.mark.full
 def test_a_slice_of_a_gpu_trains(tmp_path: Path, llama: Path, rows: Path) -> None:
     """NVML tells of the whole device, the runtime of the slice."""
     device = {"name": "NVIDIA A100-SXM4-80GB MIG 1g.10gb", "cc": 80, "memory": 10 << 30, "nvml_memory": 80 << 30}

@@ -142,7 +142,7 @@ def test_a_process_that_is_late_in_a_pass_is_named_by_all_and_by_itself(tmp_path
     assert pair.finish() == [Hung.exit_code] * 2, pair.text()
     for rank in pair.ranks:
         assert re.search(r"error: rank 1 on \S+ made no progress for \d+ s after step 5", rank.text())
-    assert "in loss_sum\n" in pair.ranks[1].text()
+    assert "in forward_backward\n" in pair.ranks[1].text()
 
 
 @pytest.mark.full

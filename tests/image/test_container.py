@@ -140,6 +140,7 @@ def test_lock_verify_finds_what_was_changed_in_the_image(
     assert (found or "") in ended.text
 
 
+@pytest.mark.full
 def test_a_secret_of_the_build_is_nowhere_in_the_image(image: str, build_log: Path, canary: str) -> None:
     """The same scan finds a planted leak: see test_leaks.py."""
     assert scan(image, [canary], build_log.read_text(encoding="utf-8")) == []

@@ -128,7 +128,7 @@ def goes_on(place: Place, args: list[str], *, at: int, whole: bytes) -> None:
     assert place.adapter() == whole
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
 def test_docker_stop_commits_a_checkpoint_and_the_same_command_goes_on(
     place: Place, whole: bytes, tmp_path: Path, workers: int
 ) -> None:
@@ -206,7 +206,9 @@ def small(
     volume.remove()
 
 
-@pytest.mark.parametrize("left_kib", [512, 0])  # less than a checkpoint, and too little to say how it ended
+@pytest.mark.parametrize(
+    "left_kib", [pytest.param(512, marks=pytest.mark.full), 0]
+)  # less than a checkpoint, and too little to say how it ended
 def test_a_full_volume_ends_with_73_and_freeing_it_goes_on(
     small: tuple[Place, Container], whole: bytes, left_kib: int
 ) -> None:

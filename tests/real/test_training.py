@@ -138,6 +138,7 @@ def test_in_plain_peft_the_adapter_has_the_held_out_loss_that_the_run_recorded(w
     assert computed("loss", model, HELD_OUT, whole.adapter) == pytest.approx(whole.losses("eval")[-1], rel=1e-5)
 
 
+@pytest.mark.full
 def test_a_run_that_is_stopped_half_way_goes_on_to_the_same_bits(whole: Run, model: Path, tmp_path: Path) -> None:
     run = Run(tmp_path, whole.cache)
     process = run.begin(model)
