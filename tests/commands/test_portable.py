@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from proven import unchecked
 
+from loradock import demo
 from loradock.commands.train import PORTABLE, deterministic
 from loradock.errors import EnvironmentUnfit
 from loradock.facts import Facts
@@ -17,6 +19,7 @@ from loradock.machine import Host, probe
 from loradock.training.preparation import moved
 
 RUN = ("--batch-size", "8", "--max-steps", "12", "--lr", "1e-2", "--output", "out")
+RECORDED = "c30213f3b29d0a07eca13c057cc744d368ee0887612e663a72d8cc7136d965f6"
 KERNELS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "MKL_CBWR")
 
 
@@ -37,6 +40,16 @@ def test_portable_gives_the_bits_of_a_cpu_without_avx512(tmp_path: Path, llama: 
     assert portable == adapter(tmp_path / "avx2", model=llama, data=rows, **PORTABLE)
     if probe.instruction_set(Host()) == "x86-64-v4":
         assert portable != adapter(tmp_path / "free", model=llama, data=rows), "else this test shows nothing"
+
+
+@pytest.mark.full
+def test_portable_gives_the_bits_that_another_machine_recorded(tmp_path: Path) -> None:
+    """Recorded on an AMD EPYC with AVX-512 (2 MiB L2 for 2 CPUs, 32 MiB L3), torch 2.10, one thread."""
+    base = Path(demo.__file__).parent / "base"
+    found = adapter(
+        tmp_path / "here", "--set", "deterministic=portable", model=base, data=base.with_name("train.jsonl")
+    )
+    assert hashlib.sha256(found).hexdigest() == RECORDED
 
 
 def test_a_cpu_without_avx2_cannot_be_portable() -> None:
