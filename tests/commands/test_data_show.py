@@ -59,7 +59,10 @@ def test_learned_text_is_marked_without_colour_and_control_tokens_apart_from_the
 def test_one_row_by_its_number_and_what_a_length_cuts_of_it(show: Any) -> None:
     ended = show("--row", 3, "--set", "data.max_length=30")
     (heading,) = [line for line in ended.stdout.splitlines() if line.startswith("row ")]
-    assert re.fullmatch(r"row 3, .*chats\.jsonl:3: [\d,]+ tokens, .* beyond the length, \d+ of them learned.*", heading)
+    assert re.fullmatch(
+        r"row 3, .*chats\.jsonl:3: [\d,]+ tokens, .* beyond the length, \d+ of them learned; split into windows",
+        heading,
+    )
     assert "\u2e28" in ended.stdout.partition(heading)[2]
     refused = show("--row", 4)
     assert isinstance(refused.exception, UsageError)

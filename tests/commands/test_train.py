@@ -22,7 +22,7 @@ import torch
 from faults.forking import Forking
 from proven import unchecked
 from safetensors.torch import load_file
-from tiny import train
+from tiny import train, write_rows
 
 from loradock.machine import Host
 from loradock.training.claiming import process_seconds, spent_so_far
@@ -219,6 +219,28 @@ def test_bad_input_ends_with_its_code_before_the_model_is_loaded(tmp_path: Path,
     blocked = loradock(forking, *inputs(llama, good), "--output", "bad.jsonl/out", cwd=tmp_path)
     assert blocked.returncode == 77
     assert "Traceback" not in data.stderr + config.stderr + model.stderr + blocked.stderr
+
+
+def test_a_finished_run_whose_rows_are_others_now_is_refused_and_one_whose_rows_are_gone_is_not(
+    tmp_path: Path, llama: Path, forking: Forking
+) -> None:
+    data = write_rows(tmp_path / "data.jsonl", rows=8, seed=1)
+    held_out = write_rows(tmp_path / "held_out.jsonl", rows=4, seed=2)
+    words = (*inputs(llama, data), "--set", f"data.validation={held_out}", "--max-steps", "1", "--output", "out")
+    assert loradock(forking, *words, cwd=tmp_path).returncode == 0
+    assert loradock(forking, *words, cwd=tmp_path).returncode == 0
+    record = (tmp_path / "out" / "run.json").read_bytes()
+    write_rows(data, rows=8, seed=3)
+    changed = loradock(forking, *words, cwd=tmp_path)
+    assert (changed.returncode, "data.jsonl changed" in changed.stderr) == (83, True)
+    assert "--fresh" in changed.stderr
+    other = write_rows(tmp_path / "other.jsonl", rows=8, seed=4)
+    named = loradock(forking, *inputs(llama, other), *words[len(inputs(llama, data)) :], cwd=tmp_path)
+    assert (named.returncode, "other.jsonl changed" in named.stderr) == (83, True)
+    write_rows(data, rows=8, seed=1)
+    write_rows(held_out, rows=4, seed=5)
+    assert "held_out.jsonl changed" in loradock(forking, *words, cwd=tmp_path).stderr
+    assert (tmp_path / "out" / "run.json").read_bytes() == record
 
 
 class Began:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from loradock.data.cache import Chunk
 from loradock.data.formats.base import Conversation, Message, RowError
 from loradock.data.pool import ChunkPreparer, Task
 from loradock.data.render import Loss, Renderer
@@ -161,7 +162,7 @@ def test_a_template_that_moves_the_system_message_behind_is_located() -> None:
 
 def test_a_template_that_hides_the_assistant_is_refused_with_a_remedy() -> None:
     template = "{% for m in messages %}{{ m.content | upper }}{% endfor %}{% if add_generation_prompt %}>{% endif %}"
-    with pytest.raises(RowError, match=r"template test: cannot locate .*--set data\.template=chatml"):
+    with pytest.raises(RowError, match=r"template test: cannot locate .*--set data\.template=alpaca"):
         learned(template)
 
 
@@ -190,6 +191,27 @@ def test_a_row_whose_answer_the_template_drops_is_refused(tokenizers: dict[str, 
     )
     assert len(chunk.lengths) == 0
     assert [line for line, _ in refused] == [7]
+
+
+def test_a_template_that_writes_roles_alone_is_refused_and_one_that_cuts_thoughts_is_counted(
+    tokenizers: dict[str, PreTrainedTokenizerFast],
+) -> None:
+    spec = TokenizerSpec.of(tokenizers["byte-level"])
+    said = Conversation((Message("user", "q"), Message("assistant", "<think>so</think>yes")))
+
+    def prepared(text: str) -> tuple[Chunk, list[tuple[int | None, str]]]:
+        task = Task(spec=spec, template=ChatTemplate("test", text), loss="auto")
+        return ChunkPreparer(task)([(7, said)])
+
+    _, refused = prepared("{% for m in messages %}{{ m.role }}{% endfor %}")
+    assert [(line, what.partition(";")[0]) for line, what in refused] == [
+        (7, "template test leaves out what the assistant says")
+    ]
+    turn = "{{ m.role }}: {{ m.content.split('</think>')[-1] }}\n"
+    chunk, refused = prepared(f"{{% for m in messages %}}{turn}{{% endfor %}}")
+    assert (refused, len(chunk.lengths), chunk.altered) == ([], 1, 1)
+    chunk, refused = prepared("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    assert (refused, len(chunk.lengths), chunk.altered) == ([], 1, 0)
 
 
 def test_each_named_template_is_found_and_auto_prefers_the_tokenizers_own() -> None:

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import make_llama
+from tiny import make_llama, write_rows
 from transformers import PreTrainedTokenizerFast
 
 from loradock.config.schema import DataConfig, SourceConfig
 from loradock.data.formats import Completion, Conversation
 from loradock.data.prepare import prepare
-from loradock.data.read import digest, files
+from loradock.data.read import digest, files, shown_files
+from loradock.data.shards import below, matching
 from loradock.data.sources import samples
 from loradock.data.standard_input import spooled
 from loradock.data.text_statistics import measure_texts
@@ -247,3 +248,20 @@ def test_data_stats_reads_rows_from_standard_input(with_model: bool, tmp_path: P
     (source,) = json.loads(done.stdout)["sources"]
     assert source["rows"] == 20
     assert source["path"].startswith(f"{tmp_path}/cache/stdin/stdin-")
+
+
+def test_files_in_folders_below_a_directory_are_told_with_a_pattern_that_reads_them(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "sub"):
+        write_rows(folder / "rows.jsonl", rows=1) if folder.is_dir() else folder.mkdir()
+    assert below(str(tmp_path)) == []
+    inner = write_rows(tmp_path / "sub" / "more.jsonl", rows=1)
+    (line,) = below(str(tmp_path))
+    assert f"1 file in folders below it not read ({inner}); a pattern reads all: {tmp_path}/**/*.jsonl" in line
+    assert matching(tmp_path / "**" / "*.jsonl") == [tmp_path / "rows.jsonl", inner]
+
+
+@pytest.mark.parametrize("named", ["", "/*.jsonl"])
+def test_the_only_file_of_a_directory_or_a_pattern_is_named_in_messages(named: str, tmp_path: Path) -> None:
+    file = write_rows(tmp_path / "part-7.jsonl", rows=1)
+    assert shown_files(SourceConfig(path=f"{tmp_path}{named}")) == [str(file)]
+    assert shown_files(SourceConfig(path=str(file))) == [str(file)]

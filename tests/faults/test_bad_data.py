@@ -328,3 +328,27 @@ def test_bad_rows_are_told_before_the_machine_is_looked_at_and_leave_nothing(tmp
     assert "2 problems in the data" in done.stderr
     assert f"{rows}:701" in done.stderr
     assert f"{rows}:1402" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("sources", "validation"),
+    [
+        (("rows.jsonl", "./rows.jsonl"), 0.2),
+        (("*.jsonl", "rows.jsonl"), 0.0),
+        (("*.jsonl",), "rows.jsonl"),
+        (("rows.jsonl",), {"one": "./rows.jsonl"}),
+        (("rows.jsonl",), {"one": "other/a.jsonl", "two": "other/../other/a.jsonl"}),
+    ],
+)
+def test_a_file_that_is_named_twice_is_refused_however_it_is_spelt(
+    sources: tuple[str, ...], validation: Any, tmp_path: Path, facts: Facts, words: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("other").mkdir()
+    for name in ("rows.jsonl", "other/a.jsonl"):
+        Path(name).write_bytes(GOOD * 20)
+    data = {"sources": [{"path": path} for path in sources], "validation": validation, "cache": "cache"}
+    config = RunConfig.model_validate({"data": data})
+    with pytest.raises(ConfigError, match="named twice") as caught:
+        prepare_corpus(config, tokenizer=words, max_length=64, facts=facts)
+    assert "is read by data." in caught.value.problems[0].what

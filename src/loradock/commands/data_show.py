@@ -56,7 +56,8 @@ def show(ask: Ask, *, row: int | None, sample: int, html: Path | None) -> None:
             shown(every, index, tokenizer=words, max_length=max_length)
             for index in chosen(every, row=row, sample=sample)
         ]
-    for note in corpus.notes:
+    told = (line for source in every.sources for line in source.told())
+    for note in dict.fromkeys((*told, *corpus.notes)):
         click.echo(note, err=True)
     long_rows = loaded.config.data.long_rows
     if html:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from loradock.config.load import SHORTCUTS, Loaded, load
-from loradock.config.schema import RunConfig, SourceConfig
+from loradock.config.schema import RunConfig
 from loradock.errors import InputMissing, LoradockError, Problem, UsageError
 
 STANDARD_INPUT = "-"
@@ -92,7 +92,7 @@ def look_for_inputs(config: RunConfig) -> None:
 def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     """A look for each input that was named."""
     from loradock.data.read import files
-    from loradock.data.sources import check_fields
+    from loradock.data.sources import check_fields, held_out_files
     from loradock.data.templates import resolve
     from loradock.model.hub_cache import is_hub_id
     from loradock.model.source import local_directory
@@ -101,8 +101,7 @@ def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     model, data = config.model, config.data
     if not is_hub_id(model.name):
         yield functools.partial(local_directory, Path(model.name).expanduser())
-    held_out = [SourceConfig(path=file) for file in data.validation_files.values()]
-    for source in (*data.sources, *held_out):
+    for source in (*data.sources, *held_out_files(data)):
         yield functools.partial(files, source)
     yield functools.partial(check_fields, data.sources)
     yield functools.partial(resolve, data.template, own=None)

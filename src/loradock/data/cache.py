@@ -46,7 +46,7 @@ class Chunk:
     """Consecutive prepared rows: ids int32 [tokens], supervised uint8 [tokens], the other arrays [rows].
 
     `conversations` of them were rendered with the chat template, the others are raw text. `special_texts` counts the
-    special tokens whose text their contents hold.
+    special tokens whose text their contents hold, `altered` the rows that the template changes.
     """
 
     ids: np.ndarray[Any, Any]
@@ -56,6 +56,7 @@ class Chunk:
     lines: np.ndarray[Any, Any]
     conversations: int
     special_texts: Counter[str]
+    altered: int = 0
 
 
 @contextlib.contextmanager

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loradock.config.schema import DataConfig, RunConfig, SourceConfig
+from loradock.config.schema import DataConfig, RunConfig
 from loradock.data.dropped import check_dropped
 from loradock.data.prepare import choose_workers, prepare
 from loradock.data.prepared import Prepared
 from loradock.data.read import files
 from loradock.data.select import EpochOrder, Fitted, fit, split
-from loradock.data.sources import held_out
+from loradock.data.sources import held_out, held_out_files
 from loradock.data.steps import EvalBatches, TrainSteps
 from loradock.data.templates import resolve
 from loradock.data.tokenise import TokenizerSpec
-from loradock.errors import DataError, InputMissing, LoradockError, Problem
+from loradock.errors import ConfigError, DataError, InputMissing, LoradockError, Problem
 from loradock.facts import DataFacts, Facts
 from loradock.plan.plan import Plan
 
@@ -136,9 +136,11 @@ class Corpus:
     def as_dict(self) -> dict[str, Any]:
         """Sources with their digests, and what truncation costs, for the run record."""
         parts = {"train": self.train, "validation": self.validation}
+        apart = self.validation.prepared if self.validation and self.config.data.validation_files else None
         return {
             "cache": {name: part.prepared.key for name, part in parts.items() if part},
             "sources": [source.as_dict() for source in self.train.prepared.sources],
+            "validation_sources": [source.as_dict() for source in apart.sources] if apart else [],
             "over_long_rows": self.train.fitted.over_long,
             "dropped_rows": self.train.fitted.dropped,
             "lost_tokens": self.train.fitted.lost_tokens,
@@ -180,25 +182,38 @@ def prepare_corpus(
         return Corpus(config=config, train=parts[0], validation=parts[1], template=template)
 
     template = resolve(data.template, own=TokenizerSpec.of(tokenizer).chat_template).text
+    all_there(data)
     if isinstance(data.validation, str | dict):
-        all_there([*data.sources, *(SourceConfig(path=path) for path in data.validation_files.values())])
         both = all_prepared(prepared, [data, data.model_copy(update={"sources": held_out(data)})])
         used, judged = ((each, np.arange(each.rows)) for each in both)
         return corpus(used, judged)
-    all_there(data.sources)
     train = prepared(data)
     train_rows, validation_rows = split(train, validation=data.validation, seed=data.seed)
     return corpus((train, train_rows), (train, validation_rows) if len(validation_rows) else None)
 
 
-def all_there(sources: Iterable[SourceConfig]) -> None:
-    """Look for the files of every source before one is read: InputMissing or DataError, with all that are not there."""
+def all_there(data: DataConfig) -> None:
+    """Look for the files of every source before one is read: InputMissing or DataError, with all that are not there.
+
+    ConfigError where two sources name the same file, however it is spelt: its rows would be read twice, and could be
+    both trained on and held out.
+    """
     errors: list[LoradockError] = []
-    for source in sources:
+    trained = {f"data.sources.{index}": source for index, source in enumerate(data.sources)}
+    named = trained | {f"data.validation.{source.path}": source for source in held_out_files(data)}
+    readers: dict[Path, str] = {}
+    twice: list[Problem] = []
+    for key, source in named.items():
         try:
-            files(source)
+            for file in files(source):
+                first = readers.setdefault(file.resolve(), key)
+                if first != key and not (key in trained and source.format != trained[first].format):
+                    twice.append(Problem(what=f"{file} is read by {first} and by {key}"))
         except (InputMissing, DataError) as error:
             errors.append(error)
+    if twice:
+        what = "a file is named twice: its rows could be both trained on and held out"
+        raise ConfigError(what, hint="name it once; a source has a weight: weight: 2", problems=twice)
     if len(errors) > 1:
         problems = [Problem(what=error.what, hint=error.hint) for error in errors]
         raise type(errors[0])(f"{len(errors)} sources cannot be read", hint="fix each of them", problems=problems)

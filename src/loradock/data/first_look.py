@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.schema import DataConfig
 from loradock.data.problems import Problems
 from loradock.data.readers import hub
-from loradock.data.sources import samples
+from loradock.data.sources import held_out_files, samples
 from loradock.errors import Problem
 
 BUDGET_SECONDS = 2.0
@@ -18,8 +18,7 @@ def look(data: DataConfig, *, seconds: float = BUDGET_SECONDS) -> None:
 
     What was not come to, preparation reads. Raises what `data.sources.samples` raises.
     """
-    held_out = [SourceConfig(path=file) for file in data.validation_files.values()]
-    sources = [source for source in (*data.sources, *held_out) if not hub.is_hub(source.path)]
+    sources = [source for source in (*data.sources, *held_out_files(data)) if not hub.is_hub(source.path)]
     problems, until = Problems(), time.monotonic() + seconds
     for index, source in enumerate(sources):
         for _, sample in samples(source, index=index):

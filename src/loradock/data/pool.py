@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class ChunkPreparer:
         ids: list[int] = []
         ranges: list[tuple[int, int]] = []
         special: Counter[str] = Counter()
-        conversations = 0
+        conversations = altered = 0
         for line, sample in rows:
             try:
                 rendering = self._render(sample)
@@ -74,14 +74,14 @@ class ChunkPreparer:
                 refused.append((line, NOTHING_LEARNED))
                 continue
             conversations += isinstance(sample, Conversation)
+            altered += rendering.is_altered
             special.update(rendering.text[first:last] for first, last in rendering.special_texts)
             ranges += [(len(ids) + first, len(ids) + last) for first, last in row_ranges]
             ids += row_ids
             lengths.append(len(row_ids))
             lines.append(0 if line is None else line)
-        return _chunk(
-            ids, ranges=ranges, lengths=lengths, lines=lines, conversations=conversations, special=special
-        ), refused
+        made = _chunk(ids, ranges=ranges, lengths=lengths, lines=lines, conversations=conversations, special=special)
+        return replace(made, altered=altered), refused
 
 
 def _chunk(

@@ -80,6 +80,12 @@ def prepare(
         notes += [NEW] if (cache_dir / _key_before(data, task=task, digests=digests)).exists() else []
         manifest = _build(data, task=task, cache_dir=cache_dir, key=key, workers=workers, progress=progress)
     notes += _warnings(task, special_texts=manifest["special_texts"])
+    if altered := manifest["altered_rows"]:
+        what = "leaves out or changes a part of what the messages say"
+        notes.append(
+            f"warning: in {altered:,} of {manifest['rows']:,} rows the template ({template.name}) {what}: "
+            "`loradock data show` shows what is trained"
+        )
     found = zip(data.sources, manifest["spans"], digests, manifest["contents"], strict=True)
     return Prepared(
         directory=cache_dir / key,
@@ -119,7 +125,7 @@ def check_syntax(template: ChatTemplate) -> None:
     except TemplateSyntaxError as error:
         raise ConfigError(
             f"data.template: {template.name}, line {error.lineno}: {error.message}",
-            hint="fix the template, or name another: --set data.template=chatml",
+            hint="fix the template, or name another: --set data.template=alpaca",
         ) from error
     except TemplateError:
         return
@@ -180,7 +186,7 @@ def _build(
     spans: list[tuple[int, int]] = []
     contents = [Contents() for _ in data.sources]
     special: Counter[str] = Counter()
-    conversations = 0
+    conversations = altered = 0
     has_rendered = False
     with EntryWriter(cache_dir, key=key) as entry, contextlib.ExitStack() as stack:
         pool = prepare_chunks(task, workers=workers, stack=stack)
@@ -193,6 +199,7 @@ def _build(
                 has_rendered |= bool(len(chunk.lengths))
                 special += chunk.special_texts
                 conversations += chunk.conversations
+                altered += chunk.altered
                 if not (problems.count or refusals.count):
                     entry.write(chunk)
                 if progress:
@@ -208,6 +215,7 @@ def _build(
             "template": task.template.name,
             "conversations": conversations,
             "special_texts": dict(special),
+            "altered_rows": altered,
         }
         return entry.commit(
             key=key, version=PREPARATION_VERSION, sources=[source.path for source in data.sources], **facts
@@ -240,7 +248,7 @@ def check_template(refusals: Problems, template: str) -> None:
     if len(whats) == 1:
         raise ConfigError(
             f"data.template: no row can be rendered, all {refusals.count} for one reason: {whats.pop()}",
-            hint=f"fix the template ({template}), or name another: --set data.template=chatml",
+            hint=f"fix the template ({template}), or name another: --set data.template=alpaca",
         )
 
 

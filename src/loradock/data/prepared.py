@@ -12,6 +12,7 @@ import numpy as np
 from loradock.data.cache import DTYPES, FILES
 from loradock.data.columns import Contents
 from loradock.data.read import place_of
+from loradock.data.shards import below
 from loradock.errors import shown_place
 
 Array = np.ndarray[Any, Any]
@@ -48,9 +49,10 @@ class PreparedSource:
         }
 
     def told(self) -> list[str]:
-        """A line that names the columns no field takes; nothing where all are used."""
+        """What is not trained of the source: columns that no field takes, and files in folders below it."""
         unused = ", ".join(map(str, self.contents.unused))
-        return [f"{self.path}: columns not used by format {self.contents.format}: {unused}"] if unused else []
+        columns = [f"{self.path}: columns not used by format {self.contents.format}: {unused}"] if unused else []
+        return columns + below(self.path)
 
 
 @dataclass(frozen=True, kw_only=True)

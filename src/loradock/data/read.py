@@ -51,9 +51,9 @@ def place_of(files: Sequence[str], starts: Sequence[int], line: int | None) -> t
 
 
 def shown_files(source: SourceConfig) -> list[str]:
-    """The source's files as messages name them: one is named as the configuration does."""
+    """The source's files as messages name them: a file that the configuration names is named as it does."""
     paths = files(source)
-    return [source.path] if len(paths) <= 1 else [str(path) for path in paths]
+    return [str(path) for path in paths] if paths and paths != [Path(source.path).expanduser()] else [source.path]
 
 
 def files(source: SourceConfig) -> list[Path]:

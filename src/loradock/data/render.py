@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from loradock.data.turns import Place, Prompt, Turn, TurnEnds
 
 Loss = Literal["auto", "completion", "assistant", "all"]
 PATTERNS_KEPT = 4096
-ADVICE = "name a template (--set data.template=chatml) or use one with {% generation %} blocks"
+ADVICE = "name a template (--set data.template=alpaca needs no special tokens) or use one with {% generation %} blocks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +109,18 @@ class Renderer:
         special = self._special_in_contents(text, messages=messages, located=located)
         found = located and [located.turns[index] for index in learned]
         text, spans = self._closed(text, found=found, messages=messages, turns=learned, blocks=blocks)
+        self._check_answers(text, spans, answers=[messages[index].content for index in learned])
+        is_altered = any(message.content.strip() not in text for message in messages)
         if self._loss == "all":
             spans = ((0, len(text)),)
-        return Rendering(text, spans, add_special_tokens=False, special_texts=special)
+        return Rendering(text, spans, add_special_tokens=False, special_texts=special, is_altered=is_altered)
+
+    def _check_answers(self, text: str, spans: Sequence[Span], *, answers: Sequence[str]) -> None:
+        """RowError where nothing of what the assistant says is in the span that is learned for it."""
+        for (start, end), answer in zip(spans, answers, strict=False):
+            words = re.findall(r"\w+", answer)
+            if words and not any(word in text[start:end] for word in words):
+                raise RowError(f"template {self._template.name} leaves out what the assistant says; {ADVICE}")
 
     def _special_in_contents(
         self, text: str, *, messages: Sequence[Message], located: Located | None

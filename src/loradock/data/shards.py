@@ -22,7 +22,7 @@ def matching(pattern: Path) -> list[Path]:
 
 def of_directory(path: Path, source: SourceConfig) -> list[Path]:
     """The files of a directory, by name: all of one kind. Raises DataError and InputMissing."""
-    if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file() or any(path.glob("*.arrow")):
+    if _is_saved(path):
         return _saved(path, source)
     found: dict[str, list[Path]] = {}
     for child in sorted(path.iterdir()):
@@ -43,6 +43,25 @@ def of_directory(path: Path, source: SourceConfig) -> list[Path]:
     (paths,) = found.values()
     _refuse_splits(paths, source)
     return paths
+
+
+def below(path: str) -> list[str]:
+    """A line where folders of a directory hold files of rows, which are not read: how many, and a pattern for all."""
+    directory = Path(path).expanduser()
+    if not directory.is_dir() or _is_saved(directory):
+        return []
+    inner = (child for folder in sorted(directory.iterdir()) if folder.is_dir() for child in sorted(folder.rglob("*")))
+    found = [child for child in inner if child.is_file() and reader_of(child.name)]
+    if not found:
+        return []
+    count = "1 file" if len(found) == 1 else f"{len(found)} files"
+    pattern = f"{path.rstrip('/')}/**/*{found[0].suffix}"
+    return [f"warning: {path}: {count} in folders below it not read ({found[0]}); a pattern reads all: {pattern}"]
+
+
+def _is_saved(path: Path) -> bool:
+    """Whether `datasets` saved the directory."""
+    return (path / "dataset_dict.json").is_file() or (path / "state.json").is_file() or any(path.glob("*.arrow"))
 
 
 def _refuse_splits(paths: list[Path], source: SourceConfig) -> None:

@@ -54,12 +54,17 @@ def samples(source: SourceConfig, *, index: int = 0, contents: Contents | None =
             yield from reading.converted(format, chain((record,), reading.records))
 
 
+def held_out_files(data: DataConfig) -> tuple[SourceConfig, ...]:
+    """The separate validation files as sources, by themselves."""
+    return tuple(SourceConfig(path=path) for path in data.validation_files.values())
+
+
 def held_out(data: DataConfig) -> tuple[SourceConfig, ...]:
     """The separate validation files, read as the sources are as far as their first row has the columns that they name.
 
     Sources that are not read alike leave them to their own columns. Raises what `read` raises.
     """
-    return tuple(_held_out(SourceConfig(path=path), data=data) for path in data.validation_files.values())
+    return tuple(_held_out(file, data=data) for file in held_out_files(data))
 
 
 def _held_out(file: SourceConfig, *, data: DataConfig) -> SourceConfig:

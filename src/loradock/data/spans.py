@@ -29,13 +29,15 @@ class Rendering:
     """The text of one row and its supervised spans: ascending, disjoint, `[start, end)` in characters.
 
     `add_special_tokens`: the tokenizer adds what it adds to raw text by itself (BOS); a chat template writes its own.
-    `special_texts`: where contents, not the template, hold the text of a special token.
+    `special_texts`: where contents, not the template, hold the text of a special token. `is_altered`: the template
+    leaves out a part of what a message says, or writes it otherwise.
     """
 
     text: str
     spans: tuple[Span, ...]
     add_special_tokens: bool
     special_texts: tuple[Span, ...] = ()
+    is_altered: bool = False
 
 
 def marker(index: int) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loradock.config.schema import SourceConfig
+from loradock.config.schema import DataConfig, SourceConfig
 from loradock.data import duplicates, suspicion
 from loradock.data.columns import Contents, UnusedColumn
 from loradock.data.corpus import all_there
@@ -113,7 +113,7 @@ def measure_texts(sources: Sequence[SourceConfig], *, progress: Callable[[int], 
 
     Raises InputMissing or DataError for what cannot be read, and one DataError that names every bad row.
     """
-    all_there(sources)
+    all_there(DataConfig(sources=tuple(sources)))
     rows, texts, prints, problems = Rows(sources), Texts(), Fingerprints(), Problems()
     for index, source in enumerate(sources):
         for line, sample in samples(source, index=index, contents=rows.contents[index]):

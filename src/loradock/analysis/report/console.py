@@ -64,12 +64,18 @@ def plan_lines(plan: Plan) -> list[str]:
     )
     tokens = f"{data.tokens:,} tokens ({data.supervised_tokens:,} learned{weighted})"
     lengths = f"longest {data.longest_tokens}, mean {data.mean_tokens:.0f}"
+    samples = "samples" if data.split_rows else "rows"
     lines = [
         f"model: {model.name} ({model.architecture}, {model.parameters:,} weights, {model.layers} layers); {adapters}",
-        f"data: {data.train_rows:,} rows, {tokens}, {lengths}; {data.validation_rows:,} rows held out",
+        f"data: {data.train_rows:,} {samples}, {tokens}, {lengths}; {data.validation_rows:,} rows held out",
     ]
     if data.split_rows:
-        lines.append(f"over-long rows: {data.split_rows:,} split into windows of at most {data.limit_tokens:,} tokens")
+        lost = (
+            f"; {data.lost_tokens:,} tokens of windows without an answer are not trained on" if data.lost_tokens else ""
+        )
+        lines.append(
+            f"over-long rows: {data.split_rows:,} split into windows of at most {data.limit_tokens:,} tokens{lost}"
+        )
     if data.truncated_rows or data.dropped_rows:
         loud = "warning: " if data.lost_tokens > LOUD_SHARE * (data.tokens + data.lost_tokens) else ""
         lines.append(

@@ -30,19 +30,22 @@ def legend(max_length: int, *, long_rows: str) -> str:
     )
 
 
-def heading(row: ShownRow) -> str:
-    """Where a row came from, and its counts."""
+def heading(row: ShownRow, *, long_rows: str) -> str:
+    """Where a row came from, its counts, and what becomes of it."""
     counts = f"{row.tokens:,} tokens, {row.learned:,} learned"
-    lost = f"; {row.beyond:,} beyond the length, {row.learned_beyond:,} of them learned" if row.beyond else ""
-    dropped = "; nothing left to learn" if row.fate == "nothing left to learn" else ""
-    return f"row {row.number:,}, {row.place}: {counts}{lost}{dropped}"
+    if not row.beyond:
+        return f"row {row.number:,}, {row.place}: {counts}"
+    lost = f"; {row.beyond:,} beyond the length, {row.learned_beyond:,} of them learned"
+    left_out = long_rows == "drop" or (long_rows == "truncate" and row.fate == "nothing left to learn")
+    fate = "split into windows" if long_rows == "split" else "left out" if left_out else "cut"
+    return f"row {row.number:,}, {row.place}: {counts}{lost}; {fate}"
 
 
 def parts(rows: Sequence[ShownRow], *, max_length: int, long_rows: str) -> Iterator[Text]:
     """All of it for a console; the marks stand there in colours too."""
     yield Text(legend(max_length, long_rows=long_rows))
     for row in rows:
-        yield Text(f"\n{heading(row)}", style="bold")
+        yield Text(f"\n{heading(row, long_rows=long_rows)}", style="bold")
         yield body(row)
 
 
@@ -60,7 +63,9 @@ def body(row: ShownRow) -> Text:
 
 def page(rows: Sequence[ShownRow], *, max_length: int, long_rows: str, title: str) -> str:
     """The same as an HTML document."""
-    sections = "\n".join(f"<h2>{escape(heading(row))}</h2>\n<pre>{_html(row)}</pre>" for row in rows)
+    sections = "\n".join(
+        f"<h2>{escape(heading(row, long_rows=long_rows))}</h2>\n<pre>{_html(row)}</pre>" for row in rows
+    )
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f"<style>{STYLE}</style></head>\n<body><h1>{escape(title)}</h1>\n"

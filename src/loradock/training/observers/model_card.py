@@ -68,7 +68,10 @@ def data_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [(source["path"], f"sha256 {source['sha256'][:16]}") for source in content["data"]["sources"]]
     return [
         *rows,
-        ("rows", f"{data['train_rows']} trained, {data['validation_rows']} held out"),
+        (
+            "samples" if data.get("split_rows") else "rows",
+            f"{data['train_rows']} trained, {data['validation_rows']} held out",
+        ),
         ("tokens", f"{data['tokens']:,}, of which {data['supervised_tokens']:,} are learned"),
         ("an epoch", f"{data['samples_per_epoch']:,} samples by the sources' weights, {data['epoch_tokens']:,} tokens"),
         ("loss on", content["config"]["data"]["loss"]),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from loradock.config.load import Loaded, leaves
 from loradock.config.schema import RunConfig
-from loradock.errors import NoCheckpoint, NotWritable, StorageError, storage_error
+from loradock.data.read import digest
+from loradock.data.sources import held_out_files
+from loradock.errors import InputMissing, NoCheckpoint, NotWritable, Problem, StorageError, storage_error
 from loradock.plan.plan import HELD
 from loradock.training.run_dir import fingerprint
 from loradock.training.run_dir import paths as directories
@@ -38,7 +41,8 @@ def look(loaded: Loaded, *, parent: Path | None, name: str, must_exist: bool, al
 
     A directory that the user named (`parent` None: config.output) holds that run, or none: NoCheckpoint names what
     differs. Of the numbered directories below `parent` the last one of the same run is continued where it is
-    unfinished. A finished run with an allowed change is unfinished: it may have more to do.
+    unfinished. A finished run with an allowed change is unfinished: it may have more to do. A finished one whose rows
+    are others now is NoCheckpoint; an unfinished one is compared once they are prepared.
     Raises UsageError where other things lie in the directory, StorageError where run.json cannot be read.
     """
     if parent is None:
@@ -49,7 +53,11 @@ def look(loaded: Loaded, *, parent: Path | None, name: str, must_exist: bool, al
             return Standing(state="new", directory=directory, record={})
         standing = standing_of(directory)
         changes = same(loaded.config, standing.record, allowed=allowed, directory=directory)
-        return replace(standing, state="unfinished") if changes else standing
+        if changes:
+            return replace(standing, state="unfinished")
+        if standing.state == "finished":
+            check_rows(loaded.config, standing.record, directory)
+        return standing
     for last in directories.numbered_before(parent, name):
         try:
             standing = standing_of(last)
@@ -76,6 +84,21 @@ def same(
     return fingerprint.check(
         {**found, **asked}, {**found, **fingerprint.of_config(config)}, allowed=allowed, directory=directory
     )
+
+
+def check_rows(config: RunConfig, record: Mapping[str, Any], directory: Path) -> None:
+    """NoCheckpoint where the files that are named hold other rows than the run was trained on; gone ones hold none."""
+    trained = record.get("data", {})
+    asked = {"sources": config.data.sources, "validation_sources": held_out_files(config.data)}
+    differ: list[Problem] = []
+    for key, sources in asked.items():
+        before = [each["sha256"] for each in trained.get(key, [])]
+        with suppress(InputMissing):
+            if before and before != [digest(source) for source in sources]:
+                differ.append(Problem(what=f"{', '.join(source.path for source in sources)} changed"))
+    if differ:
+        what = f"the run in {directory} is finished, and was trained and evaluated on other rows"
+        raise NoCheckpoint(what, hint="--fresh or another --output starts a new run", problems=differ)
 
 
 def recorded(directory: Path) -> Loaded:
