@@ -19,7 +19,7 @@ from tiny import BASE, make_llama, write_rows
 
 from loradock.config.schema import RunConfig
 from loradock.data.corpus import prepare_corpus
-from loradock.errors import DataError, InputMissing, LoradockError
+from loradock.errors import ConfigError, DataError, InputMissing, LoradockError
 from loradock.facts import DataFacts, Facts
 from loradock.machine import Host, probe
 
