@@ -89,3 +89,13 @@ def test_the_page_is_self_contained_and_shows_the_same_text(show: Any, tmp_path:
 def test_a_terminal_of_80_columns_folds_and_colours(llama: Path, chats: Path) -> None:
     lines = lines_at(80, "data", "show", "--model", llama, "--data", chats)
     assert max(map(len, lines)) <= 80
+
+
+def test_a_row_and_a_sample_cannot_be_asked_for_together(show: Any) -> None:
+    assert isinstance(show("--row", 2, "--sample", 3).exception, UsageError)
+
+
+def test_columns_that_no_field_takes_are_told(show: Any, tmp_path: Path) -> None:
+    file = tmp_path / "more.jsonl"
+    file.write_text(json.dumps({"instruction": "a", "output": "b", "url": "u"}) + "\n", encoding="utf-8")
+    assert "columns not used by format alpaca: url (100 % of rows, such as 'u')" in show("--data", file).stderr

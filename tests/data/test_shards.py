@@ -25,7 +25,7 @@ from loradock.data.sources import samples
 from loradock.data.standard_input import spooled
 from loradock.data.text_statistics import measure_texts
 from loradock.data.tokenise import TokenizerSpec
-from loradock.errors import DataError, InputMissing, Problem, UsageError
+from loradock.errors import DataError, InputMissing, Problem
 
 BAD = '{"instruction": "Add."}'
 
@@ -219,8 +219,8 @@ def test_standard_input_is_kept_in_a_file_named_by_its_content(tmp_path: Path) -
         assert answers(loaded(path)) == ["1"]
     assert spooled(io.BytesIO(gzip.compress(b"{}")), tmp_path).name.endswith(".jsonl.gz")
     kept = sorted(tmp_path.iterdir())
-    for content, said in ((b" \n", "holds no rows"), (b"a,b\n1,2\n", "neither JSON, JSONL nor Parquet")):
-        with pytest.raises(UsageError, match=said):
+    for content, said in ((b" \n", "standard input is empty"), (b"a,b\n1,2\n", "neither JSON, JSONL nor Parquet")):
+        with pytest.raises(DataError, match=said):
             spooled(io.BytesIO(content), tmp_path)
     assert sorted(tmp_path.iterdir()) == kept
 

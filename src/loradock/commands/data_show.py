@@ -14,17 +14,20 @@ from loradock.commands.data_rows import counted, prepared
 from loradock.commands.page import page
 from loradock.commands.run_options import Ask, RunCommand, run_options
 from loradock.commands.train import QUIET
-from loradock.errors import NotWritable
+from loradock.errors import NotWritable, UsageError
+
+SAMPLE = 5
+"""Rows shown where no number is asked for."""
 
 
 @click.command(cls=RunCommand)
 @run_options(output="output of the run; this command writes nothing there.")
 @click.option("--row", type=click.IntRange(min=1), metavar="N", help="Row number N, from 1 over all sources.")
-@click.option("--sample", type=click.IntRange(min=1), metavar="N", default=5, show_default=True, help="N random rows.")
+@click.option("--sample", type=click.IntRange(min=1), metavar="N", help="N random rows. [default: 5]")
 @click.option(
     "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a self-contained page."
 )
-def show(ask: Ask, *, row: int | None, sample: int, html: Path | None) -> None:
+def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) -> None:
     """Show rows rendered and tokenised: learned tokens, the template's control tokens, what a length cuts.
 
     \b
@@ -44,6 +47,8 @@ def show(ask: Ask, *, row: int | None, sample: int, html: Path | None) -> None:
 
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
+    if row and sample:
+        raise UsageError("--row and --sample cannot be used together", hint="leave one of them out")
     loaded = ask.load()
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
@@ -54,7 +59,7 @@ def show(ask: Ask, *, row: int | None, sample: int, html: Path | None) -> None:
         every = corpus.train.prepared
         found = [
             shown(every, index, tokenizer=words, max_length=max_length)
-            for index in chosen(every, row=row, sample=sample)
+            for index in chosen(every, row=row, sample=sample or SAMPLE)
         ]
     told = (line for source in every.sources for line in source.told())
     for note in dict.fromkeys((*told, *corpus.notes)):

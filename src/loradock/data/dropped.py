@@ -17,6 +17,6 @@ def check_dropped(fitted: Fitted, *, max_dropped: float) -> None:
     raise DataError(
         f"{fitted.dropped:,} of {rows:,} rows ({share:.1%}) would be left out: over {fitted.max_length} tokens, "
         f"or nothing to learn within them; data.max_dropped allows {max_dropped:.0%}",
-        hint=f"`loradock data stats` recommends a data.max_length; or allow it: "
-        f"--set data.max_dropped={math.ceil(share * 100) / 100:g}",
+        hint="--set data.long_rows=split learns all of them; `loradock data stats` shows what a data.max_length keeps; "
+        f"or allow it: --set data.max_dropped={math.ceil(share * 100) / 100:g}",
     )

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from loradock.data.cache import writing
 from loradock.data.readers.base import CHUNK_BYTES
-from loradock.errors import UsageError
+from loradock.errors import DataError, UsageError
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 SUFFIXES = {
@@ -26,8 +26,8 @@ SUFFIXES = {
 def spooled(stream: BinaryIO, folder: Path) -> Path:
     """Write all of `stream` to a file in `folder` that is named by its content, and return it.
 
-    UsageError where the stream is a terminal, another rank reads it too, or its first bytes are no rows; what a full
-    or closed disk ends with is that of the cache.
+    UsageError where the stream is a terminal or another rank reads it too, DataError where it is empty or of a kind
+    that only a file's name tells; what a full or closed disk ends with is that of the cache.
     """
     if stream.isatty() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         why = "a terminal" if stream.isatty() else "shared by the ranks of a launch"
@@ -51,5 +51,7 @@ def _suffix(head: bytes) -> str:
     for start, suffix in SUFFIXES.items():
         if head.startswith(start):
             return suffix
-    what = "standard input holds no rows" if not head else "standard input holds neither JSON, JSONL nor Parquet"
-    raise UsageError(what, hint="write CSV or text to a file with its suffix: --data FILE.csv")
+    if not head:
+        raise DataError("standard input is empty", hint="look at what writes into the pipe")
+    what = "standard input holds neither JSON, JSONL nor Parquet"
+    raise DataError(what, hint="write CSV or text to a file with its suffix: --data FILE.csv")

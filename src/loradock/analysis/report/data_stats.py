@@ -203,6 +203,8 @@ def advice(found: Statistics) -> Iterator[RenderableType]:
     """The recommended length, its trade-off, and what to type."""
     taken = found.recommendation
     yield Text(f"\nrecommended: --set {taken.setting}", style="bold")
+    if found.long_rows == "split":
+        yield "(rows over a length are split: what is said to be lost is learned in windows of its own)"
     yield Indent(f"because: {taken.rule}", (0, 0, 0, 2), expand=False)
     for reason in taken.reasons:
         yield Indent(reason, (0, 0, 0, 2), expand=False)

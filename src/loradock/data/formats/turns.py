@@ -55,7 +55,8 @@ def messages_of(value: Any, where: str) -> tuple[Message, ...]:
     Raises RowError where a turn is not of that shape, its role is unknown, or it holds what is not text.
     """
     if not is_list(value):
-        raise Misfit(f"{where} is {type_of(value)}, not a list of turns")
+        hint = "turns that are written as JSON inside a text have to be parsed: row[COLUMN] = json.loads(row[COLUMN])"
+        raise Misfit(f"{where} is {type_of(value)}, not a list of turns", hint=hint if isinstance(value, str) else None)
     return tuple([_message(turn, f"{where}[{number}]") for number, turn in enumerate(value)])
 
 
