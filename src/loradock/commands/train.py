@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from loradock import signals
+from loradock import signals, streams
 from loradock.commands.run_options import Ask, RunCommand, look_for_inputs, run_options
 from loradock.config.load import Loaded
 from loradock.distributed import schedulers
@@ -72,6 +72,8 @@ def train(
     from loradock.training import claiming
     from loradock.training.run import run
 
+    if not as_json:
+        streams.result_lies_elsewhere()
     set_environment({**QUIET, **schedulers.rank_of_step(os.environ)})
     warnings.simplefilter("ignore")
     avx512.quiet()
