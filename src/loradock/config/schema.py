@@ -13,6 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 Auto = Literal["auto"]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
+"""What NumPy's, Python's and torch's generators all take."""
 SetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 """What a validation set is called; metrics have it in their names."""
 
@@ -111,7 +113,7 @@ class DataConfig(Section):
         description="Held-out part: a share below 1, a number of rows, a separate file, or several files by name "
         "(`{chat: chat.jsonl, code: code.jsonl}`), each with a loss of its own.",
     )
-    seed: int = Field(default=0, description="Seed of the train/validation split.")
+    seed: Seed = Field(default=0, description="Seed of the train/validation split.")
     workers: Annotated[int, Field(ge=0)] | Auto = Field(default="auto", description="Processes that prepare rows.")
     cache: str | None = Field(
         default=None, description="Where prepared data are kept; default $XDG_CACHE_HOME/loradock."
@@ -203,7 +205,7 @@ class TrainConfig(Section):
     early_stopping: Positive | None = Field(
         default=None, description="Stop after this many evaluations without improvement."
     )
-    seed: int = Field(default=0, description="Seed of weights, dropout and the order of rows.")
+    seed: Seed = Field(default=0, description="Seed of weights, dropout and the order of rows.")
 
 
 class EvaluationConfig(Section):

@@ -131,8 +131,9 @@ def _text_hints(value: str, annotation: Any) -> Iterator[str]:
     if isinstance(scalar(value), bool | int | float):
         yield f"write {value} without quotes"
     digits = value.replace("_", "").replace(",", "")
-    if digits.isdecimal() and digits.isascii():
-        yield f"write {digits.lstrip('0') or 0}"
+    plain = digits.lstrip("0") or "0"
+    if digits.isdecimal() and digits.isascii() and plain != value:
+        yield f"write {plain}"
 
 
 _TRUTHS: dict[str, str] = {"yes": "true", "on": "true", "y": "true", "true": "true"} | {
