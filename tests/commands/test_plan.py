@@ -14,7 +14,7 @@ from tiny import BASE, write_rows
 
 from bench.train.models import MODELS
 from loradock.cli import cli
-from loradock.errors import OutOfMemory
+from loradock.errors import OutOfMemory, UsageError
 from loradock.plan import gpu_table
 
 MISTRAL = {
@@ -181,3 +181,11 @@ def test_nothing_that_is_printed_is_read_as_markup(mistral: Path, tmp_path: Path
 def test_a_pipe_gets_no_trailing_blanks(mistral: Path) -> None:
     lines = plan("--model", mistral, "--gpu", "a10", *DESCRIBED).stdout.splitlines()
     assert [line for line in lines if line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize("price", ["nan", "inf", "1e400"])
+@pytest.mark.parametrize("command", ["plan", "diagnose"])
+def test_a_price_that_is_no_number_is_refused(command: str, price: str) -> None:
+    done = CliRunner().invoke(cli, [command, "--price-per-hour", price])
+    assert isinstance(done.exception, UsageError)
+    assert (done.exception.exit_code, price in done.exception.what) == (64, True)

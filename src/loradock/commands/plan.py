@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loradock.commands.run_options import Ask, RunCommand, run_options
+from loradock.commands.run_options import Ask, Price, RunCommand, run_options
 from loradock.config.load import Loaded
 from loradock.errors import UsageError
 from loradock.plan import gpu_table
@@ -46,9 +46,7 @@ class WithGpus(RunCommand):
 )
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs per node; one process per GPU.")
 @click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="Number of nodes.")
-@click.option(
-    "--price-per-hour", type=click.FloatRange(min=0), metavar="X", help="Price of one GPU per hour, for the cost."
-)
+@click.option("--price-per-hour", type=Price(), metavar="X", help="Price of one GPU per hour, for the cost.")
 @click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Plan without the data: number of rows.")
 @click.option("--mean-tokens", type=click.IntRange(min=1), metavar="M", help="With --rows: mean tokens per row.")
 @click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -114,6 +115,20 @@ def _refused(_context: click.Context, _parameter: click.Parameter, value: str | 
     if value is not None:
         what = "--grad-accum is not a setting: accumulation follows from --batch-size, the samples of an optimiser step"
         raise UsageError(what, hint=f"--batch-size N, where N is {value} times the micro-batch times the GPUs")
+
+
+class Price(click.FloatRange):
+    """A price an hour: a finite number of at least 0."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """UsageError for nan and what is beyond a float: no cost can be told by them."""
+        price = super().convert(value, param, ctx)
+        if not math.isfinite(price):
+            raise UsageError(f"--price-per-hour {value} is no price", hint="a number, such as --price-per-hour 0.75")
+        return price
 
 
 OUTPUT = "output: the run directory."
