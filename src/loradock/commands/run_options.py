@@ -23,9 +23,10 @@ READ = ("config", "preset", "overrides", "grad_accum", *SHORT)
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """What was asked for on the command line; `load()` merges and checks it."""
+    """What was asked for on the command line; `load()` merges and checks it. `text`: CONFIG's, if it is known."""
 
     config: Path | None = None
+    text: str | None = None
     preset: str | None = None
     overrides: tuple[str, ...] = ()
     shortcuts: dict[str, object] = field(default_factory=dict[str, object])
@@ -54,6 +55,7 @@ class Ask:
     def _loaded(self, *, needs_inputs: bool) -> Loaded:
         return load(
             self.config,
+            text=self.text,
             preset=self.preset,
             overrides=self.overrides,
             shortcuts=self.shortcuts,

@@ -144,19 +144,33 @@ def wanted(ask: Ask, *, demo: bool, resume: bool, fresh: bool) -> tuple[Loaded, 
 
 
 def asked(ask: Ask, *, resume: bool) -> Loaded:
-    """The configuration; with --resume and only --output that of the run which lies there."""
-    from loradock.training.run_dir import resume as resuming
-
-    if not resume:
-        return ask.load()
-    if ask.config is None and ask.preset is None and not ask.overrides and set(ask.shortcuts) == {"--output"}:
-        directory = str(ask.shortcuts["--output"])
-        loaded = resuming.recorded(Path(directory))
-        return replace(loaded, config=loaded.config.model_copy(update={"output": directory}))
-    loaded = ask.load()
-    if not loaded.config.output:
-        raise UsageError("--resume needs the run directory", hint="loradock train --resume --output DIRECTORY")
+    """The configuration; with --resume that of the run in --output, unless CONFIG or the options describe one."""
+    is_described = ask.config or ask.preset or ask.shortcuts.keys() >= {"--model", "--data"}
+    loaded = ask.load() if is_described or not resume else over_record(ask)
+    if resume and not loaded.config.output:
+        raise no_directory()
     return loaded
+
+
+def over_record(ask: Ask) -> Loaded:
+    """The configuration that the run in --output keeps, with what else is asked for laid over it."""
+    from loradock.training.run_dir import resume as resuming
+    from loradock.training.run_dir.paths import RECORD
+
+    if "--output" not in ask.shortcuts:
+        raise no_directory()
+    directory = Path(str(ask.shortcuts["--output"]))
+    kept = resuming.recorded(directory)
+    text = kept.config.model_dump_json(exclude_defaults=True)
+    loaded = replace(ask, config=directory / RECORD, text=text).load()
+    given = {key: label for key, label in loaded.origins.items() if label.startswith("--")}
+    told = tuple(line for line in loaded.warnings if line.startswith("--"))
+    return replace(loaded, origins=kept.origins | given, warnings=told)
+
+
+def no_directory() -> UsageError:
+    """For --resume without the directory of a run."""
+    return UsageError("--resume needs the run directory", hint="loradock train --resume --output DIRECTORY")
 
 
 def demo_run(ask: Ask, *, resume: bool) -> tuple[Loaded, Callable[..., Any]]:

@@ -1,0 +1,70 @@
+"""What `loradock train --resume` is asked for: the record's configuration, and what the command line lays over it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loradock.commands.run_options import Ask
+from loradock.commands.train import asked
+from loradock.config.load import load
+from loradock.config.schema import RunConfig
+from loradock.errors import ConfigError, UsageError
+
+BEGUN = {
+    "train.learning_rate": "1e-05",
+    "train.max_steps": "6",
+    "data.validation": "{a: 'x: y.jsonl', b: \"é\\u2028.jsonl\"}",
+}
+
+
+def begun(place: Path) -> tuple[Path, RunConfig]:
+    """A run directory whose record holds a configuration, and that configuration."""
+    given = [f"{key}={value}" for key, value in BEGUN.items()]
+    config = load(
+        None, overrides=given, shortcuts={"--model": "./m", "--data": ["rows.jsonl"], "--output": "old"}
+    ).config
+    (place / "run.json").write_text(json.dumps({"config": config.model_dump(mode="json")}), encoding="utf-8")
+    return place, config
+
+
+def test_resume_with_only_output_takes_the_record_as_it_is(tmp_path: Path) -> None:
+    place, before = begun(tmp_path)
+    loaded = asked(Ask(shortcuts={"--output": str(place)}), resume=True)
+    assert loaded.config == before.model_copy(update={"output": str(place)})
+    assert (loaded.origins["train.learning_rate"], loaded.warnings) == (str(place / "run.json"), ())
+
+
+def test_resume_lays_what_else_is_given_over_the_record(tmp_path: Path) -> None:
+    place, before = begun(tmp_path)
+    ask = Ask(overrides=("train.workers=0",), shortcuts={"--output": str(place), "--max-steps": 3})
+    loaded = asked(ask, resume=True)
+    train = before.train.model_copy(update={"workers": 0, "max_steps": 3})
+    assert loaded.config == before.model_copy(update={"output": str(place), "train": train})
+    assert {loaded.origins[key] for key in ("train.workers", "train.max_steps", "output")} == {
+        "--set",
+        "--max-steps",
+        "--output",
+    }
+
+
+def test_a_wrong_override_of_a_resumed_run_is_told_by_its_option(tmp_path: Path) -> None:
+    place, _ = begun(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        asked(Ask(overrides=("train.epoch=2",), shortcuts={"--output": str(place)}), resume=True)
+    assert [problem.place for problem in caught.value.problems] == ["--set"]
+
+
+def test_a_full_command_with_resume_is_read_without_the_record(tmp_path: Path) -> None:
+    place, _ = begun(tmp_path)
+    given = {"--output": str(place), "--model": "./m", "--data": ["rows.jsonl"]}
+    assert asked(Ask(shortcuts=given), resume=True).config.train.max_steps is None
+
+
+@pytest.mark.parametrize("ask", [Ask(), Ask(overrides=("train.workers=0",))])
+def test_resume_without_a_directory_asks_for_it(ask: Ask) -> None:
+    with pytest.raises(UsageError) as caught:
+        asked(ask, resume=True)
+    assert caught.value.hint == "loradock train --resume --output DIRECTORY"
