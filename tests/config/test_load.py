@@ -248,3 +248,10 @@ def test_a_seed_that_no_generator_takes_is_refused_by_its_range(key: str, seed: 
 
 def test_the_largest_seed_is_taken() -> None:
     assert load(None, overrides=["train.seed=4294967295"], needs_inputs=False).config.train.seed == 2**32 - 1
+
+
+@pytest.mark.parametrize("word", ["none", "off"])
+def test_no_tracker_is_written_as_an_empty_list(word: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, overrides=[f"logging.trackers={word}"], needs_inputs=False)
+    assert caught.value.problems[0].hint == "write []"

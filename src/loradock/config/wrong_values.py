@@ -127,7 +127,8 @@ def _text_hints(value: str, annotation: Any) -> Iterator[str]:
         yield f"did you mean {near[0]}?"
     item = item_of(annotation)
     if item is not None and section_of(item) is None:
-        yield f"write a list: [{', '.join(value.replace(',', ' ').split())}]"
+        named = "" if value.lower() in _NOTHING else ", ".join(value.replace(",", " ").split())
+        yield f"write a list: [{named}]" if named else "write []"
     if isinstance(scalar(value), bool | int | float):
         yield f"write {value} without quotes"
     digits = value.replace("_", "").replace(",", "")
@@ -136,6 +137,7 @@ def _text_hints(value: str, annotation: Any) -> Iterator[str]:
         yield f"write {plain}"
 
 
+_NOTHING = ("", "no", "none", "off")
 _TRUTHS: dict[str, str] = {"yes": "true", "on": "true", "y": "true", "true": "true"} | {
     "no": "false",
     "off": "false",
