@@ -27,7 +27,7 @@ def explained(unknown: click.NoSuchOption, command: click.Command) -> click.NoSu
     hint = _hint(unknown.option_name, command)
     if hint is None:
         return unknown
-    return click.NoSuchOption(unknown.option_name, f"No such option: {unknown.option_name} ({hint})", ctx=unknown.ctx)
+    return click.NoSuchOption(unknown.option_name, f"No such option {unknown.option_name!r}: {hint}", ctx=unknown.ctx)
 
 
 def _hint(option: str, command: click.Command) -> str | None:
