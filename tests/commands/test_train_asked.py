@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loradock.commands.run_options import Ask
-from loradock.commands.train import asked
+from loradock.commands.train import asked, wanted
 from loradock.config.load import load
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, UsageError
@@ -68,3 +68,20 @@ def test_resume_without_a_directory_asks_for_it(ask: Ask) -> None:
     with pytest.raises(UsageError) as caught:
         asked(ask, resume=True)
     assert caught.value.hint == "loradock train --resume --output DIRECTORY"
+
+
+@pytest.mark.parametrize("ask", [Ask(shortcuts={"--output": ""}), Ask(overrides=('output=""',))])
+def test_an_empty_output_is_refused_and_not_taken_for_none(ask: Ask) -> None:
+    given = {"--model": "./m", "--data": ["rows.jsonl"], **ask.shortcuts}
+    with pytest.raises(ConfigError) as caught:
+        asked(Ask(overrides=ask.overrides, shortcuts=given), resume=False)
+    (problem,) = caught.value.problems
+    assert problem.what == 'output must be a text that is not empty, or null, not ""'
+    assert problem.hint == "leave it out to take its default"
+
+
+def test_fresh_and_allow_change_exclude_each_other(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        wanted(Ask(), demo=False, resume=False, fresh=True, allowed=("train.learning_rate",))
+    assert "--allow-change has no effect with --fresh" in caught.value.what
+    assert caught.value.hint == "leave one of them out"

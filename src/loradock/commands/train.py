@@ -77,7 +77,7 @@ def train(
     set_environment({**QUIET, **schedulers.rank_of_step(os.environ)})
     warnings.simplefilter("ignore")
     avx512.quiet()
-    loaded, exam = wanted(ask, demo=demo, resume=resume, fresh=fresh)
+    loaded, exam = wanted(ask, demo=demo, resume=resume, fresh=fresh, allowed=allowed)
     os.environ.update(deterministic(loaded.config.deterministic, cpu=instruction_set(Host())))
     with Screen(is_quiet=as_json) as screen, before_the_run():
         screen.warn(loaded.warnings)
@@ -136,10 +136,15 @@ def set_environment(quiet: Mapping[str, str]) -> None:
         os.environ.setdefault(name, value)
 
 
-def wanted(ask: Ask, *, demo: bool, resume: bool, fresh: bool) -> tuple[Loaded, Callable[..., Any] | None]:
+def wanted(
+    ask: Ask, *, demo: bool, resume: bool, fresh: bool, allowed: tuple[str, ...]
+) -> tuple[Loaded, Callable[..., Any] | None]:
     """What is to be run, and the demo's exam. Raises where it cannot be read, or is wrong."""
     if resume and fresh:
         raise UsageError("--resume and --fresh cannot be used together", hint="leave one of them out")
+    if fresh and allowed:
+        what = "--allow-change has no effect with --fresh: a new run may have any settings"
+        raise UsageError(what, hint="leave one of them out")
     return demo_run(ask, resume=resume) if demo else (asked(ask, resume=resume), None)
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Auto = Literal["auto"]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
+Named = Annotated[str, Field(min_length=1)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 """What NumPy's, Python's and torch's generators all take."""
 SetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
@@ -255,7 +256,7 @@ class RunConfig(Section):
     """A whole run."""
 
     name: str | None = Field(default=None, description="Name of the run; default: from the model and the data.")
-    output: str | None = Field(default=None, description="Run directory; default runs/NAME-NNN, a new one each time.")
+    output: Named | None = Field(default=None, description="Run directory; default runs/NAME-NNN, a new one each time.")
     engine: Literal["auto", "fast", "peft", "fsdp", "zero"] = Field(
         default="auto",
         description="What computes: auto is fast where it serves the model, else peft; fsdp, zero (DeepSpeed) shard.",

@@ -120,6 +120,8 @@ def _hints(value: object, annotation: Any) -> Iterator[str]:
 
 
 def _text_hints(value: str, annotation: Any) -> Iterator[str]:
+    if not value and accepts(annotation, type(None)):
+        yield "leave it out to take its default"
     if accepts(annotation, bool) and value.lower() in _TRUTHS:
         yield f"write {_TRUTHS[value.lower()]}"
     near = difflib.get_close_matches(value.lower(), choices(annotation), n=1, cutoff=0.5)
