@@ -101,7 +101,7 @@ def plan(
 
 
 def made_up_facts(rows: int, mean: int, longest: int, *, length: int, data: DataConfig) -> DataFacts:
-    """Facts of rows that are only described, cut at `length` tokens; half of their tokens are taken to be learned.
+    """Facts of rows that are only described, of at most `length` tokens each; half of the tokens count as learned.
 
     A validation file of its own is taken to hold no rows.
     """
@@ -121,7 +121,7 @@ def made_up_facts(rows: int, mean: int, longest: int, *, length: int, data: Data
         longest_tokens=longest,
         samples_per_epoch=rows,
     )
-    return estimated(whole, length)
+    return estimated(whole, length, long_rows=data.long_rows)
 
 
 def _made_up(rows: int | None, mean: int | None, longest: int | None) -> tuple[int, int, int] | None:
