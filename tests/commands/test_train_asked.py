@@ -11,7 +11,8 @@ from loradock.commands.run_options import Ask
 from loradock.commands.train import asked, wanted
 from loradock.config.load import load
 from loradock.config.schema import RunConfig
-from loradock.errors import ConfigError, UsageError
+from loradock.errors import ConfigError, NoCheckpoint, UsageError
+from loradock.training.run_dir import resume as resuming
 
 BEGUN = {
     "train.learning_rate": "1e-05",
@@ -85,3 +86,34 @@ def test_fresh_and_allow_change_exclude_each_other(tmp_path: Path) -> None:
         wanted(Ask(), demo=False, resume=False, fresh=True, allowed=("train.learning_rate",))
     assert "--allow-change has no effect with --fresh" in caught.value.what
     assert caught.value.hint == "leave one of them out"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            ("train.learning_rate=2e-3",),
+            "--max-steps N --allow-change train.max_steps --allow-change train.learning_rate",
+        ),
+        (
+            ("train.learning_rate=2e-3", "train.max_steps=9"),
+            "--allow-change train.learning_rate --allow-change train.max",
+        ),
+    ],
+)
+def test_a_finished_run_with_a_change_is_told_at_once_that_it_needs_more_steps(
+    tmp_path: Path, changes: tuple[str, ...], words: str
+) -> None:
+    place, _ = begun(tmp_path)
+    (place / "adapter").mkdir()
+    record = json.loads((place / "run.json").read_text(encoding="utf-8"))
+    for status in ("finished", "stopped"):
+        more = {"status": status, "outcome": {"steps": 6}}
+        (place / "run.json").write_text(json.dumps(record | more), encoding="utf-8")
+        loaded = asked(Ask(overrides=changes, shortcuts={"--output": str(place)}), resume=True)
+        with pytest.raises(NoCheckpoint, match="started with other settings") as caught:
+            resuming.look(loaded, parent=None, name="x", must_exist=True, allowed=())
+        hint = str(caught.value.hint)
+        assert (words in hint) == (status == "finished" or len(changes) > 1)
+        assert ("all 6 steps are made" in hint) == (status == "finished" and len(changes) == 1)
+        assert "--fresh" in hint
