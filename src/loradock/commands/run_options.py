@@ -130,7 +130,9 @@ class Price(click.FloatRange):
         """UsageError for nan and what is beyond a float: no cost can be told by them."""
         price = super().convert(value, param, ctx)
         if not math.isfinite(price):
-            raise UsageError(f"--price-per-hour {value} is no price", hint="a number, such as --price-per-hour 0.75")
+            raise UsageError(
+                f"--price-per-hour must be a finite number of at least 0, not {value}", hint="--price-per-hour 0.75"
+            )
         return price
 
 
