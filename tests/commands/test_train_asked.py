@@ -64,7 +64,7 @@ def test_a_full_command_with_resume_is_read_without_the_record(tmp_path: Path) -
     assert asked(Ask(shortcuts=given), resume=True).config.train.max_steps is None
 
 
-@pytest.mark.parametrize("ask", [Ask(), Ask(overrides=("train.workers=0",))])
+@pytest.mark.parametrize("ask", [Ask(), Ask(overrides=("train.workers=0",)), Ask(shortcuts={"--output": ""})])
 def test_resume_without_a_directory_asks_for_it(ask: Ask) -> None:
     with pytest.raises(UsageError) as caught:
         asked(ask, resume=True)

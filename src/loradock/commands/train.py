@@ -162,7 +162,7 @@ def over_record(ask: Ask) -> Loaded:
     from loradock.training.run_dir import resume as resuming
     from loradock.training.run_dir.paths import RECORD
 
-    if "--output" not in ask.shortcuts:
+    if not ask.shortcuts.get("--output"):
         raise no_directory()
     directory = Path(str(ask.shortcuts["--output"]))
     kept = resuming.recorded(directory)
