@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 HEAVY = ("torch", "transformers", "datasets", "pyarrow", "numpy", "peft", "trl", "pydantic", "yaml")
 
@@ -66,3 +69,41 @@ def test_the_version_is_that_of_the_installed_package() -> None:
     from importlib.metadata import version
 
     assert run("-m", "loradock", "--version").stdout.split()[-1] == version("loradock")
+
+
+FULL = 'exec "$@" >/dev/full'
+
+
+def to(redirected: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["bash", "-c", redirected, "bash", sys.executable, "-m", "loradock", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    "command", ["config schema", "config presets", "runs .", "--version", "env-check --schema", "train --help"]
+)
+def test_a_result_for_which_stdout_has_no_space_ends_with_73_and_says_so(command: str, tmp_path: Path) -> None:
+    done = to(f"cd '{tmp_path}'; {FULL}", *command.split())
+    assert done.returncode == 73, done.stderr
+    assert "error: what was printed is not complete: writing to stdout failed: No space left on device" in done.stderr
+
+
+def test_a_command_that_ends_by_its_own_code_still_says_that_its_result_is_lost(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(
+        "model: {name: ./nowhere}\ndata: {sources: [{path: none.jsonl}]}\n", encoding="utf-8"
+    )
+    asked = ("--config", str(tmp_path / "run.yaml"), "--level", "quick", "--only", "model", "--json")
+    done = to(FULL, "env-check", *asked)
+    assert done.returncode == run("-m", "loradock", "env-check", *asked).returncode > 0, done.stderr
+    assert "writing to stdout failed: No space left on device" in done.stderr
+
+
+def test_a_file_that_may_not_grow_cuts_no_result_silently(tmp_path: Path) -> None:
+    done = to(f"trap '' XFSZ; ulimit -f 4; exec \"$@\" >'{tmp_path / 'schema.json'}'", "config", "schema")
+    assert (done.returncode, "File too large" in done.stderr) == (74, True), done.stderr
+    assert (tmp_path / "schema.json").stat().st_size == 4096
+
+
+def test_a_reader_that_had_enough_is_no_failure() -> None:
+    done = to('"$@" | head -1; exit "${PIPESTATUS[0]}"', "config", "schema")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")

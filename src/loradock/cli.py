@@ -65,7 +65,7 @@ def main() -> None:
     try:
         signals.install()
         streams.install()
-        sys.exit(cli(standalone_mode=False))
+        sys.exit(_run())
     except (click.exceptions.Abort, KeyboardInterrupt):  # the second: before click runs
         _end(Interrupted(f"stopped by {signals.requested() or 'a signal'}"))
     except click.ClickException as usage:
@@ -80,6 +80,20 @@ def main() -> None:
         traceback.print_exc()
         termination_log.write(LoradockError.exit_code, f"{type(error).__name__}: {error}")
         sys.exit(LoradockError.exit_code)
+
+
+def _run() -> int:
+    """Run the command; its exit code, or, where it went well, that of a result which stdout could not take."""
+    try:
+        code = cli(standalone_mode=False) or 0
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    lost = streams.lost_result()
+    if lost and not code:
+        raise lost
+    if lost:
+        click.echo(str(lost), err=True)
+    return code
 
 
 def _end(error: LoradockError) -> NoReturn:

@@ -2,30 +2,52 @@
 
 A pipe whose reader ended (`| head`, a log collector that died), a full disk behind a redirection, a closed descriptor:
 the first write that fails puts /dev/null in the stream's place, for native code as well. A reader that stands still is
-waited for a while; after that, lines are dropped until it reads again.
+waited for a while; after that, lines are dropped until it reads again. At a command's end
+`lost_result()` says whether what it printed arrived.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import select
 import stat
 import sys
+import threading
 from typing import Any
+
+from loradock.errors import DiskFull, StorageError
 
 PATIENCE_SECONDS = 10.0
 PIPE_BYTES = 4096
 """A pipe that is writable takes this much without blocking (PIPE_BUF of pipe(7))."""
 NAMES = {1: "stdout", 2: "stderr"}
 
-_lost: dict[str, str] = {}
+_lost: dict[str, OSError] = {}
+_result_lies_elsewhere = threading.Event()
 
 
 def lost() -> dict[str, str]:
     """Each stream of which something could not be written, and why."""
-    return dict(_lost)
+    return {name: str(error.strerror) for name, error in _lost.items()}
+
+
+def lost_result() -> StorageError | DiskFull | None:
+    """What kept stdout from taking all that was printed; None where its reader ended (`| head`): it had enough."""
+    sys.stdout.flush()
+    error = None if _result_lies_elsewhere.is_set() else _lost.get(NAMES[1])
+    if error is None or isinstance(error, BrokenPipeError):
+        return None
+    kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+    what = f"what was printed is not complete: writing to stdout failed: {error.strerror}"
+    return kind(what, hint="free space where stdout goes, or send it elsewhere, and run the same command again")
+
+
+def result_lies_elsewhere() -> None:
+    """What this command prints is a summary of what it keeps in files: losing it is no failure."""
+    _result_lies_elsewhere.set()
 
 
 def install() -> None:
@@ -80,7 +102,7 @@ class _Stream(io.RawIOBase):
                 with contextlib.suppress(BlockingIOError):  # a descriptor that others share may be non-blocking
                     rest = rest[os.write(self.number, rest[:PIPE_BYTES]) :]
         except OSError as error:
-            _lost[NAMES[self.number]] = str(error.strerror)
+            _lost[NAMES[self.number]] = error
             _drop(self.number)
         return size
 
@@ -93,7 +115,8 @@ class _Stream(io.RawIOBase):
         ready = poll.poll(0 if self.is_stuck else PATIENCE_SECONDS * 1000)
         self.is_stuck = not ready
         if self.is_stuck:
-            _lost[NAMES[self.number]] = f"its reader did not read for {PATIENCE_SECONDS:.0f} s"
+            what = f"its reader did not read for {PATIENCE_SECONDS:.0f} s"
+            _lost[NAMES[self.number]] = TimeoutError(errno.ETIMEDOUT, what)
         return not self.is_stuck
 
 

@@ -14,7 +14,7 @@ from tiny import BASE, write_rows
 
 from bench.train.models import MODELS
 from loradock.cli import cli
-from loradock.errors import OutOfMemory
+from loradock.errors import OutOfMemory, UsageError
 from loradock.plan import gpu_table
 
 MISTRAL = {
@@ -181,3 +181,23 @@ def test_nothing_that_is_printed_is_read_as_markup(mistral: Path, tmp_path: Path
 def test_a_pipe_gets_no_trailing_blanks(mistral: Path) -> None:
     lines = plan("--model", mistral, "--gpu", "a10", *DESCRIBED).stdout.splitlines()
     assert [line for line in lines if line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize("price", ["nan", "inf", "1e400"])
+@pytest.mark.parametrize("command", ["plan", "diagnose"])
+def test_a_price_that_is_no_number_is_refused(command: str, price: str) -> None:
+    done = CliRunner().invoke(cli, [command, "--price-per-hour", price])
+    assert isinstance(done.exception, UsageError)
+    assert (done.exception.exit_code, price in done.exception.what) == (64, True)
+
+
+def test_described_rows_beyond_the_longest_allowed_lose_no_token_unless_they_are_cut(mistral: Path) -> None:
+    long = ("--rows", "1000", "--mean-tokens", "8000", "--longest-tokens", "16000", "--gpu", "h200")
+    arguments = ("--model", mistral, *long, "--epochs", "1", "--set", "data.max_length=2048")
+    split = content(*arguments)
+    assert split["finish"]["tokens"] == pytest.approx(8_000_000, rel=0.02)
+    cut = plan(*arguments, "--set", "data.long_rows=truncate")
+    assert "warning: over-long rows: " in cut.stdout
+    assert "tokens are not trained on" in cut.stdout
+    auto = plan("--model", mistral, *long[:4], "--longest-tokens", "90000", *long[6:])
+    assert "no row is longer" not in auto.stdout

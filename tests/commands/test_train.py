@@ -178,6 +178,10 @@ def test_a_reader_of_the_output_that_ends_does_not_end_the_run(tmp_path: Path, l
     record = json.loads((tmp_path / "out" / "run.json").read_text(encoding="utf-8"))
     assert (record["status"], record["outcome"]["steps"]) == ("finished", 6)
     assert record["output_lost"] == {"stderr": "Broken pipe"}
+    for option, code in (("--json", 73), ("--resume", 0)):  # the record as JSON is a result, the summary is none
+        full = ["bash", "-c", 'exec "$@" >/dev/full', "bash", *command[4:], option]
+        again = subprocess.run(full, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+        assert (again.returncode, "No space left on device" in again.stderr) == (code, code == 73), again.stderr
 
 
 def test_a_run_that_was_cut_off_continues_by_the_same_command_and_by_resume(

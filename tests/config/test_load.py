@@ -233,3 +233,25 @@ def test_a_set_refines_what_data_names() -> None:
     overrides = ["data.sources.0.fields.prompt=question", "data.sources.0.fields.completion=reply"]
     (source,) = load(None, overrides=overrides, shortcuts=INPUTS | {"--data": ["qa.csv"]}).config.data.sources
     assert (source.path, source.fields) == ("qa.csv", {"prompt": "question", "completion": "reply"})
+
+
+@pytest.mark.parametrize("key", ["train.seed", "data.seed"])
+@pytest.mark.parametrize("seed", ["-1", "4294967296", "99999999999999999999"])
+def test_a_seed_that_no_generator_takes_is_refused_by_its_range(key: str, seed: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, overrides=[f"{key}={seed}", "data.validation=0.1"], needs_inputs=False)
+    (problem,) = caught.value.problems
+    assert f"{key} must be a whole number of at least 0 and at most 4294967295, not" in problem.what
+    assert seed in problem.what
+    assert seed not in str(problem.hint)
+
+
+def test_the_largest_seed_is_taken() -> None:
+    assert load(None, overrides=["train.seed=4294967295"], needs_inputs=False).config.train.seed == 2**32 - 1
+
+
+@pytest.mark.parametrize("word", ["none", "off"])
+def test_no_tracker_is_written_as_an_empty_list(word: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, overrides=[f"logging.trackers={word}"], needs_inputs=False)
+    assert caught.value.problems[0].hint == "write []"

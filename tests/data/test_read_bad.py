@@ -227,3 +227,22 @@ def test_a_hub_that_is_switched_off_ends_in_a_hub_error_with_the_remedy(tmp_path
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(f"{HubError.exit_code} error: hub:no-such-owner/no-such-data at revision abc")
     assert "hint: unset HF_HUB_OFFLINE" in done.stdout
+
+
+def test_a_link_that_leads_nowhere_is_told_as_one(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").symlink_to("gone/rows.jsonl")
+    (tmp_path / "rows-1.jsonl").write_bytes(LINE)
+    (tmp_path / "round.jsonl").symlink_to("round.jsonl")
+    for name, target in (("rows.jsonl", "gone/rows.jsonl"), ("round.jsonl", "round.jsonl")):
+        with pytest.raises(InputMissing) as caught:
+            files(SourceConfig(path=str(tmp_path / name)))
+        assert f"is a symlink to {target}, which leads to no file" in caught.value.what
+        assert caught.value.hint == f"ls -l {tmp_path / name}"
+
+
+def test_a_variable_in_a_path_is_not_expanded_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROWS_OF_MINE", str(tmp_path))
+    for path in ("$ROWS_OF_MINE/rows.jsonl", "${ROWS_OF_MINE}/rows.jsonl"):
+        with pytest.raises(InputMissing) as caught:
+            files(SourceConfig(path=path))
+        assert caught.value.hint == f"variables are not expanded: write {tmp_path}/rows.jsonl"

@@ -133,3 +133,36 @@ def test_a_folder_that_may_not_be_asked_does_not_end_a_run(tmp_path: Path) -> No
     assert disk_space.before_run(tmp_path / "not" / "there", **{**RUN, "held": ()}).startswith("disk: 2 checkpoints")
     with pytest.raises(DiskFull):
         disk_space.before_save(tmp_path / "not" / "there", checkpoint_bytes=1 << 60)
+
+
+REFUSED = """
+import json, os
+from pathlib import Path
+from loradock.commands.render import put
+from loradock.errors import LoradockError
+from loradock.training.run_dir.paths import created
+Path("p.yaml").write_text("")
+found = []
+for write in (
+    lambda: put("kind: Pod\\n" * 900, Path("new.yaml")),
+    lambda: put("kind: Pod\\n" * 900, Path("p.yaml")),
+    lambda: created(Path("run"), may_exist=True),
+):
+    try:
+        write()
+    except LoradockError as error:
+        found.append([error.exit_code, str(error.hint)])
+print(json.dumps({"found": found, "left": sorted(str(path) for path in Path().rglob("*"))}))
+"""
+
+
+def test_a_refusal_on_a_full_disk_leaves_no_file_behind() -> None:
+    script = "mount -t tmpfs -o size=64k none /mnt\ncd /mnt\nhead -c 64K /dev/zero > full"
+    done = subprocess.run(
+        [*namespace(script), sys.executable, "-c", REFUSED], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert [code for code, _ in told["found"]] == [73, 73, 73]
+    assert [hint.split()[-3:] for _, hint in told["found"][:2]] == [["-o", "FILE", "elsewhere"]] * 2
+    assert told["left"] == ["full", "p.yaml", "run"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loradock import signals
-from loradock.commands.run_options import Ask, RunCommand, look_for_inputs, run_options
+from loradock.commands.run_options import Ask, Price, RunCommand, look_for_inputs, run_options
 from loradock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ class Duration(click.ParamType):
 )
 @click.option("--trials", metavar="A,B", help="Only these trials.")
 @click.option("--list", "is_listing", is_flag=True, help="List the trials for this configuration, run none.")
-@click.option(
-    "--price-per-hour", type=click.FloatRange(min=0), metavar="X", help="Price of the machine, for the cost saved."
-)
+@click.option("--price-per-hour", type=Price(), metavar="X", help="Price of the machine, for the cost saved.")
 @click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as JSON on stdout.")
 def diagnose(
     ask: Ask,

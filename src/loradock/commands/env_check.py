@@ -23,7 +23,9 @@ COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
     "--level", type=click.Choice(LEVELS), help="quick: no torch; compute (default): test computations; bench: speeds."
 )
 @click.option("--only", metavar="NAME,...", default="", help="Only these groups or checks; --list names them.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on stdout.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print everything as JSON on stdout; with --report, append it there."
+)
 @click.option("--report", "as_report", is_flag=True, help="Print a bug report without secrets, in Markdown to paste.")
 @click.option("--list", "as_list", is_flag=True, help="Print the checks as the text of docs/checks.md, run none.")
 @click.option("--schema", "as_schema", is_flag=True, help="Print the JSON Schema of --json.")

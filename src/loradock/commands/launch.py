@@ -157,7 +157,7 @@ def unfit(context: click.Context, command: tuple[str, ...]) -> LoradockError | N
         return None
     given = train.make_context(name, arguments, parent=context.parent).params
     try:
-        wanted(given["ask"], demo=given["demo"], resume=given["resume"], fresh=given["fresh"])
+        wanted(given["ask"], demo=given["demo"], resume=given["resume"], fresh=given["fresh"], allowed=given["allowed"])
     except LoradockError as error:
         return error
     return None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loradock.commands.run_options import Ask, RunCommand, run_options
+from loradock.commands.run_options import Ask, Price, RunCommand, run_options
 from loradock.config.load import Loaded
 from loradock.errors import UsageError
 from loradock.plan import gpu_table
@@ -46,9 +46,7 @@ class WithGpus(RunCommand):
 )
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs per node; one process per GPU.")
 @click.option("--nodes", type=click.IntRange(min=1), default=1, metavar="N", help="Number of nodes.")
-@click.option(
-    "--price-per-hour", type=click.FloatRange(min=0), metavar="X", help="Price of one GPU per hour, for the cost."
-)
+@click.option("--price-per-hour", type=Price(), metavar="X", help="Price of one GPU per hour, for the cost.")
 @click.option("--rows", type=click.IntRange(min=1), metavar="N", help="Plan without the data: number of rows.")
 @click.option("--mean-tokens", type=click.IntRange(min=1), metavar="M", help="With --rows: mean tokens per row.")
 @click.option(
@@ -103,7 +101,7 @@ def plan(
 
 
 def made_up_facts(rows: int, mean: int, longest: int, *, length: int, data: DataConfig) -> DataFacts:
-    """Facts of rows that are only described, cut at `length` tokens; half of their tokens are taken to be learned.
+    """Facts of rows that are only described, of at most `length` tokens each; half of the tokens count as learned.
 
     A validation file of its own is taken to hold no rows.
     """
@@ -123,7 +121,7 @@ def made_up_facts(rows: int, mean: int, longest: int, *, length: int, data: Data
         longest_tokens=longest,
         samples_per_epoch=rows,
     )
-    return estimated(whole, length)
+    return estimated(whole, length, long_rows=data.long_rows)
 
 
 def _made_up(rows: int | None, mean: int | None, longest: int | None) -> tuple[int, int, int] | None:

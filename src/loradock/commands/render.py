@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
 
 import click
 
+from loradock import atomic_io
 from loradock.commands.render_check import check, refusals
 from loradock.commands.render_options import Site, SiteCommand
 from loradock.commands.run_options import Ask, run_options
-from loradock.errors import NotWritable, UsageError
+from loradock.errors import DiskFull, NotWritable, UsageError
 
 KIND_NAMES = ("pod", "job", "jobset", "trainjob")
 QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
@@ -82,11 +84,15 @@ def render(
 
 
 def put(text: str, file: Path | None) -> None:
-    """To the file, or to stdout."""
+    """To the file, whole or not at all, or to stdout."""
     if file is None:
         click.echo(text, nl=False)
         return
     try:
-        file.write_text(text, encoding="utf-8")
+        if file.exists() and not file.is_file():  # a pipe or a device
+            file.write_text(text, encoding="utf-8")
+        else:
+            atomic_io.replace(file.resolve(), text)
     except OSError as error:
-        raise NotWritable(f"cannot write {file}: {error.strerror}", hint="-o FILE elsewhere") from error
+        kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else NotWritable
+        raise kind(f"cannot write {file}: {error.strerror}", hint="-o FILE elsewhere") from error

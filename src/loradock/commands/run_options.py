@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 
 import click
 
+from loradock.commands.option_hints import explained
 from loradock.config.load import SHORTCUTS, Loaded, load
 from loradock.config.schema import RunConfig
 from loradock.errors import InputMissing, LoradockError, Problem, UsageError
@@ -22,9 +24,10 @@ READ = ("config", "preset", "overrides", "grad_accum", *SHORT)
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """What was asked for on the command line; `load()` merges and checks it."""
+    """What was asked for on the command line; `load()` merges and checks it. `text`: CONFIG's, if it is known."""
 
     config: Path | None = None
+    text: str | None = None
     preset: str | None = None
     overrides: tuple[str, ...] = ()
     shortcuts: dict[str, object] = field(default_factory=dict[str, object])
@@ -53,6 +56,7 @@ class Ask:
     def _loaded(self, *, needs_inputs: bool) -> Loaded:
         return load(
             self.config,
+            text=self.text,
             preset=self.preset,
             overrides=self.overrides,
             shortcuts=self.shortcuts,
@@ -111,10 +115,27 @@ def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
 def _refused(_context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
     """Gradient accumulation is no setting of its own: with one, another number of GPUs would be another training."""
     if value is not None:
-        what = "--grad-accum is not a setting: accumulation follows from --batch-size, the samples of an optimiser step"
+        what = "gradient accumulation is not a setting: it follows from --batch-size, the samples of an optimiser step"
         raise UsageError(what, hint=f"--batch-size N, where N is {value} times the micro-batch times the GPUs")
 
 
+class Price(click.FloatRange):
+    """A price an hour: a finite number of at least 0."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """UsageError for nan and what is beyond a float: no cost can be told by them."""
+        price = super().convert(value, param, ctx)
+        if not math.isfinite(price):
+            raise UsageError(
+                f"--price-per-hour must be a finite number of at least 0, not {value}", hint="--price-per-hour 0.75"
+            )
+        return price
+
+
+GRAD_ACCUM = ("--grad-accum", "--gradient-accumulation-steps", "--gradient_accumulation_steps")
 OUTPUT = "output: the run directory."
 OPTIONS = (
     click.argument("config", required=False, type=click.Path(path_type=Path)),
@@ -125,7 +146,7 @@ OPTIONS = (
     click.option("--epochs", type=float, metavar="N", help="train.epochs: passes over the rows."),
     click.option("--max-steps", type=int, metavar="N", help="train.max_steps: optimiser steps."),
     click.option("--batch-size", type=int, metavar="N", help="train.global_batch: samples per optimiser step."),
-    click.option("--grad-accum", "grad_accum", callback=_refused, is_eager=True, hidden=True),
+    click.option(*GRAD_ACCUM, "grad_accum", callback=_refused, is_eager=True, hidden=True),
     click.option("--lr", type=float, metavar="RATE", help="train.learning_rate: the peak."),
     click.option("--rank", type=int, metavar="R", help="lora.rank: of the adapter."),
     click.option("--alpha", type=float, metavar="A", help="lora.alpha: its scale is alpha / rank."),
@@ -138,6 +159,13 @@ OPTIONS = (
 
 class RunCommand(click.Command):
     """A command with `run_options`: what they hold comes to its function as one argument, `ask: Ask`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; what an option of another trainer is called here is said."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as unknown:
+            raise explained(unknown, self) from None
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:
         """The parsed arguments; here, so that no frame lies between click and the command."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from loradock import signals
+from loradock import signals, streams
 from loradock.commands.run_options import Ask, RunCommand, look_for_inputs, run_options
 from loradock.config.load import Loaded
 from loradock.distributed import schedulers
@@ -72,10 +72,12 @@ def train(
     from loradock.training import claiming
     from loradock.training.run import run
 
+    if not as_json:
+        streams.result_lies_elsewhere()
     set_environment({**QUIET, **schedulers.rank_of_step(os.environ)})
     warnings.simplefilter("ignore")
     avx512.quiet()
-    loaded, exam = wanted(ask, demo=demo, resume=resume, fresh=fresh)
+    loaded, exam = wanted(ask, demo=demo, resume=resume, fresh=fresh, allowed=allowed)
     os.environ.update(deterministic(loaded.config.deterministic, cpu=instruction_set(Host())))
     with Screen(is_quiet=as_json) as screen, before_the_run():
         screen.warn(loaded.warnings)
@@ -134,27 +136,46 @@ def set_environment(quiet: Mapping[str, str]) -> None:
         os.environ.setdefault(name, value)
 
 
-def wanted(ask: Ask, *, demo: bool, resume: bool, fresh: bool) -> tuple[Loaded, Callable[..., Any] | None]:
+def wanted(
+    ask: Ask, *, demo: bool, resume: bool, fresh: bool, allowed: tuple[str, ...]
+) -> tuple[Loaded, Callable[..., Any] | None]:
     """What is to be run, and the demo's exam. Raises where it cannot be read, or is wrong."""
     if resume and fresh:
         raise UsageError("--resume and --fresh cannot be used together", hint="leave one of them out")
+    if fresh and allowed:
+        what = "--allow-change has no effect with --fresh: a new run may have any settings"
+        raise UsageError(what, hint="leave one of them out")
     return demo_run(ask, resume=resume) if demo else (asked(ask, resume=resume), None)
 
 
 def asked(ask: Ask, *, resume: bool) -> Loaded:
-    """The configuration; with --resume and only --output that of the run which lies there."""
-    from loradock.training.run_dir import resume as resuming
-
-    if not resume:
-        return ask.load()
-    if ask.config is None and ask.preset is None and not ask.overrides and set(ask.shortcuts) == {"--output"}:
-        directory = str(ask.shortcuts["--output"])
-        loaded = resuming.recorded(Path(directory))
-        return replace(loaded, config=loaded.config.model_copy(update={"output": directory}))
-    loaded = ask.load()
-    if not loaded.config.output:
-        raise UsageError("--resume needs the run directory", hint="loradock train --resume --output DIRECTORY")
+    """The configuration; with --resume that of the run in --output, unless CONFIG or the options describe one."""
+    is_described = ask.config or ask.preset or ask.shortcuts.keys() >= {"--model", "--data"}
+    loaded = ask.load() if is_described or not resume else over_record(ask)
+    if resume and not loaded.config.output:
+        raise no_directory()
     return loaded
+
+
+def over_record(ask: Ask) -> Loaded:
+    """The configuration that the run in --output keeps, with what else is asked for laid over it."""
+    from loradock.training.run_dir import resume as resuming
+    from loradock.training.run_dir.paths import RECORD
+
+    if not ask.shortcuts.get("--output"):
+        raise no_directory()
+    directory = Path(str(ask.shortcuts["--output"]))
+    kept = resuming.recorded(directory)
+    text = kept.config.model_dump_json(exclude_defaults=True)
+    loaded = replace(ask, config=directory / RECORD, text=text).load()
+    given = {key: label for key, label in loaded.origins.items() if label.startswith("--")}
+    told = tuple(line for line in loaded.warnings if line.startswith("--"))
+    return replace(loaded, origins=kept.origins | given, warnings=told)
+
+
+def no_directory() -> UsageError:
+    """For --resume without the directory of a run."""
+    return UsageError("--resume needs the run directory", hint="loradock train --resume --output DIRECTORY")
 
 
 def demo_run(ask: Ask, *, resume: bool) -> tuple[Loaded, Callable[..., Any]]:

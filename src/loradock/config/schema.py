@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 Auto = Literal["auto"]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
+Named = Annotated[str, Field(min_length=1)]
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
+"""What NumPy's, Python's and torch's generators all take."""
 SetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 """What a validation set is called; metrics have it in their names."""
 
@@ -111,7 +114,7 @@ class DataConfig(Section):
         description="Held-out part: a share below 1, a number of rows, a separate file, or several files by name "
         "(`{chat: chat.jsonl, code: code.jsonl}`), each with a loss of its own.",
     )
-    seed: int = Field(default=0, description="Seed of the train/validation split.")
+    seed: Seed = Field(default=0, description="Seed of the train/validation split.")
     workers: Annotated[int, Field(ge=0)] | Auto = Field(default="auto", description="Processes that prepare rows.")
     cache: str | None = Field(
         default=None, description="Where prepared data are kept; default $XDG_CACHE_HOME/loradock."
@@ -203,7 +206,7 @@ class TrainConfig(Section):
     early_stopping: Positive | None = Field(
         default=None, description="Stop after this many evaluations without improvement."
     )
-    seed: int = Field(default=0, description="Seed of weights, dropout and the order of rows.")
+    seed: Seed = Field(default=0, description="Seed of weights, dropout and the order of rows.")
 
 
 class EvaluationConfig(Section):
@@ -253,7 +256,7 @@ class RunConfig(Section):
     """A whole run."""
 
     name: str | None = Field(default=None, description="Name of the run; default: from the model and the data.")
-    output: str | None = Field(default=None, description="Run directory; default runs/NAME-NNN, a new one each time.")
+    output: Named | None = Field(default=None, description="Run directory; default runs/NAME-NNN, a new one each time.")
     engine: Literal["auto", "fast", "peft", "fsdp", "zero"] = Field(
         default="auto",
         description="What computes: auto is fast where it serves the model, else peft; fsdp, zero (DeepSpeed) shard.",

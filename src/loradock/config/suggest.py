@@ -82,6 +82,7 @@ RENAMED = {
     "use_rslora": "lora.rslora",
     "val_set_size": "data.validation",
     "val_size": "data.validation",
+    "wandb": "logging.trackers",
     "wandb_project": "logging.project",
     "warmup_ratio": "train.warmup",
     "warmup_steps": "train.warmup",
@@ -91,6 +92,7 @@ RENAMED = {
 EXPLAINED = {
     "gradient_accumulation_steps": "it follows from train.global_batch, the micro-batch and the number of GPUs",
     "gradient_accumulation": "it follows from train.global_batch, the micro-batch and the number of GPUs",
+    "overwrite_output_dir": "give it on the command line: --fresh starts a new run, nothing is deleted",
     "per_device_eval_batch_size": "evaluation uses the micro-batch that the plan finds to fit",
     "preset": "give it on the command line: --preset NAME",
     "resume_from_checkpoint": "give it on the command line: --resume",
@@ -140,6 +142,14 @@ def unknown_key(path: KeyPath) -> Unknown:
     if found:
         return _did_you_mean(what, found)
     return Unknown(what=what, hint=_known(path[:-1], siblings))
+
+
+def key_called(name: str) -> str | None:
+    """The key that is surely meant by a name: a whole key, what another tool calls it, or the end of one key alone."""
+    if "." in name:
+        return name if annotation_at(tuple(name.split("."))) is not None else None
+    ends = [key.name for key in keys() if ".N." not in key.name and key.name.rpartition(".")[2] == name]
+    return RENAMED.get(name) or (ends[0] if len(ends) == 1 else None)
 
 
 def dotted(path: KeyPath) -> str:

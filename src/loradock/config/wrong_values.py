@@ -120,6 +120,8 @@ def _hints(value: object, annotation: Any) -> Iterator[str]:
 
 
 def _text_hints(value: str, annotation: Any) -> Iterator[str]:
+    if not value and accepts(annotation, type(None)):
+        yield "leave it out to take its default"
     if accepts(annotation, bool) and value.lower() in _TRUTHS:
         yield f"write {_TRUTHS[value.lower()]}"
     near = difflib.get_close_matches(value.lower(), choices(annotation), n=1, cutoff=0.5)
@@ -127,14 +129,17 @@ def _text_hints(value: str, annotation: Any) -> Iterator[str]:
         yield f"did you mean {near[0]}?"
     item = item_of(annotation)
     if item is not None and section_of(item) is None:
-        yield f"write a list: [{', '.join(value.replace(',', ' ').split())}]"
+        named = "" if value.lower() in _NOTHING else ", ".join(value.replace(",", " ").split())
+        yield f"write a list: [{named}]" if named else "write []"
     if isinstance(scalar(value), bool | int | float):
         yield f"write {value} without quotes"
     digits = value.replace("_", "").replace(",", "")
-    if digits.isdecimal() and digits.isascii():
-        yield f"write {digits.lstrip('0') or 0}"
+    plain = digits.lstrip("0") or "0"
+    if digits.isdecimal() and digits.isascii() and plain != value:
+        yield f"write {plain}"
 
 
+_NOTHING = ("", "no", "none", "off")
 _TRUTHS: dict[str, str] = {"yes": "true", "on": "true", "y": "true", "true": "true"} | {
     "no": "false",
     "off": "false",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import glob
 import hashlib
+import os
 from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
@@ -144,12 +145,17 @@ def _open(path: Path, shown: str) -> BinaryIO:
 
 
 def _missing(shown: str, path: Path) -> InputMissing:
-    """What to say of a path that does not exist: the nearest name beside it, or a hub id without its prefix."""
+    """What to say of a path that does not exist: where its link points, the nearest name, or a hub id's prefix."""
     parent = path.parent
     if shown == "-":
         return InputMissing("- is not a file", hint="standard input is read where the command line says --data -")
     if glob.has_magic(shown):
         return InputMissing(f"no file matches {shown}", hint=f"ls {_existing(path)}")
+    if path.is_symlink():
+        what = f"{shown} is a symlink to {path.readlink()}, which leads to no file"
+        return InputMissing(what, hint=f"ls -l {path}")
+    if (expanded := os.path.expandvars(shown)) != shown:
+        return InputMissing(f"{shown} does not exist", hint=f"variables are not expanded: write {expanded}")
     if not parent.is_dir():
         if shown.count("/") == 1 and not path.is_absolute():
             return InputMissing(f"{shown} does not exist", hint=f"for a hub data set write hub:{shown}")

@@ -33,7 +33,7 @@ def changed(context: Context, settings: Iterable[str], *, at_length: AtLength | 
         model = replace(model, targets=targets_of(model, config.lora.targets))
     length = config.data.max_length
     if length != context.config.data.max_length and isinstance(length, int):
-        data = at_length(length) if at_length else estimated(data, length)
+        data = at_length(length) if at_length else estimated(data, length, long_rows=config.data.long_rows)
     plan = planner.make(config, facts=context.facts, model=model, data=data)
     return planner.context_of(plan, config, facts=context.facts)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 from loradock.facts import DataFacts
+
+LongRows = Literal["split", "truncate", "drop"]
 
 
 def lost_shares(data: DataFacts, length: int) -> tuple[float, float]:
@@ -19,22 +22,75 @@ def lost_shares(data: DataFacts, length: int) -> tuple[float, float]:
     return least, most
 
 
-def estimated(data: DataFacts, length: int) -> DataFacts:
-    """The data set with rows cut at `length` tokens, by its mean and its longest row alone.
+def longer_rows(data: DataFacts, length: int) -> int:
+    """How many rows are taken to be longer: lengths spread exponentially, within what mean and longest row allow."""
+    rows = data.train_rows
+    least = rows * max(0.0, data.mean_tokens - length) / (data.longest_tokens - length)
+    most = data.tokens / (length + 1)
+    return min(rows, math.ceil(max(least, min(most, rows * math.exp(-length / data.mean_tokens)))))
 
-    Lengths are taken to be spread exponentially, so that a row loses `mean x exp(-length / mean)` tokens on average, an
-    assumption, which `lost_shares` bounds. `data stats` counts.
+
+def estimated(data: DataFacts, length: int, *, long_rows: LongRows) -> DataFacts:
+    """The data set with rows of at most `length` tokens, by its mean and its longest row alone.
+
+    Lengths are taken to be spread exponentially, an assumption within the bounds of mean and longest. `data stats`
+    counts.
     """
     if length >= data.longest_tokens:
         return replace(data, limit_tokens=length)
-    least, most = lost_shares(data, length)
-    share_kept = 1 - min(most, max(least, math.exp(-length / data.mean_tokens)))
-    tokens = int(data.tokens * share_kept)
+    data = replace(data, limit_tokens=length)
+    return {"split": _split, "truncate": _cut, "drop": _dropped}[long_rows](data, length)
+
+
+def _split(data: DataFacts, length: int) -> DataFacts:
+    """Windows: every token stays, and each window but a row's first repeats the token before it.
+
+    A row has one more window for each `length` that it goes beyond, which a share of exp(-k x length / mean) does.
+    """
+    step = max(1, length - 1)
+    most = math.ceil(data.longest_tokens / step) - 1
+    more = round(data.train_rows * sum(math.exp(-k * step / data.mean_tokens) for k in range(1, most + 1)))
+    least = math.ceil(data.tokens / step) - data.train_rows
+    more = max(more, least, longer_rows(data, length))
     return replace(
         data,
-        tokens=tokens,
-        supervised_tokens=int(data.supervised_tokens * share_kept),
-        limit_tokens=length,
+        train_rows=data.train_rows + more,
+        samples_per_epoch=round(data.samples_per_epoch * (1 + more / data.train_rows)),
+        tokens=data.tokens + more,
+        split_rows=longer_rows(data, length),
         longest_tokens=length,
-        lost_tokens=data.lost_tokens + data.tokens - tokens,
+    )
+
+
+def _cut(data: DataFacts, length: int) -> DataFacts:
+    """The beginnings: a row loses `mean x exp(-length / mean)` tokens on average."""
+    least, most = lost_shares(data, length)
+    lost = min(most, max(least, math.exp(-length / data.mean_tokens)))
+    short = _without(data, tokens=data.tokens - int(data.tokens * (1 - lost)))
+    return replace(short, truncated_rows=longer_rows(data, length), longest_tokens=length)
+
+
+def _dropped(data: DataFacts, length: int) -> DataFacts:
+    """The shorter rows: one that is longer than `length` has `length + mean` tokens on average. One row stays."""
+    rows = min(longer_rows(data, length), data.train_rows - 1)
+    left = data.train_rows - rows
+    lost = min(data.tokens - left, round(rows * min(data.longest_tokens, length + data.mean_tokens)))
+    lost = max(lost, data.tokens - left * length)
+    short = _without(data, tokens=lost)
+    return replace(
+        short,
+        train_rows=left,
+        samples_per_epoch=max(1, round(data.samples_per_epoch * left / data.train_rows)),
+        dropped_rows=data.dropped_rows + rows,
+        longest_tokens=length,
+    )
+
+
+def _without(data: DataFacts, *, tokens: int) -> DataFacts:
+    """The data set without so many of its tokens."""
+    return replace(
+        data,
+        tokens=data.tokens - tokens,
+        supervised_tokens=int(data.supervised_tokens * (1 - tokens / data.tokens)),
+        lost_tokens=data.lost_tokens + tokens,
     )

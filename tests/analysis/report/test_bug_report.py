@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from loradock.analysis.report.bug_report import bug_report, differences
+from loradock.cli import cli
 from loradock.env_check.redaction import Redactor, redactor
 from loradock.machine import Host
 
@@ -159,3 +161,7 @@ def test_packages_that_differ_from_the_lock_are_listed_as_pip_would(tmp_path: Pa
 
 def test_a_redactor_that_knows_nothing_changes_nothing() -> None:
     assert Redactor(secrets={})("as it is") == "as it is"
+
+
+def test_the_help_says_what_json_adds_to_a_report() -> None:
+    assert "with --report, append it" in " ".join(CliRunner().invoke(cli, ["env-check", "--help"]).stdout.split())

@@ -112,3 +112,23 @@ def test_the_curve_shows_the_losses_in_their_colours(tmp_path: Path) -> None:
     blue, red = (0x1F, 0x6F, 0x8B), (0xC0, 0x39, 0x2B)
     assert {blue, red} <= colours(with_evaluations=True)
     assert red not in colours(with_evaluations=False)
+
+
+def test_the_card_says_from_which_step_an_accepted_change_holds(tmp_path: Path) -> None:
+    rate = {"train.learning_rate": {"was": "0.0002", "now": "0.0001"}}
+    weights = {"base.weights": {"was": "ab" * 32, "now": "cd" * 32}}
+    undone = {"lora.dropout": {"was": "0", "now": "0.1"}}
+    attempts = [
+        {"status": "stopped"},
+        {"status": "stopped", "resumed_from": "checkpoint-2", "allowed_changes": rate},
+        {"status": "failed", "resumed_from": "checkpoint-6", "allowed_changes": undone},
+        {"status": "stopped", "resumed_from": "checkpoint-6"},
+    ]
+    card = {"attempts": attempts, "resumed_from": "checkpoint-9", "allowed_changes": weights}
+    file = tmp_path / "README.md"
+    model_card.write(content(tmp_path) | card, [], file)
+    text = file.read_text(encoding="utf-8")
+    assert "| from step 3 | train.learning_rate was 0.0002, now 0.0001 |" in text
+    assert "| from step 10 | base.weights was abababababab, now cdcdcdcdcdcd |" in text
+    assert "lora.dropout was" not in text, "the attempt that changed it was gone back on"
+    assert "from step" not in written(tmp_path)

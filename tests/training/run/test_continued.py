@@ -59,6 +59,8 @@ def test_an_allowed_learning_rate_is_the_one_that_trains_and_the_schedule_goes_o
     assert [before[step] for step in (5, 6, 7, 8)] == [whole[step] for step in (5, 6, 7, 8)]
     assert before[4] == pytest.approx(whole[4] / 10)
     assert record_of(run)["allowed_changes"] == {"train.learning_rate": {"was": "0.0002", "now": "0.002"}}
+    card = (run / "adapter" / "README.md").read_text(encoding="utf-8")
+    assert "| from step 5 | train.learning_rate was 0.0002, now 0.002 |" in card
 
 
 def test_more_steps_may_be_allowed_to_a_finished_run(tmp_path: Path, llama: Path, rows: Path) -> None:

@@ -76,7 +76,7 @@ def audit(
 
     `at_length` counts the data set with rows cut at another length; `price_per_hour` is of one GPU.
     """
-    cut = at_length or functools.partial(estimated, data)
+    cut = at_length or functools.partial(estimated, data, long_rows=config.data.long_rows)
     plan = planner.fitting(config, facts=facts, model=model, data=data, at_length=cut)
     baseline = context_of(plan, config, facts=facts)
     findings, left = considered(baseline, at_length=at_length)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from loradock.plan.plan import shown
+from loradock.training.run_dir import fingerprint
 
 PACKAGES = ("torch", "transformers", "peft", "bitsandbytes")
 
@@ -31,7 +32,7 @@ def write(
         f"A LoRA adapter for `{base_id or model['name']}`"
         + (f" at `{content['base']['revision']}`" if content["base"]["revision"] else "")
         + f", made by loradock {content['loradock']} on {content['started'][:10]}.",
-        table("Training", training_rows(content)),
+        table("Training", [*training_rows(content), *changes(content)]),
         table("Data", data_rows(content)),
         table("Decisions", [(d["name"], f"{shown(d['value'])} ({d['why']})") for d in plan["decisions"]]),
         results(evaluations),
@@ -60,6 +61,20 @@ def training_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("code", str(facts["git_commit"])),
     ]
+
+
+def changes(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What `--allow-change` accepted, by the step from which it holds; attempts whose steps were made again are out."""
+    if not content.get("resumed_from"):
+        return
+    attempts = [each for each in (*content.get("attempts", []), content) if each.get("resumed_from")]
+    steps = [int(each["resumed_from"].rpartition("-")[2]) for each in attempts]
+    for number, (each, step) in enumerate(zip(attempts, steps, strict=True)):
+        if any(later <= step for later in steps[number + 1 :]):
+            continue
+        for field, values in (each.get("allowed_changes") or {}).items():
+            for difference in fingerprint.differences({field: values["was"]}, {field: values["now"]}):
+                yield f"from step {step + 1}", difference.what
 
 
 def data_rows(content: dict[str, Any]) -> list[tuple[str, str]]:

@@ -27,6 +27,7 @@ from loradock.model import content
 from loradock.model.adapters import BASE_CHANGING
 from loradock.plan import zero_config
 from loradock.plan.plan import HELD
+from loradock.training.run_dir.paths import RECORD
 
 if TYPE_CHECKING:
     from loradock.data.corpus import Corpus, Part
@@ -181,12 +182,25 @@ def check(
     left = [key for key in changed if not any(_covers(name, each) for name in allowed for each in _with_cause(key))]
     if left:
         accept = " ".join(f"--allow-change {name}" for name in [*sorted(allowed), *_sections(left)])
+        if done := _steps_made(directory, changed):
+            accept = f"all {done} steps are made: --max-steps N --allow-change train.max_steps {accept}"
         raise NoCheckpoint(
             f"the run in {directory} was started with other settings",
             hint=f"{accept} continues it with these changes; --fresh or another --output starts a new run beside it",
             problems=[Problem(what=_difference(key, before.get(key), now.get(key))) for key in left],
         )
     return {key: {"was": before.get(key, "absent"), "now": now.get(key, "absent")} for key in changed}
+
+
+def _steps_made(directory: Path, changed: Collection[str]) -> int | None:
+    """How many steps a finished run has, where no change gives it more; None for one that goes on."""
+    file = directory / RECORD
+    record = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if record.get("status") != "finished" or any(
+        _covers(cause, key) for key in changed for cause in FOLLOWS["plan.steps"]
+    ):
+        return None
+    return record.get("outcome", {}).get("steps")
 
 
 def _is_free(key: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -72,9 +73,7 @@ def created(directory: Path, *, may_exist: bool) -> Path:
     """Create the directory and prove that files can be written and renamed in it."""
     try:
         directory.mkdir(parents=True, exist_ok=may_exist)
-        probe = directory / f".write-probe-{os.getpid()}"
-        probe.write_bytes(b"x")
-        probe.rename(probe.with_name(f"{probe.name}-renamed")).unlink()
+        _prove(directory / f".write-probe-{os.getpid()}")
     except FileExistsError:
         if may_exist:
             raise NotWritable(f"{directory} is a file", hint="name a directory with --output") from None
@@ -86,3 +85,16 @@ def created(directory: Path, *, may_exist: bool) -> Path:
     except OSError as error:
         raise storage_error(error, directory) from error
     return directory
+
+
+def _prove(probe: Path) -> None:
+    """Write, rename and remove a file; where that fails, nothing of it stays."""
+    renamed = probe.with_name(f"{probe.name}-renamed")
+    try:
+        probe.write_bytes(b"x")
+        probe.rename(renamed).unlink()
+    except OSError:
+        for left in (probe, renamed):
+            with contextlib.suppress(OSError):
+                left.unlink()
+        raise

@@ -169,7 +169,7 @@ def parsed(file: Path) -> list[dict[str, Any]]:
 def attempt(record: Mapping[str, Any]) -> dict[str, Any]:
     """What a later attempt keeps of the record of an earlier one; a killed one has no end."""
     began = record.get("continued") or record.get("started")
-    ended = {key: record.get(key) for key in ("ended", "exit_code", "error", "resumed_from")}
+    ended = {key: record.get(key) for key in ("ended", "exit_code", "error", "resumed_from", "allowed_changes")}
     return {"started": began, "status": record.get("status"), **ended}
 
 
