@@ -305,7 +305,8 @@ def test_the_test_script_shows_what_both_processes_say_and_fails_with_either(
     checkout: Path, codes: tuple[int, int]
 ) -> None:
     first, second = (f'echo "is {name}"; exit {code}' for name, code in zip(("one", "other"), codes, strict=True))
-    text = f'#!/bin/sh\nif mkdir "${{3#--share=}}/one" 2>/dev/null; then {first}; fi\n{second}\n'
+    folder = "for word; do folder=${word#--share=}; done"  # the last word
+    text = f'#!/bin/sh\n{folder}\nif mkdir "$folder/one" 2>/dev/null; then {first}; fi\n{second}\n'
     program(made_venv(checkout, kind="dev") / "bin" / "python", text)
     done = run(checkout / "scripts" / "test")
     assert "is one\n" in done.stdout
