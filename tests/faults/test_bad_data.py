@@ -262,8 +262,8 @@ def test_the_errors_of_all_sources_and_of_the_validation_file_come_at_once(
     ("make", "code", "said"),
     [
         (lambda _: None, 66, "does not exist"),
-        (lambda path: path.symlink_to(path.with_name("gone.jsonl")), 66, "does not exist"),
-        (lambda path: path.symlink_to(path), 66, "does not exist"),
+        (lambda path: path.symlink_to(path.with_name("gone.jsonl")), 66, "gone.jsonl, which leads to no file"),
+        (lambda path: path.symlink_to(path), 66, "which leads to no file"),
         (os.mkfifo, 65, "is a pipe or a device"),
         (lambda path: path.symlink_to("/dev/zero"), 65, "is a pipe or a device"),
         (lambda path: path.mkdir(), 65, "a directory without files of rows"),
