@@ -58,7 +58,7 @@ def config(texts: dict[str, str]) -> RunConfig:
     return RunConfig.model_validate(
         {
             "name": texts["name"],
-            "output": texts["output"],
+            "output": texts["output"] or None,
             "model": {"name": texts["model.name"], "revision": texts["revision"]},
             "data": {
                 "sources": [

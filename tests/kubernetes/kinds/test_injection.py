@@ -30,7 +30,7 @@ def config(text: str) -> str:
     """A configuration with the text in it, as the command writes it."""
     from loradock.commands.render_workload import config_text
 
-    values = {"name": text, "output": text, "model": {"name": text}, "logging": {"project": text}}
+    values = {"name": text, "output": text or None, "model": {"name": text}, "logging": {"project": text}}
     return config_text(RunConfig.model_validate(values), name="first")
 
 
