@@ -338,6 +338,7 @@ def test_bad_rows_are_told_before_the_machine_is_looked_at_and_leave_nothing(tmp
         (("*.jsonl",), "rows.jsonl"),
         (("rows.jsonl",), {"one": "./rows.jsonl"}),
         (("rows.jsonl",), {"one": "other/a.jsonl", "two": "other/../other/a.jsonl"}),
+        (("rows.jsonl",), {"one": "other/a.jsonl", "two": "other/a.jsonl"}),
     ],
 )
 def test_a_file_that_is_named_twice_is_refused_however_it_is_spelt(

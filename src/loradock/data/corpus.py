@@ -200,7 +200,8 @@ def all_there(data: DataConfig) -> None:
     """
     errors: list[LoradockError] = []
     trained = {f"data.sources.{index}": source for index, source in enumerate(data.sources)}
-    named = trained | {f"data.validation.{source.path}": source for source in held_out_files(data)}
+    apart = zip(data.validation_files, held_out_files(data), strict=True)
+    named = trained | {f"data.validation.{name}".rstrip("."): source for name, source in apart}
     readers: dict[Path, str] = {}
     twice: list[Problem] = []
     for key, source in named.items():
