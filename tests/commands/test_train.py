@@ -244,6 +244,8 @@ def test_a_finished_run_whose_rows_are_others_now_is_refused_and_one_whose_rows_
     write_rows(data, rows=8, seed=1)
     write_rows(held_out, rows=4, seed=5)
     assert "held_out.jsonl changed" in loradock(forking, *words, cwd=tmp_path).stderr
+    held_out.unlink()
+    assert loradock(forking, *words, cwd=tmp_path).returncode == 0
     assert (tmp_path / "out" / "run.json").read_bytes() == record
 
 
