@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from loradock.config.load import Loaded, load
-from loradock.data.corpus import prepare_corpus
+from loradock.data.corpora import prepare_corpus
 from loradock.distributed.watchdog import Limits, Watchdog
 from loradock.machine import Host, probe
 from loradock.model import adapters, shape, source, tokenizer
@@ -20,16 +20,17 @@ from loradock.training.events import Event
 from loradock.training.job import Job, Outcome
 from loradock.training.loop import Loop, train
 from loradock.training.meter import Meter
-from loradock.training.objectives.supervised import Supervised
+from loradock.training.objectives import objective_of
 from loradock.training.saving import Saver
 
 NO_LIMITS = Limits(setup_seconds=0, step_seconds=0, save_seconds=0)
 
 
-def job_of(directory: Path, *settings: str, model: Path, data: Path, max_length: int = 64) -> Job:
+def job_of(directory: Path, *settings: str, model: Path, data: Path | list[Path], max_length: int = 64) -> Job:
     """Everything up to the backend, as `training.preparation` does it; B is not zero, so that A has a gradient."""
     overrides = ["train.global_batch=8", "lora.rank=4", f"data.cache={directory}", *settings]
-    loaded: Loaded = load(None, overrides=overrides, shortcuts={"--model": str(model), "--data": [str(data)]})
+    files = [str(each) for each in (data if isinstance(data, list) else [data])]
+    loaded: Loaded = load(None, overrides=overrides, shortcuts={"--model": str(model), "--data": files})
     facts = probe.gather(Host())
     base = source.find(loaded.config.model)
     words = tokenizer.open_tokenizer(base)
@@ -46,7 +47,7 @@ def job_of(directory: Path, *settings: str, model: Path, data: Path, max_length:
     return Job(
         config=config,
         plan=plan,
-        objective=Supervised(),
+        objective=objective_of(config),
         model=adapted,
         tokenizer=words,
         steps=corpus.steps(plan, facts=facts),

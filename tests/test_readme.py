@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 import pytest
-from tiny import write_rows
+from tiny import make_llama, write_pairs, write_rows
 
 from loradock.cli import cli
 
@@ -66,8 +66,9 @@ def place(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     import pandas as pd
 
     folder = tmp_path_factory.mktemp("readme")
-    for name in ("base", "Mistral-7B-v0.3"):
-        (folder / name).symlink_to(llama)
+    (folder / "base").symlink_to(llama)
+    make_llama(folder / "Mistral-7B-v0.3", max_position_embeddings=4096)
+    write_pairs(folder / "pairs.jsonl")
     write_rows(folder / "rows.jsonl", rows=48)
     rows = pd.read_json(write_rows(folder / "more.jsonl", rows=200, seed=1), lines=True)
     rows.to_parquet(folder / "more.parquet")

@@ -58,6 +58,20 @@ def write_rows(file: Path, *, rows: int = 48, seed: int = 0, longest: int = 12) 
     return file
 
 
+def write_pairs(file: Path, *, rows: int = 48, seed: int = 0, negatives: int = 2) -> Path:
+    """Queries of random words, each with its words backwards as the positive, and others' as hard negatives."""
+    draw = random.Random(seed)
+    queries = [" ".join(draw.sample(WORDS, draw.randint(3, 6))) for _ in range(rows)]
+    lines = []
+    for query in queries:
+        others = draw.sample([each for each in queries if each != query], negatives)
+        passages = [" ".join(each.split()[::-1]) for each in (query, *others)]
+        row = {"query": ["Find the words", query], "pos": [["", passages[0]]], "neg": [["", p] for p in passages[1:]]}
+        lines.append(json.dumps(row))
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file
+
+
 @dataclass
 class Silent:
     """A view that keeps what it was shown."""
@@ -86,7 +100,7 @@ def train(
     directory: Path,
     *settings: str,
     model: Path,
-    data: Path,
+    data: Path | Sequence[Path],
     preset: str | None = None,
     exam: Exam | None = None,
     view: Silent | None = None,
@@ -97,7 +111,8 @@ def train(
     Where a run lies in the directory, it is continued.
     """
     overrides = [f"data.cache={directory.parent / 'cache'}", "logging.every=1", *settings]
-    shortcuts = {"--model": str(model), "--data": [str(data)]}
+    files = [data] if isinstance(data, Path) else data
+    shortcuts = {"--model": str(model), "--data": [str(each) for each in files]}
     loaded = load(None, preset=preset, overrides=overrides, shortcuts=shortcuts)
     directory.mkdir(exist_ok=True)
     facts = probe.gather(Host())

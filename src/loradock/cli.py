@@ -22,6 +22,8 @@ COMMANDS = {
     "plan": ("loradock.commands.plan", "Plan a run: decisions, possible gains, time and cost."),
     "runs": ("loradock.commands.runs", "List runs: state, steps, loss, where."),
     "checkpoint": ("loradock.commands.checkpoint", "List, verify or export the checkpoints of a run."),
+    "embed": ("loradock.commands.embed", "Embed the texts of a file with a trained adapter."),
+    "evaluate": ("loradock.commands.evaluate", "Measure an embedding adapter: retrieval and similarity."),
     "config": ("loradock.commands.config", "Show, validate or describe a run's configuration."),
     "report": ("loradock.commands.report", "Make an HTML page of a run, or compare several."),
     "data": ("loradock.commands.data", "Describe a data set: lengths, truncation, padding, odd rows."),

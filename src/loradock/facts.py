@@ -141,7 +141,11 @@ class AttentionShape:
 
 @dataclass(frozen=True, kw_only=True)
 class DataFacts:
-    """The prepared data set. Tokens are counted after truncation to `limit_tokens`, the longest row allowed."""
+    """The prepared data set. Tokens are counted after truncation to `limit_tokens`, the longest row allowed.
+
+    `steps_per_epoch`: 0 where rows are only described. With `pairs`, rows are the documents that an epoch of them
+    embeds, and the rows beside them.
+    """
 
     train_rows: int
     validation_rows: int
@@ -150,11 +154,13 @@ class DataFacts:
     limit_tokens: int
     longest_tokens: int
     samples_per_epoch: int
+    steps_per_epoch: int = 0
     epoch_tokens: int = 0
     truncated_rows: int = 0
     split_rows: int = 0
     dropped_rows: int = 0
     lost_tokens: int = 0
+    pairs: int = 0
 
     @property
     def mean_tokens(self) -> float:

@@ -19,7 +19,7 @@ from loradock.machine import Host, probe
 from loradock.training.preparation import moved
 
 RUN = ("--batch-size", "8", "--max-steps", "12", "--lr", "1e-2", "--output", "out")
-RECORDED = "c30213f3b29d0a07eca13c057cc744d368ee0887612e663a72d8cc7136d965f6"
+RECORDED = "ddacbabba936dd885f990486c611b3d7a85773ac02aebb1ee1fff5173a09fc54"
 KERNELS = ("ATEN_CPU_CAPABILITY", "DNNL_MAX_CPU_ISA", "MKL_CBWR")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from loradock.config.schema import RunConfig
-from loradock.data.corpus import Corpus, prepare_corpus
+from loradock.data.corpus import Corpus, prepare_rows
 from loradock.data.statistics import UNCUT_TOKENS, Statistics, measure
 from loradock.data.truncation import AtLength
 from loradock.facts import Facts, LinearShape, ModelFacts
@@ -61,7 +61,7 @@ class Maker:
     def corpus(self, *files: Path, train: dict[str, Any] | None = None, **data: Any) -> Corpus:
         settings = {"sources": [{"path": str(file)} for file in files], "cache": str(self.folder / "cache"), **data}
         config = RunConfig.model_validate({"data": settings, "train": {"global_batch": 16, **(train or {})}})
-        return prepare_corpus(config, tokenizer=self.tokenizer, max_length=UNCUT_TOKENS, facts=MACHINE)
+        return prepare_rows(config, tokenizer=self.tokenizer, max_length=UNCUT_TOKENS, facts=MACHINE)
 
     def of(self, rows: Sequence[Pair], *, positions: int | None = 4096, **data: Any) -> Statistics:
         corpus = self.corpus(write(self.folder / "rows.jsonl", rows), **data)

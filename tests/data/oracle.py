@@ -110,8 +110,19 @@ def zephyr(messages: list[Message], bos: str = "<s>", eos: str = "</s>") -> Piec
         yield "\n", None
 
 
+def gritlm(messages: list[Message], bos: str = "<s>", eos: str = "</s>") -> Pieces:
+    yield bos, None
+    for turn, message in enumerate(messages):
+        if message.role == "assistant":
+            yield "<|assistant|>\n", None
+            yield message.content + eos, turn
+            yield "" if turn == len(messages) - 1 else "\n", None
+        else:
+            yield f"<|{message.role}|>\n{message.content}\n", None
+
+
 FAMILIES: dict[str, Callable[..., Pieces]] = {
-    f.__name__: f for f in (chatml, llama3, llama2, mistral, phi3, gemma, alpaca, zephyr)
+    f.__name__: f for f in (chatml, llama3, llama2, mistral, phi3, gemma, alpaca, zephyr, gritlm)
 }
 
 

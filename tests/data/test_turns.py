@@ -37,6 +37,7 @@ ENDS: dict[str, tuple[str, ...]] = {
     "phi3": ("<|end|>", "<|end|>\n</s>"),
     "gemma": ("<end_of_turn>", "<end_of_turn>"),
     "zephyr": ("</s>", "</s>"),
+    "gritlm": ("</s>", "</s>"),
     "trl/cohere2": ("<|END_RESPONSE|><|END_OF_TURN_TOKEN|>",) * 2,
     "trl/cohere": ("<|END_OF_TURN_TOKEN|>",) * 2,
     "trl/deepseekv3": ("<｜end▁of▁sentence｜>",) * 2,

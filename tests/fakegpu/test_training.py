@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fakegpu.commands import OneGpu, run, training
 from families import FAMILIES, make_model
+from tiny import write_pairs
 
 
 @pytest.fixture(scope="module")
@@ -86,4 +87,17 @@ def test_a_gpu_without_bfloat16_trains_in_float16_with_a_loss_scale(tmp_path: Pa
     ended = run(tmp_path / "run", *training(model=llama, data=rows), **device)
     assert ended.exit_code == 0, ended.text[-5000:]
     assert ended.decided("compute_dtype") == "float16"
+    assert len(ended.losses) == 3
+
+
+@pytest.mark.parametrize("passes", ["direct", "cached"])
+def test_documents_are_embedded_by_bidirectional_kernels_whichever_passes_stay(
+    gpu: OneGpu, tmp_path: Path, llama: Path, passes: str
+) -> None:
+    pairs = write_pairs(tmp_path / "pairs.jsonl")
+    settings = ("objective=embedding", "embedding.global_batch=8", f"embedding.passes={passes}")
+    ended = gpu.train(tmp_path / "run", *settings, model=llama, data=pairs)
+    assert ended.decided("engine") == "fast"
+    assert "flash-torch" in {each["value"] for each in ended.record["engine"]}
+    assert ended.counts["launch_faults"] == 0
     assert len(ended.losses) == 3

@@ -16,13 +16,13 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 
 from loradock.model.adapters import trainable
 from loradock.training import loop
-from loradock.training.backends.base import MicroStep
 from loradock.training.backends.fast.backend import FastBackend
 from loradock.training.backends.fast.batch import FlatBatch
 from loradock.training.backends.fast.head import Head
 from loradock.training.backends.fast.layer import Layer
 from loradock.training.backends.peft.backend import PeftBackend
 from loradock.training.loop import Loop
+from loradock.training.passes import MicroStep
 
 Patch = Callable[[Any, str, Any], None]
 Make = Callable[[], Any]
@@ -83,11 +83,13 @@ class LoopSeams(ABC):
         def forward_backward(backend: Any, batch: Any, *, scale: float, at: MicroStep) -> torch.Tensor:
             return changed(real(backend, batch, scale=scale, at=at), at.step + 1, True)
 
-        def evaluated(objective: Any, model: Any, batches: Any, loss_sum: Any, *, step: int, **more: Any) -> Any:
-            def one(batch: Any) -> torch.Tensor:
-                return changed(loss_sum(batch), step, False)
-
-            return evaluate(objective, model, batches, one, step=step, **more)
+        def evaluated(objective: Any, backend: Any, evaluation: Any, *, step: int, **more: Any) -> Any:
+            loss_sum = backend.loss_sum
+            backend.loss_sum = lambda batch: changed(loss_sum(batch), step, False)
+            try:
+                return evaluate(objective, backend, evaluation, step=step, **more)
+            finally:
+                del backend.loss_sum
 
         patch(self.backend, "forward_backward", forward_backward)
         patch(loop, "evaluate", evaluated)

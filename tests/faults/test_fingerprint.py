@@ -16,7 +16,7 @@ from transformers import LlamaForCausalLM
 
 from loradock.config.fields import keys
 from loradock.config.schema import RunConfig
-from loradock.data.corpus import Corpus, prepare_corpus
+from loradock.data.corpus import Corpus, prepare_rows
 from loradock.errors import NoCheckpoint, UsageError
 from loradock.facts import Facts
 from loradock.machine import Host, probe
@@ -44,6 +44,9 @@ FREE = {
     "model.cache_weights": "the same bits: tests/training/backends/fast/test_equality.py",
     "evaluation.every": JUDGED,
     "checkpoints.every": JUDGED,
+    "checkpoints.metric": JUDGED,
+    "embedding.passes": "the same bits: tests/training/objectives/test_recorded_values.py",
+    "train.memory_fraction": "how much memory is planned with",
     "model.name": MOVED,
     "data.sources.N.path": MOVED,
 }
@@ -72,6 +75,13 @@ OTHER: dict[str, Any] = {
     "logging.monitor_seconds": 0.5,
     "limits.setup_seconds": 5, "limits.step_seconds": 5, "limits.save_seconds": 5,
     "limits.peer_seconds": 5,
+    "objective": "embedding", "model.sdpa_kernel": "math", "train.memory_fraction": 0.5,
+    "train.generative_loss": "sample-sum", "train.generative_weight": 2.0, "checkpoints.metric": "in_batch_accuracy",
+    "embedding.global_batch": 32, "embedding.attention": "causal", "embedding.pooling": "cls",
+    "embedding.pool_instruction": True, "embedding.temperature": 0.05, "embedding.negatives": 3,
+    "embedding.in_batch": False, "embedding.duplicates": "keep", "embedding.query_length": 64,
+    "embedding.passage_length": 64, "embedding.template": "plain", "embedding.weight": 2.0,
+    "embedding.passes": "direct",
 }  # fmt: skip
 SCHEMA = [key.name for key in keys() if key.name != "data.sources"]
 
@@ -95,7 +105,8 @@ def changed(before: dict[str, str], now: dict[str, str]) -> list[str]:
 @pytest.mark.parametrize("key", SCHEMA)
 def test_every_key_of_the_configuration_is_a_named_difference_or_free_with_a_reason(key: str, trial: Trial) -> None:
     assert key in OTHER, f"{key} is new: give a value that differs here, and a reason in FREE if it may change freely"
-    before, now = fingerprint.of_config(config()), fingerprint.of_config(config({key: OTHER[key]}))
+    embeds = {"objective": "gritlm"} if key.startswith(("embedding.", "train.generative_")) else {}
+    before, now = (fingerprint.of_config(config(embeds | each)) for each in ({}, {key: OTHER[key]}))
     found = changed(before, now)
     if key in FREE:
         assert found == []
@@ -113,7 +124,7 @@ def test_every_free_key_is_one_and_the_code_gives_a_reason_too() -> None:
 @pytest.mark.parametrize("judge", [{"train.early_stopping": 2}, {"checkpoints.keep_best": True}])
 @pytest.mark.parametrize("key", fingerprint.JUDGED_KEYS)
 def test_when_evaluations_decide_their_cadence_is_a_field(judge: dict[str, Any], key: str) -> None:
-    before, now = config(judge), config({**judge, key: 7})
+    before, now = config(judge), config({**judge, key: OTHER[key]})
     assert changed(fingerprint.of_config(before), fingerprint.of_config(now)) == [key]
 
 
@@ -173,7 +184,7 @@ def corpus_of(folder: Path, facts: Facts, **changes: Any) -> Corpus:
     dotted = {f"data.{key.replace('__', '.')}": value for key, value in changes.items()}
     settings = {"data.sources.N.path": str(folder / "rows.jsonl"), "data.cache": str(folder / "cache"), **dotted}
     words = tokenizer.open_tokenizer(source.find(config({"model.name": str(folder / "base")}).model))
-    return prepare_corpus(config(settings), tokenizer=words, max_length=64, facts=facts)
+    return prepare_rows(config(settings), tokenizer=words, max_length=64, facts=facts)
 
 
 def data_of(folder: Path, facts: Facts, **changes: Any) -> dict[str, str]:
@@ -333,3 +344,11 @@ def test_an_allowed_name_that_is_no_field_is_refused_with_the_nearest_one(
     with pytest.raises(UsageError) as caught:
         fingerprint.check(BEFORE, BEFORE, allowed=(name,), directory=tmp_path)
     assert caught.value.hint == words
+
+
+def test_keys_of_embedding_are_no_fields_of_a_run_that_embeds_nothing() -> None:
+    """So a run that began before these keys continues."""
+    fields = fingerprint.of_config(config())
+    new = {"objective", "model.sdpa_kernel", "checkpoints.metric", "train.generative_loss", "embedding.pooling"}
+    assert not new & set(fields)
+    assert {"objective", "embedding.pooling"} <= set(fingerprint.of_config(config({"objective": "embedding"})))

@@ -20,11 +20,11 @@ from dataclasses import replace
 from pathlib import Path
 from jobs import job_of, trained
 from loradock.training.events import StepResult
-from loradock.training.objectives import objective_named
+from loradock.training.objectives import objective_of
 settings = ("engine=peft", "train.max_steps=2", "logging.every=1")
 for name in ("supervised", "reweighted"):
     job = job_of(Path(name), *settings, model=Path(sys.argv[1]), data=Path(sys.argv[2]))
-    objective = objective_named(name)
+    objective = objective_of(job.config.model_copy(update={"objective": name}))
     outcome, events = trained(replace(job, objective=objective))
     losses = [each.loss for each in events if isinstance(each, StepResult)]
     print(json.dumps({"steps": outcome.steps, "losses": losses, "metrics": list(objective.metrics(1.0))}))

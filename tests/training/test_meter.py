@@ -21,6 +21,8 @@ class Step:
     tokens: int = 300
     supervised_tokens: int = 10
     samples: int = 2
+    rows: int = 2
+    pairs: None = None
 
 
 def counted(*batches: Batch) -> Meter:

@@ -17,11 +17,11 @@ from loradock.data.collate import MicroBatch
 from loradock.errors import ModelError
 from loradock.model.generate import answer
 from loradock.training import packing_check
-from loradock.training.backends.base import MicroStep
 from loradock.training.batches import step_loader
 from loradock.training.events import EvalResult, Event
 from loradock.training.job import Job
 from loradock.training.loop import Loop
+from loradock.training.passes import MicroStep
 
 
 def job_of(directory: Path, *settings: str, model: Path, data: Path) -> Job:
@@ -32,6 +32,7 @@ def one_step(job: Job, loop: Loop | None = None) -> tuple[float, dict[str, torch
     """Loss and gradients of the run's first optimiser step, by the backend's own passes."""
     backend = (loop or loop_of(job)).backend
     inputs = next(iter(step_loader(job, backend.tensors)))
+    backend.begin_step()
     batches, scale = backend.micro_batches(inputs), 1 / inputs["supervised_tokens"]
     loss = sum(
         float(backend.forward_backward(batch, scale=scale, at=MicroStep(step=0, index=index, count=len(batches))))

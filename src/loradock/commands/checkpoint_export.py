@@ -1,17 +1,23 @@
-"""`loradock checkpoint export`: the adapter of a committed checkpoint, as a directory that plain peft and vLLM load."""
+"""`loradock checkpoint export`: the adapter of a committed checkpoint, as a directory that plain peft and vLLM load, or
+as a model for sentence-transformers."""
 
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 
+from loradock.commands.embed_options import quiet
 from loradock.errors import NoCheckpoint, Problem, UsageError
 from loradock.training.checkpoint.export import export_checkpoint, refuse_unfinished
 from loradock.training.checkpoint.manifest import Checkpoint, DamagedCheckpoint, open_checkpoint
 from loradock.training.checkpoint.store import newest_good
-from loradock.training.run_dir.paths import CHECKPOINTS
+from loradock.training.run_dir.paths import ADAPTER, CHECKPOINTS
 from loradock.training.run_dir.resume import read, recorded_config
 
 ATTEMPTS = 3
@@ -23,10 +29,44 @@ ATTEMPTS = 3
     "-o", "--output", required=True, metavar="ADAPTER", type=click.Path(path_type=Path), help="A new directory."
 )
 @click.option("--step", type=click.IntRange(min=0), help="Step of the checkpoint. [default: the newest good one]")
-def export(directory: Path, output: Path, step: int | None) -> None:
-    """Write the adapter of a checkpoint in DIR, verified, with its tokenizer and chat template, to ADAPTER."""
+@click.option(
+    "--as",
+    "kind",
+    type=click.Choice(("peft", "sentence-transformers")),
+    default="peft",
+    show_default=True,
+    help="sentence-transformers: of an embedding run; without --step that of its finished adapter.",
+)
+@click.option("--merge", is_flag=True, help="sentence-transformers: one model, instead of an adapter beside its base.")
+@click.option("--instruction", metavar="TEXT", help="sentence-transformers: of the prompt for queries.")
+@click.option("--passage-instruction", metavar="TEXT", help="sentence-transformers: of the prompt for passages.")
+def export(directory: Path, output: Path, step: int | None, kind: str, **asked: Any) -> None:
+    """Write the adapter of a checkpoint in DIR, verified, with its tokenizer and chat template, to ADAPTER.
+
+    \b
+    loradock checkpoint export runs/a-001 -o adapter
+    loradock checkpoint export runs/pairs-001 -o model --as sentence-transformers --merge
+
+    As sentence-transformers, DIR may also be an adapter directory. Without --merge, ADAPTER links to the base where it
+    lies now.
+    """
     if os.path.lexists(output):
         raise UsageError(f"{output} already exists", hint="name a new directory with --output")
+    if kind == "sentence-transformers":
+        _export_for_others(directory, output, step=step, **asked)
+        return
+    for name, value in asked.items():
+        if value:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{option} has no effect here", hint=f"add --as sentence-transformers, or leave out {option}"
+            )
+    taken = _export(directory, output, step=step)
+    click.echo(f"{output}: the adapter of step {taken}, verified", err=True)
+
+
+def _export(directory: Path, output: Path, *, step: int | None) -> int:
+    """Write an adapter directory; the step it is of."""
     record = read(directory)
     config = recorded_config(record, directory)
     refuse_unfinished(config, directory)
@@ -34,11 +74,39 @@ def export(directory: Path, output: Path, step: int | None) -> None:
         chosen = _chosen(directory, step=step, run_id=record.get("run_id"))
         try:
             export_checkpoint(chosen, output, record=record, config=config)
-            break
+            return chosen.step
         except DamagedCheckpoint as error:  # the run that continues has removed it meanwhile
             if attempt == ATTEMPTS - 1 or chosen.path.exists():
                 raise _refused(directory, chosen.step, error) from error
-    click.echo(f"{output}: the adapter of step {chosen.step}, verified", err=True)
+    raise AssertionError
+
+
+def _export_for_others(
+    directory: Path,
+    output: Path,
+    *,
+    step: int | None,
+    merge: bool,
+    instruction: str | None,
+    passage_instruction: str | None,
+) -> None:
+    quiet()
+    from loradock.embedding import st_export
+    from loradock.embedding.evaluate import Instructions
+    from loradock.embedding.opener import SETTINGS
+
+    wanted = Instructions(query=instruction or "", passage=passage_instruction or "")
+    finished = next((each for each in (directory, directory / ADAPTER) if (each / SETTINGS).is_file()), None)
+    if finished == directory and step is not None:
+        raise UsageError(f"{directory} is an adapter, which has no steps", hint="leave out --step, or name its run")
+    with redirect_stdout(sys.stderr), TemporaryDirectory(prefix="loradock-adapter-") as folder:
+        adapter = Path(folder, "adapter")
+        if finished is None or step is not None:
+            _export(directory, adapter, step=step)
+        else:
+            adapter = finished
+        st_export.export(adapter, output, is_merged=merge, asked=wanted)
+    click.echo(f"{output}: {'merged, ' if merge else ''}for SentenceTransformer({str(output)!r})", err=True)
 
 
 def _chosen(directory: Path, *, step: int | None, run_id: str | None) -> Checkpoint:

@@ -77,14 +77,16 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
     status = Console(stderr=True).status("rows")
-    if not loaded.config.model.name:
+    if not loaded.config.model.name or loaded.config.objective != "supervised":
         refuse_without_model({"--lengths": lengths, "--png": png})
         texts_only(loaded.config, status, as_json=as_json)
         return
+    from loradock.data.corpus import Corpus
     from loradock.data.statistics import measure
 
     with redirect_stdout(sys.stderr), status:  # libraries print there; stdout is for our result alone
         corpus, model, max_length = prepared(loaded.config, progress=counted(status, "prepared"))
+        assert isinstance(corpus, Corpus)
         found = measure(corpus, model=model, max_length=max_length, lengths=lengths, progress=counted(status, "read"))
         for note in corpus.train.prepared.notes:
             click.echo(note, err=True)

@@ -88,7 +88,7 @@ def plan(
     facts = _machine(gpu, count=gpus, nodes=nodes)
     base, model, length = _model(loaded.config)
     if made_up:
-        data, at_length = made_up_facts(*made_up, length=length(made_up[2]), data=loaded.config.data), None
+        data, at_length = described_facts(loaded.config, *made_up, length=length(made_up[2])), None
     else:
         data, at_length = _counted(loaded.config, base, length)
     found = audit(loaded.config, facts, model, data, at_length=at_length, price_per_hour=price_per_hour)
@@ -98,6 +98,15 @@ def plan(
         click.echo(json.dumps(as_dict(found, price_per_hour=price_per_hour), indent=2, default=str))
     else:
         _show(found, loaded, price_per_hour=price_per_hour)
+
+
+def described_facts(config: RunConfig, rows: int, mean: int, longest: int, *, length: int) -> DataFacts:
+    """Facts of rows that are only described; of a run that embeds they are pairs, each document of `mean` tokens."""
+    from loradock.data.pair_corpus import described_pairs
+
+    if config.objective == "supervised":
+        return made_up_facts(rows, mean, longest, length=length, data=config.data)
+    return described_pairs(config, rows, mean_tokens=mean, longest_tokens=longest, learned_share=LEARNED_SHARE)
 
 
 def made_up_facts(rows: int, mean: int, longest: int, *, length: int, data: DataConfig) -> DataFacts:
@@ -171,7 +180,7 @@ def _model(config: RunConfig) -> tuple[BaseModel, Any, Callable[[int], int]]:
 
 def _counted(config: RunConfig, base: BaseModel, length: Callable[[int], int]) -> tuple[DataFacts, AtLength]:
     """The rows as train prepares them, and how to count them cut at another length."""
-    from loradock.data.corpus import prepare_corpus
+    from loradock.data.corpora import prepare_corpus
     from loradock.machine import Host, probe
     from loradock.model.tokenizer import open_tokenizer
 

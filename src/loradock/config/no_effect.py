@@ -52,6 +52,17 @@ def _tf32(config: RunConfig) -> Iterator[KeyProblem]:
         yield _idle("train.tf32", "TF32 is a format of GPUs, and device is cpu")
 
 
+def _metric(config: RunConfig) -> Iterator[KeyProblem]:
+    if not config.checkpoints.keep_best and config.train.early_stopping is None:
+        yield _idle("checkpoints.metric", "neither checkpoints.keep_best nor train.early_stopping asks for the best")
+
+
+def _on_cpu(config: RunConfig) -> Iterator[KeyProblem]:
+    if config.device == "cpu":
+        for key in ("model.sdpa_kernel", "train.memory_fraction"):
+            yield _idle(key, "it is about GPUs, and device is cpu")
+
+
 def _kernels(config: RunConfig) -> Iterator[KeyProblem]:
     if config.engine == "peft" and config.model.kernels != "auto":
         yield _idle("model.kernels", "the peft backend computes with the model's own modules")
@@ -97,6 +108,24 @@ def _unused_mapping(config: RunConfig) -> Iterator[KeyProblem]:
             yield _idle(f"data.sources.{index}.fields", "each field is mapped to itself")
 
 
+def _objective_keys(config: RunConfig) -> Iterator[KeyProblem]:
+    objective = config.objective
+    if objective == "supervised":
+        for name in type(config.embedding).model_fields:
+            yield _idle(f"embedding.{name}", "objective supervised embeds nothing (--set objective=embedding)")
+    if objective != "gritlm":
+        for name in ("generative_loss", "generative_weight"):
+            yield _idle(f"train.{name}", f"objective {objective} has one loss (--set objective=gritlm has two)")
+    if objective == "embedding":
+        yield _idle("train.global_batch", "objective embedding counts pairs: embedding.global_batch")
+        yield _idle("embedding.weight", "objective embedding has one loss")
+        for name in ("template", "loss", "long_rows", "max_length"):
+            yield _idle(f"data.{name}", f"objective embedding has embedding.{OWN.get(name, 'template')}")
+
+
+OWN = {"long_rows": "passage_length", "max_length": "passage_length"}
+
+
 def _idle(key: str, why: str) -> KeyProblem:
     return KeyProblem(keys=(key,), what=f"{key} has no effect: {why}")
 
@@ -113,10 +142,13 @@ WARNINGS: tuple[Rule, ...] = (
     _tracker_project,
     _deterministic,
     _tf32,
+    _metric,
+    _on_cpu,
     _kernels,
     _model_revision,
     _source_keys,
     _long_warmup,
     _early_stopping,
     _unused_mapping,
+    _objective_keys,
 )

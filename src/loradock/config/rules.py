@@ -153,11 +153,40 @@ def _warmup_is_a_part(config: RunConfig) -> Iterator[KeyProblem]:
 
 
 def _micro_batch_fits(config: RunConfig) -> Iterator[KeyProblem]:
-    micro, whole = config.train.micro_batch, config.train.global_batch
+    micro, whole = config.train.micro_batch, config.step_samples
     if micro != "auto" and micro > whole:
-        what = f"train.micro_batch {micro} is larger than train.global_batch {whole}, the samples of a whole step"
-        hint = f"--set train.global_batch={micro}, or --set train.micro_batch=auto"
-        yield KeyProblem(keys=("train.micro_batch", "train.global_batch"), what=what, hint=hint)
+        what = f"train.micro_batch {micro} is larger than {config.batch_key} {whole}, the samples of a whole step"
+        hint = f"--set {config.batch_key}={micro}, or --set train.micro_batch=auto"
+        yield KeyProblem(keys=("train.micro_batch", config.batch_key), what=what, hint=hint)
+
+
+METRICS = {
+    "supervised": ("loss",),
+    "embedding": ("loss", "in_batch_accuracy"),
+    "gritlm": ("loss", "embedding_loss", "generative_loss", "in_batch_accuracy"),
+}
+"""What an evaluation of each objective reports that a checkpoint can be judged by."""
+
+
+def _metric_is_reported(config: RunConfig) -> Iterator[KeyProblem]:
+    metric, reported = config.checkpoints.metric, METRICS[config.objective]
+    if metric not in reported:
+        what = f"checkpoints.metric {metric} is not reported by objective {config.objective}: {', '.join(reported)}"
+        yield KeyProblem(keys=("checkpoints.metric", "objective"), what=what, hint="--set checkpoints.metric=loss")
+
+
+def _embeds_whole(config: RunConfig) -> Iterator[KeyProblem]:
+    """What training of embeddings does not do."""
+    if config.objective == "supervised":
+        return
+    key, asked = "objective", config.objective
+    if config.engine in ("fsdp", "zero") or config.train.parallel not in ("auto", "ddp"):
+        what = f"objective {asked} is not trained on a model that is cut among GPUs"
+        yield KeyProblem(keys=("train.parallel", key), what=what, hint="--set train.parallel=ddp --set engine=auto")
+    if not config.embedding.in_batch and not config.embedding.negatives:
+        what = "embedding.in_batch is off and embedding.negatives is 0: a query is compared with its positive alone"
+        keys = ("embedding.in_batch", "embedding.negatives")
+        yield KeyProblem(keys=keys, what=what, hint="--set embedding.in_batch=true")
 
 
 def _deepspeed_has_a_use(config: RunConfig) -> Iterator[KeyProblem]:
@@ -200,6 +229,8 @@ RULES: tuple[Rule, ...] = (
     _validation_is_a_part,
     _warmup_is_a_part,
     _micro_batch_fits,
+    _metric_is_reported,
+    _embeds_whole,
     _deepspeed_has_a_use,
     _flash_attention_can_run,
 )

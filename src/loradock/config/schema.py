@@ -40,6 +40,10 @@ class ModelConfig(Section):
     attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = Field(
         default="auto", description="Attention kernel."
     )
+    sdpa_kernel: Literal["auto", "flash", "memory-efficient", "math", "cudnn"] = Field(
+        default="auto",
+        description="Kernel of attention sdpa on a GPU; auto: torch picks the first that serves.",
+    )
     kernels: Literal["auto", "triton", "torch"] = Field(
         default="auto", description="Elementwise kernels of the fast engine; auto: Triton on a GPU, torch elsewhere."
     )
@@ -52,6 +56,13 @@ class ModelConfig(Section):
     )
 
 
+FormatName = Literal[
+    "auto", "pairs", "sentence-transformers", "tevatron", "swift",
+    "messages", "sharegpt", "alpaca", "prompt-completion", "text",
+]  # fmt: skip
+"""Of the four in the first line each row is a query with its passages, for an embedding model."""
+
+
 class SourceConfig(Section):
     """One data source: a file, a directory, or a hub data set."""
 
@@ -60,9 +71,7 @@ class SourceConfig(Section):
         description="JSON, JSONL, CSV, text (each also .gz, .zst), Parquet; a directory or pattern (`rows/*.jsonl`) of "
         "such files of one kind; an arrow directory; or hub:OWNER/NAME.",
     )
-    format: Literal["auto", "messages", "sharegpt", "alpaca", "prompt-completion", "text"] = Field(
-        default="auto", description="What a row looks like; auto: as its columns say."
-    )
+    format: FormatName = Field(default="auto", description="What a row looks like; auto: as its columns say.")
     fields: dict[str, str] = Field(
         default_factory=dict, description="The format's field name -> the column that holds it."
     )
@@ -193,6 +202,10 @@ class TrainConfig(Section):
     neftune_alpha: Annotated[float, Field(ge=0)] = Field(
         default=0.0, description="NEFTune embedding noise (Jain et al. 2023)."
     )
+    memory_fraction: Annotated[float, Field(gt=0, le=1)] | Auto = Field(
+        default="auto",
+        description="Share of a GPU's memory that the run may take, where others use it too; auto: no limit.",
+    )
     tf32: bool | Auto = Field(default="auto", description="TF32 for float32 matrix products, where the GPU has it.")
     compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = Field(
         default="off",
@@ -206,7 +219,57 @@ class TrainConfig(Section):
     early_stopping: Positive | None = Field(
         default=None, description="Stop after this many evaluations without improvement."
     )
+    generative_loss: Literal["token-mean", "sample-sum"] = Field(
+        default="token-mean",
+        description="Objective gritlm: the generative loss is the mean over a step's learned tokens, or their sum over "
+        "its rows (GritLM's `token`).",
+    )
+    generative_weight: Annotated[float, Field(gt=0)] = Field(
+        default=1.0, description="Objective gritlm: weight of the generative loss beside `embedding.weight`."
+    )
     seed: Seed = Field(default=0, description="Seed of weights, dropout and the order of rows.")
+
+
+class EmbeddingConfig(Section):
+    """Contrastive training of an embedding model, under objective embedding or gritlm."""
+
+    global_batch: Annotated[int, Field(ge=2)] = Field(
+        default=64, description="Query-passage pairs per optimiser step, over all GPUs: each query against all of them."
+    )
+    attention: Literal["bidirectional", "causal"] = Field(
+        default="bidirectional", description="What a token of a text to embed sees; generation stays causal."
+    )
+    pooling: Literal["mean", "weightedmean", "lasttoken", "cls"] = Field(
+        default="mean", description="Which tokens make the vector; only mean and lasttoken are exported."
+    )
+    pool_instruction: bool = Field(
+        default=False, description="Pool the tokens of the instruction too; they are always attended to."
+    )
+    temperature: Annotated[float, Field(gt=0, le=10)] = Field(
+        default=0.02, description="Cosine similarities are divided by it."
+    )
+    negatives: NotNegative = Field(
+        default=1, description="Hard negatives of each query; other ones are drawn in each epoch."
+    )
+    in_batch: bool = Field(
+        default=True, description="Passages of the step's other queries are negatives too, across GPUs."
+    )
+    duplicates: Literal["mask", "keep"] = Field(
+        default="mask", description="A passage with the text of a query's own positive: left out for it, or a negative."
+    )
+    query_length: Annotated[int, Field(ge=2)] = Field(default=256, description="Longest query in tokens.")
+    passage_length: Annotated[int, Field(ge=2)] = Field(default=512, description="Longest passage in tokens.")
+    template: str = Field(
+        default="gritlm", description="How instruction and text become one text: gritlm, e5, plain, or a .jinja file."
+    )
+    weight: Annotated[float, Field(gt=0)] = Field(
+        default=1.0, description="Objective gritlm: weight of the contrastive loss beside `train.generative_weight`."
+    )
+    passes: Literal["auto", "direct", "cached"] = Field(
+        default="auto",
+        description="cached: forward twice but for the last (GradCache); direct: forward once; auto: "
+        "direct where a whole step fits in memory. The bits are the same.",
+    )
 
 
 class EvaluationConfig(Section):
@@ -220,7 +283,11 @@ class CheckpointConfig(Section):
 
     every: Positive | Auto = Field(default="auto", description="Optimiser steps between checkpoints.")
     keep: Positive = Field(default=2, description="How many of the newest are kept.")
-    keep_best: bool = Field(default=False, description="Keep the one with the best evaluation loss too, and export it.")
+    keep_best: bool = Field(default=False, description="Keep the one with the best evaluation too, and export it.")
+    metric: Literal["loss", "embedding_loss", "generative_loss", "in_batch_accuracy"] = Field(
+        default="loss",
+        description="What makes an evaluation the best, for keep_best and early stopping; of losses the lowest.",
+    )
 
 
 TrackerName = Literal["tensorboard", "wandb", "mlflow", "comet_ml", "aim", "clearml", "dvclive", "swanlab", "trackio"]
@@ -257,6 +324,10 @@ class RunConfig(Section):
 
     name: str | None = Field(default=None, description="Name of the run; default: from the model and the data.")
     output: Named | None = Field(default=None, description="Run directory; default runs/NAME-NNN, a new one each time.")
+    objective: Literal["supervised", "embedding", "gritlm"] = Field(
+        default="supervised",
+        description="What is learned: to answer (supervised), to embed texts (embedding), or both together (gritlm).",
+    )
     engine: Literal["auto", "fast", "peft", "fsdp", "zero"] = Field(
         default="auto",
         description="What computes: auto is fast where it serves the model, else peft; fsdp, zero (DeepSpeed) shard.",
@@ -271,7 +342,20 @@ class RunConfig(Section):
     data: DataConfig = DataConfig()
     lora: LoraConfig = LoraConfig()
     train: TrainConfig = TrainConfig()
+    embedding: EmbeddingConfig = EmbeddingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
     logging: LoggingConfig = LoggingConfig()
     limits: LimitsConfig = LimitsConfig()
+
+    @property
+    def step_samples(self) -> int:
+        """Samples of an optimiser step over all GPUs: rows to answer from, and the documents that are embedded."""
+        rows = self.train.global_batch if self.objective != "embedding" else 0
+        documents = self.embedding.global_batch * (2 + self.embedding.negatives)
+        return rows + (documents if self.objective != "supervised" else 0)
+
+    @property
+    def batch_key(self) -> str:
+        """The key that says how much an optimiser step sees."""
+        return "train.global_batch" if self.objective == "supervised" else "embedding.global_batch"

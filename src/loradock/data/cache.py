@@ -8,6 +8,8 @@ An entry is a directory named by its key::
     learned.i32     int32   [rows]      supervised tokens of each row
     lines.i64       int64   [rows]      line of the source, counted on over its files; minus the number of a record that
                                         shares its line with others; 0 where there is none
+    roles.u8        uint8   [rows]      of pairs alone, where a row is a document: query, positive or negative; a query
+                                        begins the documents of one row of the source, and `supervised` says pooled
     manifest.json                       counts, rows per source, sha256 of every file and of itself
 """
 
@@ -32,6 +34,7 @@ import numpy as np
 from loradock.errors import DiskFull, LoradockError, NotWritable, StorageError
 
 FILES = {"tokens": "i32", "supervised": "u8", "offsets": "i64", "learned": "i32", "lines": "i64"}
+PAIR_FILES = FILES | {"roles": "u8"}
 DTYPES = {"i32": np.dtype("<i4"), "i64": np.dtype("<i8"), "u8": np.dtype("u1")}
 HASHED_WHEN_OPENED_BYTES = 256 << 20
 STALE_STAGING_SECONDS = 24 * 3600
@@ -46,7 +49,8 @@ class Chunk:
     """Consecutive prepared rows: ids int32 [tokens], supervised uint8 [tokens], the other arrays [rows].
 
     `conversations` of them were rendered with the chat template, the others are raw text. `special_texts` counts the
-    special tokens whose text their contents hold, `altered` the rows that the template changes.
+    special tokens whose text their contents hold, `altered` the rows that the template changes. Of pairs, rows are
+    documents with their `roles` uint8 [rows], of which `cut` were too long.
     """
 
     ids: np.ndarray[Any, Any]
@@ -57,6 +61,8 @@ class Chunk:
     conversations: int
     special_texts: Counter[str]
     altered: int = 0
+    roles: np.ndarray[Any, Any] | None = None
+    cut: int = 0
 
 
 @contextlib.contextmanager
@@ -80,18 +86,20 @@ def _storage_error(error: OSError, *, place: Path) -> LoradockError:
 class EntryWriter:
     """Writes one entry into a staged directory; `commit` puts it in place, leaving the block without it removes it."""
 
-    def __init__(self, cache_dir: Path, *, key: str) -> None:
+    def __init__(self, cache_dir: Path, *, key: str, has_roles: bool = False) -> None:
         self._target = cache_dir / key
+        self._files = PAIR_FILES if has_roles else FILES
         self.rows = 0
         self.tokens = 0
         self.learned_tokens = 0
-        self._digests = {name: hashlib.sha256() for name in FILES}
+        self._digests = {name: hashlib.sha256() for name in self._files}
         with writing(cache_dir):
             cache_dir.mkdir(parents=True, exist_ok=True)
             _sweep(cache_dir)
             self._staged = Path(tempfile.mkdtemp(prefix=".staged-", dir=cache_dir))
             self._streams = {
-                name: (self._staged / f"{name}.{kind}").open("wb", buffering=1 << 20) for name, kind in FILES.items()
+                name: (self._staged / f"{name}.{kind}").open("wb", buffering=1 << 20)
+                for name, kind in self._files.items()
             }
         self._put("offsets", np.zeros(1))
 
@@ -111,12 +119,14 @@ class EntryWriter:
         self._put("offsets", self.tokens + np.cumsum(chunk.lengths, dtype=np.int64))
         self._put("learned", chunk.learned)
         self._put("lines", chunk.lines)
+        if chunk.roles is not None:
+            self._put("roles", chunk.roles)
         self.rows += len(chunk.lengths)
         self.tokens += len(chunk.ids)
         self.learned_tokens += int(chunk.learned.sum())
 
     def _put(self, name: str, values: np.ndarray[Any, Any]) -> None:
-        data = np.ascontiguousarray(values, dtype=DTYPES[FILES[name]]).data
+        data = np.ascontiguousarray(values, dtype=DTYPES[PAIR_FILES[name]]).data
         self._digests[name].update(data)
         with writing(self._target.parent):
             self._streams[name].write(data)
@@ -131,7 +141,7 @@ class EntryWriter:
             "rows": self.rows,
             "tokens": self.tokens,
             "learned_tokens": self.learned_tokens,
-            "files": {f"{name}.{kind}": self._digests[name].hexdigest() for name, kind in FILES.items()},
+            "files": {f"{name}.{kind}": self._digests[name].hexdigest() for name, kind in self._files.items()},
         }
         with writing(self._target.parent):
             for stream in self._streams.values():
@@ -183,8 +193,9 @@ def read_manifest(entry: Path) -> dict[str, Any]:
     if claimed != _manifest_digest(manifest):
         raise CorruptEntry(f"{entry}: its manifest was modified")
     counts = {"tokens": manifest["tokens"], "supervised": manifest["tokens"], "offsets": manifest["rows"] + 1}
-    sizes = {name: counts.get(name, manifest["rows"]) * DTYPES[kind].itemsize for name, kind in FILES.items()}
-    for name, kind in FILES.items():
+    files = PAIR_FILES if "roles.u8" in manifest["files"] else FILES
+    sizes = {name: counts.get(name, manifest["rows"]) * DTYPES[kind].itemsize for name, kind in files.items()}
+    for name, kind in files.items():
         path = entry / f"{name}.{kind}"
         if not path.is_file() or path.stat().st_size != sizes[name]:
             raise CorruptEntry(f"{path} is missing or has the wrong size")

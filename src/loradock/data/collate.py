@@ -1,4 +1,4 @@
-"""MicroBatch: the rows of one forward pass, and the tensors they become."""
+"""MicroBatch: the rows of one forward pass, and the tensors they become; PairBatch: several that are one loss."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class MicroBatch:
 
     A sample is `lengths` tokens of a row from token `starts`: a whole row, or a window of one that is longer.
     `supervised_tokens` counts its labels that are not ignored. `is_idle`: a rank without work in this step runs it so
-    that every rank takes part in the gradient exchange; all of its labels are ignored.
+    that every rank takes part in the gradient exchange; all of its labels are ignored. `is_pooled`: samples are
+    documents to embed, and their mask says which tokens are pooled; with `pools_all` the instruction is, too.
     """
 
     prepared: Prepared
@@ -33,6 +34,8 @@ class MicroBatch:
     supervised_tokens: int
     is_packed: bool
     is_idle: bool = False
+    is_pooled: bool = False
+    pools_all: bool = False
 
     @property
     def tokens(self) -> int:
@@ -42,7 +45,28 @@ class MicroBatch:
     def samples(self) -> Iterator[tuple[Array, Array]]:
         """Token ids (int32) and mask (bool) of each sample: [tokens] each."""
         for row, start, length in zip(self.rows.tolist(), self.starts.tolist(), self.lengths.tolist(), strict=True):
-            yield self.prepared.row(row, start=start, length=length)
+            ids, mask = self.prepared.row(row, start=start, length=length)
+            yield ids, mask | True if self.pools_all else mask
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PairBatch:
+    """Documents that are held against one another: D of them, Q queries, P passages.
+
+    `micro_batches` are those of this rank, with the places of their documents among the D in `places` (int64 each).
+    `queries` [Q] and `passages` [P] int64 are places, too; `positives` [Q] int64 is each query's own passage among the
+    P. `hidden` bool [Q, P]: passages that a query is not held against.
+    """
+
+    micro_batches: tuple[MicroBatch, ...]
+    places: tuple[Array, ...]
+    documents: int
+    queries: Array
+    passages: Array
+    positives: Array
+    hidden: Array
+    tokens: int
+    row_ids: Array
 
 
 def collate(micro_batch: MicroBatch, *, pad_token_id: int, pad_to_multiple: int = 1) -> dict[str, Tensor]:

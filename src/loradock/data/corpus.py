@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loradock.config.schema import DataConfig, RunConfig
+from loradock.config.schema import DataConfig, EmbeddingConfig, RunConfig
 from loradock.data.dropped import check_dropped
 from loradock.data.prepare import choose_workers, prepare
 from loradock.data.prepared import Prepared
 from loradock.data.read import files
 from loradock.data.select import EpochOrder, Fitted, fit, split
 from loradock.data.sources import held_out, held_out_files
-from loradock.data.steps import EvalBatches, TrainSteps
+from loradock.data.steps import EvalBatches, TrainSteps, steps_per_epoch
 from loradock.data.templates import resolve
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import ConfigError, DataError, InputMissing, LoradockError, Problem
@@ -46,6 +47,14 @@ class Part:
     chosen: Any
     fitted: Fitted
 
+    @property
+    def used(self) -> str:
+        """What a fingerprint holds of the samples."""
+        fitted = self.fitted
+        columns = (fitted.rows.astype("<i8"), fitted.starts.astype("<i4"), fitted.lengths.astype("<i4"))
+        digest = hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()
+        return f"{len(fitted.rows)} samples, {fitted.tokens} tokens, {digest}"
+
     @classmethod
     def of(cls, prepared: Prepared, chosen: Any, *, data: DataConfig, max_length: int) -> Part:
         """The part at this length. DataError where too much of it is left out."""
@@ -64,6 +73,11 @@ class Corpus:
     template: str
 
     @property
+    def parts(self) -> dict[str, Part]:
+        """All that is used, by name."""
+        return {name: part for name, part in (("train", self.train), ("validation", self.validation)) if part}
+
+    @property
     def facts(self) -> DataFacts:
         """Counts for the plan."""
         fitted = self.train.fitted
@@ -76,6 +90,7 @@ class Corpus:
             limit_tokens=fitted.max_length,
             longest_tokens=int(fitted.lengths.max()),
             samples_per_epoch=len(order),
+            steps_per_epoch=steps_per_epoch(len(order), global_batch=self.config.train.global_batch),
             epoch_tokens=int(fitted.lengths[order(0)].sum(dtype=np.int64)),
             truncated_rows=fitted.over_long - fitted.dropped if self.config.data.long_rows != "split" else 0,
             split_rows=fitted.over_long - fitted.dropped if self.config.data.long_rows == "split" else 0,
@@ -135,10 +150,9 @@ class Corpus:
 
     def as_dict(self) -> dict[str, Any]:
         """Sources with their digests, and what truncation costs, for the run record."""
-        parts = {"train": self.train, "validation": self.validation}
         apart = self.validation.prepared if self.validation and self.config.data.validation_files else None
         return {
-            "cache": {name: part.prepared.key for name, part in parts.items() if part},
+            "cache": {name: part.prepared.key for name, part in self.parts.items()},
             "sources": [source.as_dict() for source in self.train.prepared.sources],
             "validation_sources": [source.as_dict() for source in apart.sources] if apart else [],
             "over_long_rows": self.train.fitted.over_long,
@@ -151,7 +165,7 @@ class Corpus:
         }
 
 
-def prepare_corpus(
+def prepare_rows(
     config: RunConfig,
     *,
     tokenizer: PreTrainedTokenizerBase,
@@ -159,19 +173,13 @@ def prepare_corpus(
     facts: Facts,
     progress: Callable[[int, int], None] | None = None,
 ) -> Corpus:
-    """Prepare (or find in the cache) every source, hold out the validation part, fit to `max_length` tokens.
+    """Prepare (or find in the cache) rows to answer from, hold out the validation part, fit to `max_length` tokens.
 
     `max_length` may be a function of the tokens of the longest row that is trained on.
     Raises DataError with every bad row of every file, and what else `data.prepare.prepare` raises.
     """
     data = config.data
-
-    def prepared(part: DataConfig) -> Prepared:
-        workers = data.workers
-        if workers == "auto":
-            size = sum(file.stat().st_size for source in part.sources for file in files(source))
-            workers = choose_workers(size, cpus=facts.cpus, memory_bytes=facts.memory_bytes)
-        return prepare(part, tokenizer=tokenizer, cache_dir=cache_directory(data), workers=workers, progress=progress)
+    prepared = prepared_by(data, tokenizer, facts=facts, progress=progress)
 
     def corpus(train: tuple[Prepared, Any], validation: tuple[Prepared, Any] | None) -> Corpus:
         rows, chosen = train
@@ -182,7 +190,6 @@ def prepare_corpus(
         return Corpus(config=config, train=parts[0], validation=parts[1], template=template)
 
     template = resolve(data.template, own=TokenizerSpec.of(tokenizer).chat_template).text
-    all_there(data)
     if isinstance(data.validation, str | dict):
         both = all_prepared(prepared, [data, data.model_copy(update={"sources": held_out(data)})])
         used, judged = ((each, np.arange(each.rows)) for each in both)
@@ -190,6 +197,29 @@ def prepare_corpus(
     train = prepared(data)
     train_rows, validation_rows = split(train, validation=data.validation, seed=data.seed)
     return corpus((train, train_rows), (train, validation_rows) if len(validation_rows) else None)
+
+
+def prepared_by(
+    data: DataConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    facts: Facts,
+    progress: Callable[[int, int], None] | None,
+    embedding: EmbeddingConfig | None = None,
+) -> Callable[[DataConfig], Prepared]:
+    """What prepares a part of the data, in as many processes as its size is worth; pairs with `embedding`."""
+
+    def prepared(part: DataConfig) -> Prepared:
+        workers = data.workers
+        if workers == "auto":
+            size = sum(file.stat().st_size for source in part.sources for file in files(source))
+            workers = choose_workers(size, cpus=facts.cpus, memory_bytes=facts.memory_bytes)
+        where = cache_directory(data)
+        return prepare(
+            part, tokenizer=tokenizer, cache_dir=where, workers=workers, progress=progress, embedding=embedding
+        )
+
+    return prepared
 
 
 def all_there(data: DataConfig) -> None:

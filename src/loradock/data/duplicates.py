@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from loradock.data.formats.base import Completion, Message, Sample
+from loradock.data.formats.base import Completion, Message, Pairs, Sample
 from loradock.data.prepared import Array, Prepared
 from loradock.data.suspicion import PLACES_KEPT, Places, Suspicion
 
@@ -52,6 +52,8 @@ def turns(sample: Sample) -> Iterable[Message]:
     """A row as turns, the answer last."""
     if isinstance(sample, Completion):
         return Message("user", sample.prompt), Message("assistant", sample.completion)
+    if isinstance(sample, Pairs):
+        return Message("user", sample.query.text), Message("assistant", sample.positives[0].text)
     return sample.messages
 
 

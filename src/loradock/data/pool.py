@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from loradock.errors import EnvironmentUnfit
 Row = tuple[int | None, Sample]
 Refused = list[tuple[int | None, str]]
 Result = tuple[Chunk, Refused]
+Preparer = Callable[[list[Row]], Result]
 IN_FLIGHT_PER_WORKER = 3
 NOTHING_LEARNED = "this row has no supervised token: the answer is empty under the chat template"
 
@@ -37,6 +39,18 @@ class Task:
     loss: Loss
     special_tokens: SpecialTokens = "as_text"
     date: str | None = None
+
+    def preparer(self) -> Preparer:
+        """See `Work`."""
+        return ChunkPreparer(self)
+
+
+class Work(Protocol):
+    """What is done to the rows of a corpus; it is sent to the worker processes."""
+
+    def preparer(self) -> Preparer:
+        """What does it, chunk by chunk."""
+        ...
 
 
 class ChunkPreparer:
@@ -110,11 +124,11 @@ def _chunk(
 
 
 def prepare_chunks(
-    task: Task, *, workers: int, stack: contextlib.ExitStack
+    task: Work, *, workers: int, stack: contextlib.ExitStack
 ) -> Callable[[Iterable[list[Row]]], Iterator[Result]]:
     """A function over chunks, in order; with more than one worker, processes that live as long as `stack`."""
     if workers <= 1:
-        preparer = ChunkPreparer(task)
+        preparer = task.preparer()
         return lambda chunks: map(preparer, chunks)
     executor = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start, initargs=(task,)
@@ -138,12 +152,12 @@ def _over_processes(executor: ProcessPoolExecutor, chunks: Iterable[list[Row]], 
         ) from error
 
 
-_of_this_process: list[ChunkPreparer] = []
+_of_this_process: list[Preparer] = []
 
 
-def _start(task: Task) -> None:
+def _start(task: Work) -> None:
     signals.leave_group()
-    _of_this_process.append(ChunkPreparer(task))
+    _of_this_process.append(task.preparer())
 
 
 def _work(rows: list[Row]) -> Result:

@@ -11,10 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.schema import DataConfig, EmbeddingConfig, SourceConfig
 from loradock.data.cache import CorruptEntry, EntryWriter, discard, read_manifest, writing
 from loradock.data.columns import Contents
-from loradock.data.formats.base import Completion, Sample
+from loradock.data.formats.base import Completion, Pairs, Sample
+from loradock.data.pairs import template as embedding_template
+from loradock.data.pairs.preparer import PairTask
 from loradock.data.pool import Row, Task, prepare_chunks
 from loradock.data.prepared import Prepared, PreparedSource
 from loradock.data.problems import Problems
@@ -34,6 +36,8 @@ NEW = (
     "prompt (an empty thought, a channel's name, a space), and by default every assistant turn of a conversation"
 )
 """What is new in this version, said where an entry of the one before it lies in the cache."""
+PAIRS_VERSION = 1
+"""The same of pairs."""
 SHOWN_TOKENS = 5
 CHUNK_ROWS = 256
 CHUNK_CHARACTERS = 1 << 20
@@ -59,31 +63,34 @@ def prepare(
     cache_dir: Path,
     workers: int = 1,
     progress: Progress | None = None,
+    embedding: EmbeddingConfig | None = None,
 ) -> Prepared:
     """All rows of `data.sources` as tokens and masks, from the cache where they are there already.
 
-    `progress(rows, tokens)` is called after each chunk with the numbers so far. `workers` 0 or 1: in this process.
+    With `embedding` the sources hold pairs, and each document is a row. `progress(rows, tokens)` is called after each
+    chunk with the numbers so far. `workers` 0 or 1: in this process.
     Raises DataError with every problem of every file (the first 1000 in detail), ConfigError or InputMissing for the
     template or a source, ModelError for the tokenizer, DiskFull, NotWritable or StorageError for the cache.
     """
     spec = tokenizer if isinstance(tokenizer, TokenizerSpec) else TokenizerSpec.of(tokenizer)
-    template = resolve(data.template, own=spec.chat_template)
-    if data.template != "auto":
-        check_syntax(template)
-    date = data.date or datetime.now(UTC).date().isoformat() if template.is_dated else None
-    task = Task(spec=spec, template=template, loss=data.loss, special_tokens=data.special_tokens, date=date)
+    task = task_of(data, spec=spec, embedding=embedding)
     digests = [digest(source) for source in data.sources]
     key = cache_key(data, task=task, digests=digests)
     manifest = _cached(cache_dir / key)
     notes: list[str] = []
     if manifest is None:
-        notes += [NEW] if (cache_dir / _key_before(data, task=task, digests=digests)).exists() else []
+        if isinstance(task, Task) and (cache_dir / _key_before(data, task=task, digests=digests)).exists():
+            notes.append(NEW)
         manifest = _build(data, task=task, cache_dir=cache_dir, key=key, workers=workers, progress=progress)
-    notes += _warnings(task, special_texts=manifest["special_texts"])
+    if isinstance(task, Task):
+        notes += _warnings(task, special_texts=manifest["special_texts"])
+    if embedding and (cut := manifest["cut_documents"]):
+        lengths = f"embedding.query_length {embedding.query_length}, passage_length {embedding.passage_length}"
+        notes.append(f"{cut:,} of {manifest['rows']:,} texts are cut to their length ({lengths})")
     if altered := manifest["altered_rows"]:
         what = "leaves out or changes a part of what the messages say"
         notes.append(
-            f"warning: in {altered:,} of {manifest['rows']:,} rows the template ({template.name}) {what}: "
+            f"warning: in {altered:,} of {manifest['rows']:,} rows the template ({task.template.name}) {what}: "
             "`loradock data show` shows what is trained"
         )
     found = zip(data.sources, manifest["spans"], digests, manifest["contents"], strict=True)
@@ -95,7 +102,7 @@ def prepare(
         tokens=manifest["tokens"],
         supervised_tokens=manifest["learned_tokens"],
         conversations=manifest["conversations"],
-        date=task.date,
+        date=task.date if isinstance(task, Task) else None,
         digest=_sha256(manifest["files"]),
         special_texts=manifest["special_texts"],
         notes=tuple(notes),
@@ -112,6 +119,18 @@ def prepare(
             for source, (start, stop), content, contents in found
         ),
     )
+
+
+def task_of(data: DataConfig, *, spec: TokenizerSpec, embedding: EmbeddingConfig | None) -> Task | PairTask:
+    """What is done to each row. ConfigError or InputMissing for a template that is none."""
+    if embedding is not None:
+        template = embedding_template.resolve(embedding.template, spec=spec)
+        return PairTask.of(embedding, spec=spec, template=template, special=data.special_tokens)
+    template = resolve(data.template, own=spec.chat_template)
+    if data.template != "auto":
+        check_syntax(template)
+    date = data.date or datetime.now(UTC).date().isoformat() if template.is_dated else None
+    return Task(spec=spec, template=template, loss=data.loss, special_tokens=data.special_tokens, date=date)
 
 
 def check_syntax(template: ChatTemplate) -> None:
@@ -131,8 +150,10 @@ def check_syntax(template: ChatTemplate) -> None:
         return
 
 
-def cache_key(data: DataConfig, *, task: Task, digests: list[str]) -> str:
+def cache_key(data: DataConfig, *, task: Task | PairTask, digests: list[str]) -> str:
     """sha256 over everything the tokens depend on. Weight, max_length, split and seed only choose among rows."""
+    if isinstance(task, PairTask):
+        return _sha256({"sources": _sources(data, digests), "task": task.identity, "version": PAIRS_VERSION})
     own: dict[str, Any] = {"version": PREPARATION_VERSION, "loss": task.loss, "special_tokens": task.special_tokens}
     own |= {"date": task.date} if task.date else {}
     return _sha256(_parts(data, task=task, digests=digests) | own)
@@ -141,13 +162,18 @@ def cache_key(data: DataConfig, *, task: Task, digests: list[str]) -> str:
 def _parts(data: DataConfig, *, task: Task, digests: list[str]) -> dict[str, Any]:
     """What the key is made of, besides the version and what is learned."""
     return {
-        "sources": [
-            [content, _suffixes(source), source.format, sorted(source.fields.items()), sorted(source.ignore)]
-            for source, content in zip(data.sources, digests, strict=True)
-        ],
+        "sources": _sources(data, digests),
         "tokenizer": task.spec.fingerprint,
         "template": task.template.text,
     }
+
+
+def _sources(data: DataConfig, digests: list[str]) -> list[list[Any]]:
+    """What is read, and how."""
+    return [
+        [content, _suffixes(source), source.format, sorted(source.fields.items()), sorted(source.ignore)]
+        for source, content in zip(data.sources, digests, strict=True)
+    ]
 
 
 def _key_before(data: DataConfig, *, task: Task, digests: list[str]) -> str:
@@ -180,15 +206,16 @@ def _cached(entry: Path) -> dict[str, Any] | None:
 
 
 def _build(
-    data: DataConfig, *, task: Task, cache_dir: Path, key: str, workers: int, progress: Progress | None
+    data: DataConfig, *, task: Task | PairTask, cache_dir: Path, key: str, workers: int, progress: Progress | None
 ) -> dict[str, Any]:
     problems, refusals = Problems(), Problems()
     spans: list[tuple[int, int]] = []
     contents = [Contents() for _ in data.sources]
     special: Counter[str] = Counter()
-    conversations = altered = 0
+    conversations = altered = cut = 0
     has_rendered = False
-    with EntryWriter(cache_dir, key=key) as entry, contextlib.ExitStack() as stack:
+    is_pairs = isinstance(task, PairTask)
+    with EntryWriter(cache_dir, key=key, has_roles=is_pairs) as entry, contextlib.ExitStack() as stack:
         pool = prepare_chunks(task, workers=workers, stack=stack)
         for index, source in enumerate(data.sources):
             start, files = entry.rows, shown_files(source)
@@ -200,12 +227,13 @@ def _build(
                 special += chunk.special_texts
                 conversations += chunk.conversations
                 altered += chunk.altered
+                cut += chunk.cut
                 if not (problems.count or refusals.count):
                     entry.write(chunk)
                 if progress:
                     progress(entry.rows, entry.tokens)
             spans.append((start, entry.rows))
-        if not has_rendered:
+        if not has_rendered and not is_pairs:
             check_template(refusals, task.template.name)
         problems.extend(refusals)
         problems.check(files=[file for source in data.sources for file in shown_files(source)])
@@ -216,9 +244,13 @@ def _build(
             "conversations": conversations,
             "special_texts": dict(special),
             "altered_rows": altered,
+            "cut_documents": cut,
         }
         return entry.commit(
-            key=key, version=PREPARATION_VERSION, sources=[source.path for source in data.sources], **facts
+            key=key,
+            version=PAIRS_VERSION if is_pairs else PREPARATION_VERSION,
+            sources=[source.path for source in data.sources],
+            **facts,
         )
 
 
@@ -272,4 +304,6 @@ def _chunks(source: SourceConfig, *, index: int, problems: Problems, contents: C
 def _characters(sample: Sample) -> int:
     if isinstance(sample, Completion):
         return len(sample.prompt) + len(sample.completion)
+    if isinstance(sample, Pairs):
+        return sum(len(side.text) for side in sample.sides)
     return sum(len(message.content) for message in sample.messages)

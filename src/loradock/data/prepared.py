@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from loradock.data.cache import DTYPES, FILES
+from loradock.data.cache import DTYPES, PAIR_FILES
 from loradock.data.columns import Contents
 from loradock.data.read import place_of
 from loradock.data.shards import below
@@ -96,6 +96,11 @@ class Prepared:
         return self._map("lines")
 
     @cached_property
+    def roles(self) -> Array:
+        """uint8 [rows], of pairs alone: what each document is (`pairs.preparer`); a query begins those of one row."""
+        return self._map("roles")
+
+    @cached_property
     def _tokens(self) -> Array:
         return self._map("tokens")
 
@@ -104,8 +109,8 @@ class Prepared:
         return self._map("supervised")
 
     def _map(self, name: str) -> Array:
-        path = self.directory / f"{name}.{FILES[name]}"
-        dtype = DTYPES[FILES[name]]
+        path = self.directory / f"{name}.{PAIR_FILES[name]}"
+        dtype = DTYPES[PAIR_FILES[name]]
         return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype=dtype)
 
     def row(self, index: int, *, start: int = 0, length: int | None = None) -> tuple[Array, Array]:

@@ -78,6 +78,7 @@ class Renderer:
         """Render one sample. RowError where the template refuses it or hides where the assistant speaks."""
         if isinstance(sample, Completion):
             return self._raw(sample)
+        assert isinstance(sample, Conversation), "pairs have a room of their own"
         return self._conversation(sample)
 
     def _raw(self, sample: Completion) -> Rendering:

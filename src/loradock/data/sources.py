@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
@@ -26,7 +26,7 @@ MISFITS_HELD = 1000
 """So many rows that do not fit, and none before them that does, tell the configuration's mistake."""
 
 
-def samples(source: SourceConfig, *, index: int = 0, contents: Contents | None = None) -> Iterator[Loaded]:
+def samples(source: SourceConfig, *, index: int = 0, contents: Contents | None = None) -> Generator[Loaded, None, None]:
     """The samples of a source in file order, with a Problem in the place of each row that cannot be used.
 
     With `format: auto` the first readable row decides the format for all. Where it fits none, or is preference data,
@@ -52,6 +52,16 @@ def samples(source: SourceConfig, *, index: int = 0, contents: Contents | None =
         else:
             reading.contents.format = format.name
             yield from reading.converted(format, chain((record,), reading.records))
+
+
+def format_of(source: SourceConfig, *, index: int = 0) -> str:
+    """The name of the format that the source has: asked for, or that of its first readable row; else nothing."""
+    if source.format != "auto":
+        return source.format
+    contents = Contents()
+    with closing(samples(source, index=index, contents=contents)) as found:
+        next((each for each in found if contents.format), None)
+    return contents.format
 
 
 def held_out_files(data: DataConfig) -> tuple[SourceConfig, ...]:

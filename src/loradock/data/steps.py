@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from loradock.data.collate import MicroBatch
+from loradock.data.collate import MicroBatch, PairBatch
 from loradock.data.prepared import Prepared
 from loradock.data.select import EpochOrder, Fitted
 from loradock.errors import DataError
@@ -24,7 +24,9 @@ class Step:
     """One optimiser step as one rank sees it.
 
     `micro_batches` are this rank's; `samples`, `tokens`, `supervised_tokens` and `row_ids` (int64, in order) are those
-    of the whole step over all ranks: the loss is divided by `supervised_tokens`.
+    of the whole step over all ranks: the loss is divided by `supervised_tokens`. `rows` of
+    the samples are answered, and `pairs` are the documents to embed
+    beside them, of an objective that does.
     """
 
     index: int
@@ -34,6 +36,8 @@ class Step:
     tokens: int
     supervised_tokens: int
     row_ids: Int64
+    rows: int = 0
+    pairs: PairBatch | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +153,7 @@ class TrainSteps:
             tokens=int(self._fitted.lengths[positions].sum(dtype=np.int64)),
             supervised_tokens=int(self._fitted.learned[positions].sum(dtype=np.int64)),
             row_ids=self._fitted.rows[positions],
+            rows=len(positions),
         )
 
     def _epoch(self, epoch: int) -> Int64:
@@ -190,6 +195,11 @@ class EvalBatches:
 
     def __len__(self) -> int:
         return len(self._turns)
+
+    @property
+    def samples(self) -> int:
+        """How many rows are evaluated, over all ranks."""
+        return len(self._fitted.rows)
 
     def set_of(self, turn: int) -> int:
         """The place in `names` of what the ranks evaluate in this turn."""

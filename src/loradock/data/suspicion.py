@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from loradock.data.formats.base import Completion, Sample
+from loradock.data.formats.base import Completion, Pairs, Sample
 from loradock.data.prepared import Array, Prepared
 from loradock.data.select import Fitted
 
@@ -104,6 +104,8 @@ def parts(sample: Sample) -> list[str]:
     """The texts of a row, the answer last, and before it what it answers."""
     if isinstance(sample, Completion):
         return [sample.prompt, sample.completion]
+    if isinstance(sample, Pairs):
+        return [side.text for side in (*sample.negatives, sample.query, *sample.positives[:1])]
     return [message.content for message in sample.messages]
 
 

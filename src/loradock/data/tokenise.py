@@ -135,15 +135,19 @@ class Encoder:
         A token is supervised where it covers at least one supervised character, so one that merges across the
         boundary is learned. Token 0 never is: nothing precedes it that could predict it.
         """
+        ids, ranges = self.located(rendering)
+        if rendering.add_special_tokens:
+            ids, ranges = self._surround(ids, ranges)
+        return ids, _disjoint(ranges)
+
+    def located(self, rendering: Rendering) -> tuple[list[int], list[Span]]:
+        """Token ids of the rendered text alone, and for each of its spans the tokens that cover it."""
         if rendering.special_texts and self._splits_texts:
             encoding, ids = self._apart(rendering.text, texts=rendering.special_texts)
         else:
             encoding = self._tokenizer.encode(rendering.text, add_special_tokens=False)
             ids = encoding.ids
-        ranges = [_covering(encoding, span, length=len(ids)) for span in rendering.spans]
-        if rendering.add_special_tokens:
-            ids, ranges = self._surround(ids, ranges)
-        return ids, _disjoint(ranges)
+        return ids, [_covering(encoding, span, length=len(ids)) for span in rendering.spans]
 
     @cached_property
     def _apart(self) -> Apart:

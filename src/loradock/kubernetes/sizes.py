@@ -184,7 +184,7 @@ def _shm(config: RunConfig, facts: Facts, plan: Plan | None) -> Sized:
     """Twice what the data loader's workers hold at once and NCCL's buffers."""
     workers = (plan.dataloader.value.workers if plan else loader_workers(config)) * facts.processes_here
     length = plan.data.limit_tokens if plan else 1024
-    rows = math.ceil(config.train.global_batch / facts.world_size)
+    rows = math.ceil(config.step_samples / facts.world_size)
     loader = workers * (LOADER_PREFETCH + 1) * rows * length * TOKEN_BYTES
     nccl = NCCL_BYTES * len(facts.gpus) if len(facts.gpus) > 1 else 0
     size = max(LEAST_SHM_BYTES, GIB if facts.gpus else 0, 2 * (loader + nccl))

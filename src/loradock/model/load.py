@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,16 +48,15 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
     files do not fit the config or quantisation covers less than asked, OutOfMemory where the GPU is full.
     """
     import torch
-    from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(plan.threads.value)
     dtype = getattr(torch, plan.compute_dtype.value)
     device = f"cuda:{local_rank}" if plan.device.value == "cuda" else "cpu"
     attention = plan.attention.value
-    for patch in BUILDING:
-        patch(base.config)
-    try:
-        if plan.parallel.value in CUTS_WEIGHTS:
+    if plan.parallel.value not in CUTS_WEIGHTS:
+        model = load_whole(base, asked, dtype=dtype, device=device, attention=attention)
+    else:
+        with _refusals(base, device):
             model = spread.read(
                 base,
                 asked,
@@ -65,16 +66,42 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
                 device=device,
                 kept_on="cpu" if plan.cpu_offload.value else device,
             )
-        else:
-            model = AutoModelForCausalLM.from_pretrained(
-                base.directory,
-                quantization_config=quantization(asked, dtype),
-                dtype=dtype,
-                device_map={"": device},
-                attn_implementation=attention,
-                trust_remote_code=base.trust_remote_code,
-                local_files_only=True,
-            )
+        _settle(model)
+    found = coverage(model)
+    check_asked(found, asked)
+    dequantised.check(model)
+    return model, found
+
+
+def load_whole(
+    base: BaseModel, asked: ModelConfig, *, dtype: torch.dtype | str, device: str, attention: str | None = None
+) -> Any:
+    """The whole frozen base on one device; `dtype` "auto": as its files are. Raises as `load` does."""
+    from transformers import AutoModelForCausalLM
+
+    with _refusals(base, device):
+        model = AutoModelForCausalLM.from_pretrained(
+            base.directory,
+            quantization_config=quantization(asked, dtype),
+            dtype=dtype,
+            device_map={"": device},
+            attn_implementation=attention,
+            trust_remote_code=base.trust_remote_code,
+            local_files_only=True,
+        )
+    _settle(model)
+    return model
+
+
+@contextmanager
+def _refusals(base: BaseModel, device: str) -> Iterator[None]:
+    """Inside, a base is built; what keeps it from that is OutOfMemory or ModelError."""
+    import torch
+
+    for patch in BUILDING:
+        patch(base.config)
+    try:
+        yield
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(
             f"the base model does not fit on {device}", hint="free GPU memory, or use a smaller model or a larger GPU"
@@ -84,18 +111,18 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
         raise ModelError(
             f"{base.directory} does not load: {first}", hint="do the weights belong to config.json?"
         ) from error
+
+
+def _settle(model: Any) -> None:
+    """Freeze a model that was read, and put right what is wrong in it."""
     model.config.use_cache = False
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     for patch in PATCHES:
         patch(model)
-    found = coverage(model)
-    check_asked(found, asked)
-    dequantised.check(model)
-    return model, found
 
 
-def quantization(asked: ModelConfig, dtype: torch.dtype) -> Any:
+def quantization(asked: ModelConfig, dtype: torch.dtype | str) -> Any:
     """The bitsandbytes configuration, or None for unquantised weights."""
     from transformers import BitsAndBytesConfig
 

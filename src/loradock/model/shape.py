@@ -47,7 +47,31 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     check_coverage(facts, quantization=config.model.quantization)
     check_modules_to_save(config.lora.modules_to_save, model)
     check_rank(config.lora.rank, facts)
+    if config.objective != "supervised":
+        check_texts(config, facts, window=sliding_window(text))
     return facts
+
+
+def sliding_window(config: Any) -> int | None:
+    """Tokens that a text model's attention reaches back, at the least of its layers; None for all."""
+    return getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+
+
+def check_texts(config: RunConfig, facts: ModelFacts, *, window: int | None) -> None:
+    """ModelError where texts to embed may be longer than positions, or than a window that both sides would be cut to.
+
+    Bidirectional attention in a sliding window is not defined alike: transformers cuts both sides, vLLM drops the
+    window, and flash kernels have bounds of their own.
+    """
+    asked = config.embedding
+    most = min(filter(None, (facts.context_length, window if asked.attention == "bidirectional" else None)), default=0)
+    keys = {"query_length": asked.query_length, "passage_length": asked.passage_length}
+    over = {key: length for key, length in keys.items() if most and length > most}
+    if over:
+        what = "positions" if most == facts.context_length else "tokens in its sliding window, which cuts both sides"
+        named = " and ".join(f"embedding.{key} is {length}" for key, length in over.items())
+        hint = " ".join(f"--set embedding.{key}={most}" for key in over)
+        raise ModelError(f"{named}, and {facts.name} has {most} {what}", hint=hint)
 
 
 def capped_heads(config: Any) -> int:

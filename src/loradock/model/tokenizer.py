@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loradock.errors import ModelError
@@ -12,27 +13,31 @@ if TYPE_CHECKING:
     from loradock.model.source import BaseModel
 
 
-def open_tokenizer(base: BaseModel) -> PreTrainedTokenizerFast:
-    """The fast tokenizer with a pad token; ModelError where it is slow-only, has no EOS, or exceeds the vocabulary."""
+def open_tokenizer(base: BaseModel, *, directory: Path | None = None) -> PreTrainedTokenizerFast:
+    """The fast tokenizer with a pad token, the base's own or that of an adapter's directory.
+
+    ModelError where it is slow-only, has no EOS, or exceeds the vocabulary.
+    """
     from transformers import AutoTokenizer
 
+    directory = directory or base.directory
     try:
         tokenizer = AutoTokenizer.from_pretrained(
-            base.directory, trust_remote_code=base.trust_remote_code, local_files_only=True
+            directory, trust_remote_code=base.trust_remote_code, local_files_only=True
         )
     except Exception as error:  # tokenizers raises bare Exception for a broken file
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(
-            f"the tokenizer in {base.directory} cannot be read: {first}", hint="copy tokenizer.json again"
+            f"the tokenizer in {directory} cannot be read: {first}", hint="copy tokenizer.json again"
         ) from error
     if not tokenizer.is_fast:
         raise ModelError(
-            f"{base.directory} has only a slow tokenizer",
+            f"{directory} has only a slow tokenizer",
             hint="convert it: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) where a conversion exists",
         )
     if tokenizer.eos_token_id is None:
         raise ModelError(
-            f"the tokenizer in {base.directory} has no end-of-sequence token, so the model could not learn to stop",
+            f"the tokenizer in {directory} has no end-of-sequence token, so the model could not learn to stop",
             hint='set "eos_token" in tokenizer_config.json',
         )
     if tokenizer.pad_token_id is None:

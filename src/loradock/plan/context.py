@@ -61,8 +61,9 @@ class Context:
         """Memory of the device that the run may plan with."""
         if not self.on_gpu:
             return int(self.facts.memory_bytes // self.facts.processes_here * MEMORY_SHARE)
-        gpu = self.facts.gpu
-        return int((gpu.memory_bytes - gpu.taken_bytes) * MEMORY_SHARE)
+        gpu, allowed = self.facts.gpu, self.config.train.memory_fraction
+        free = gpu.memory_bytes - gpu.taken_bytes
+        return int(min(free, gpu.memory_bytes * (1.0 if allowed == "auto" else allowed)) * MEMORY_SHARE)
 
     @property
     def runtime_bytes(self) -> int:
@@ -75,7 +76,7 @@ class Context:
     @property
     def samples_per_rank(self) -> int:
         """Samples of an optimiser step that fall to one process."""
-        return math.ceil(self.config.train.global_batch / self.facts.world_size)
+        return math.ceil(self.config.step_samples / self.facts.world_size)
 
     @property
     def row_tokens(self) -> int:

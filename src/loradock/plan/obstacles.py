@@ -39,6 +39,7 @@ def of_sharded(config: RunConfig, *, compute_dtype: str) -> str | None:
     obstacles = {
         "float16 needs a loss scale, which it does not keep": compute_dtype == "float16",
         "its layers are not compiled": config.train.compile != "off",
+        f"objective {config.objective} needs the whole model on each GPU": config.objective != "supervised",
     }
     return _first(_needs_whole_weights(config) | obstacles | _not_plain(config))
 

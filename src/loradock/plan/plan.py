@@ -76,6 +76,7 @@ class Plan:
     checkpointed_layers: Decision[int]
     cached_layers: Decision[int]
     accumulation: Decision[int]
+    held_passes: Decision[int | str]
     dataloader: Decision[DataLoader]
     threads: Decision[int]
     cuda_graphs: Decision[bool]

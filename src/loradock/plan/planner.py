@@ -10,7 +10,7 @@ from loradock.errors import ConfigError, OutOfMemory
 from loradock.facts import DESCRIBED, DataFacts, Facts, ModelFacts
 from loradock.plan import gpu_table, pass_shape
 from loradock.plan.context import Context
-from loradock.plan.knobs import knob
+from loradock.plan.knobs import held_passes, knob
 from loradock.plan.plan import KNOBS, Plan, draft
 
 SHORTEST_TOKENS = 1024
@@ -19,12 +19,13 @@ SHORTEST_TOKENS = 1024
 
 def require_samples(config: RunConfig, *, processes: int) -> None:
     """ConfigError where a step has fewer samples than the run has processes: some would never have anything to do."""
-    samples = config.train.global_batch
+    key = config.batch_key
+    samples = config.train.global_batch if config.objective == "supervised" else config.embedding.global_batch
     if processes > samples:
         raise ConfigError(
-            f"{processes} processes (GPUs times machines), and train.global_batch is {samples}: "
+            f"{processes} processes (GPUs times machines), and {key} is {samples}: "
             f"{processes - samples} of them would get no sample in a step",
-            hint=f"{samples} GPUs at most, or --set train.global_batch={processes}, which changes what is trained",
+            hint=f"{samples} GPUs at most, or --set {key}={processes}, which changes what is trained",
         )
 
 
@@ -44,7 +45,7 @@ def make(
         optimizer=plan.optimizer.value,
         cached_layers=plan.cached_layers.value,
     )
-    return Plan(**vars(plan), memory_bytes=expected, model=model, data=data)
+    return Plan(**vars(plan), memory_bytes=held_passes.with_vectors(expected, context), model=model, data=data)
 
 
 def fitting(
@@ -69,7 +70,9 @@ def fitting(
             if config.data.max_length != "auto" or shorter >= data.limit_tokens:
                 raise
             said["max_length"] = f"longer samples do not fit in memory: {error.what}"
-            data = at_length(shorter)
+            before, data = data.limit_tokens, at_length(shorter)
+            if data.limit_tokens >= before:  # texts to embed have lengths of their own
+                raise
 
 
 def decided(names: Iterable[str], context: Context, reasons: Mapping[str, str] | None = None) -> Context:

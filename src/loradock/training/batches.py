@@ -10,6 +10,7 @@ import torch
 from loradock import signals
 from loradock.data.collate import MicroBatch
 from loradock.training.job import Job
+from loradock.training.passes import pair_tensors
 
 AsTensors = Callable[[MicroBatch], tuple[Any, int]]
 """A micro-batch -> the engine's tensors, and how many token slots they have, padding included."""
@@ -63,7 +64,10 @@ def begin_worker(_: int) -> None:
 
 
 class StepItems(torch.utils.data.Dataset[dict[str, Any]]):
-    """Optimiser steps as tensors: `micro_batches`, the step's `supervised_tokens`, and the meter's `counts`."""
+    """Optimiser steps as tensors: `micro_batches`, the step's `supervised_tokens` and `rows`, and the meter's `counts`.
+
+    `pairs` are the documents to embed, of an objective that does.
+    """
 
     def __init__(self, steps: Any, as_tensors: AsTensors) -> None:
         self.steps = steps
@@ -74,16 +78,23 @@ class StepItems(torch.utils.data.Dataset[dict[str, Any]]):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         step = self.steps[index]
-        batches = [self.as_tensors(batch) for batch in step.micro_batches]
+        passes = (*step.micro_batches, *(step.pairs.micro_batches if step.pairs else ()))
+        batches = [self.as_tensors(batch) for batch in passes]
         counts = {
             "tokens": step.tokens,
             "supervised_tokens": step.supervised_tokens,
             "samples": step.samples,
             "slots": sum(slots for _, slots in batches),
-            "idle": sum(slots for batch, (_, slots) in zip(step.micro_batches, batches, strict=True) if batch.is_idle),
+            "idle": sum(slots for batch, (_, slots) in zip(passes, batches, strict=True) if batch.is_idle),
         }
-        tensors = [tensors for tensors, _ in batches]
-        return {"micro_batches": tensors, "supervised_tokens": step.supervised_tokens, "counts": counts}
+        tensors, own = [tensors for tensors, _ in batches], len(step.micro_batches)
+        return {
+            "micro_batches": tensors[:own],
+            "supervised_tokens": step.supervised_tokens,
+            "rows": step.rows,
+            "counts": counts,
+            "pairs": pair_tensors(step.pairs, tensors[own:]) if step.pairs else None,
+        }
 
 
 class FirstAgain(torch.utils.data.Dataset[dict[str, Any]]):

@@ -72,7 +72,7 @@ class Flow:
         )
 
     def judge(self, step: int, loss: float) -> bool:
-        """Note an evaluation; returns True where its checkpoint is to be kept. May end the run early.
+        """Note an evaluation by what it is judged by, the lower the better (`loss`); True where its checkpoint is kept.
 
         How many evaluations ago the best one was follows from the steps.
         """

@@ -51,3 +51,9 @@ def of_device(gpu: Gpu, *, free: int, total: int) -> Gpu:
     taken = min(gpu.taken_bytes, total - free) if is_whole else 0
     runtime = -(-(total - free - taken) // ROUNDED_TO) * ROUNDED_TO
     return replace(gpu, memory_bytes=total, taken_bytes=taken, runtime_bytes=runtime)
+
+
+def forbid_more(fraction: float | str) -> None:
+    """Let torch's allocator take no more than this share of the GPU's memory; auto: no limit. Nothing on a CPU."""
+    if fraction != "auto" and torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(float(fraction))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ class StepResult:
     `epoch_seconds`: of an epoch at this pace, evaluations and saves aside. `phases`: seconds of this process by what
     it did (see `meter`); `logging` is that of the line before, not in `seconds`. `rank_seconds`: of a step, what each
     process took for its own part, without waiting for the others and as if all had as many tokens; its keys are
-    `RANK@HOST`. None for one process, and where the engine cannot tell.
+    `RANK@HOST`. None for one process, and where the engine cannot tell. `parts`: of the loss, by name, where the
+    objective has several.
     """
 
     step: int
@@ -45,6 +46,12 @@ class StepResult:
     memory_bytes: int
     phases: dict[str, float]
     rank_seconds: dict[str, float] | None = None
+    parts: dict[str, float] = field(default_factory=dict[str, float])
+
+    def line(self) -> dict[str, Any]:
+        """As metrics.jsonl and the trackers have it: the loss's parts among the others."""
+        whole = asdict(self)
+        return whole | whole.pop("parts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +67,12 @@ class EvalResult:
     losses: dict[str, float]
     supervised_tokens: int
     seconds: float
+
+    def judged_by(self, metric: str) -> float:
+        """What is compared between evaluations, the lower the better."""
+        if metric == "loss":
+            return self.loss
+        return -self.metrics[metric] if metric.endswith("accuracy") else self.metrics[metric]
 
     def line(self) -> dict[str, Any]:
         """As metrics.jsonl and the trackers have it: the objective's metrics and `loss_NAME` among the others."""

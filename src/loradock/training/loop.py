@@ -13,14 +13,13 @@ import torch
 import torch.distributed
 
 from loradock import signals
-from loradock.data.steps import EvalBatches
 from loradock.distributed import collectives
 from loradock.distributed.place import continuing
 from loradock.distributed.stragglers import Pace
 from loradock.errors import Interrupted, LoradockError, Stopped
 from loradock.model import dtypes
-from loradock.training import guards, schedule
-from loradock.training.backends.base import Backend, MicroStep
+from loradock.training import device_memory, guards, schedule, sdpa
+from loradock.training.backends.base import Backend
 from loradock.training.batches import StepLoader, step_loader
 from loradock.training.cadence import Flow
 from loradock.training.checkpoint.state import RandomState
@@ -46,6 +45,8 @@ def train(job: Job, backend: Backend, emit: Emit) -> Outcome:
     began = time.monotonic()
     torch.use_deterministic_algorithms(bool(job.config.deterministic) and job.plan.device.value == "cuda")
     torch.backends.cuda.matmul.allow_tf32 = bool(job.plan.tf32.value)
+    device_memory.forbid_more(job.config.train.memory_fraction)
+    sdpa.allow(job.config.model.sdpa_kernel)
     beginning = Beginning(job.model) if job.resume is None else None
     saver = Saver(job, emit)
     while True:
@@ -119,7 +120,7 @@ class Loop:
         job, train = self.job, self.job.config.train
         self.pace = Pace(next(job.model.parameters()).device)
         self.backend.begin(job, self.pace, self.emit)
-        self.losses = torch.zeros((), device=self.backend.device)
+        self.losses = torch.zeros(1 + len(job.objective.parts), device=self.backend.device)
         shape = {"total_steps": len(job.steps), "warmup": train.warmup, "kind": train.schedule}
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.backend.optimizer, lambda step: schedule.factor(step, **shape)
@@ -153,24 +154,17 @@ class Loop:
             return next(steps, None)
 
     def make_step(self, inputs: dict[str, Any]) -> None:
-        """One optimiser step: forward and backward of every micro-batch, then the update.
-
-        The loss of a step is divided by the supervised tokens of all its micro-batches on all ranks.
-        """
-        backend, total = self.backend, torch.zeros((), device=self.backend.device)
-        scale = 1 / max(1, inputs["supervised_tokens"])
+        """One optimiser step: the passes of the objective, then the update."""
+        backend, objective = self.backend, self.job.objective
         with self.meter.spent(PASSES):
             with self.pace.own():
-                batches = backend.micro_batches(inputs)
-                for index, batch in enumerate(batches):
-                    self.poll()
-                    at = MicroStep(step=self.step, index=index, count=len(batches))
-                    total += backend.forward_backward(batch, scale=scale, at=at)
+                backend.begin_step()
+                total = objective.step(backend, inputs, step=self.step, poll=self.poll)
             with collectives.waiting(self.job.peers):
                 backend.reduce_gradients()
                 self.grad_norm = backend.clip()
                 loss_scale = backend.scaler.get_scale() if backend.scaler else None
-                guards.check_step(total, self.grad_norm, step=self.step + 1, scale=loss_scale)
+                guards.check_step(total[0], self.grad_norm, step=self.step + 1, scale=loss_scale)
             self.pace.settle()
         with self.meter.spent(OPTIMIZER):
             backend.update()
@@ -206,11 +200,12 @@ class Loop:
         losses = self.losses
         if self.job.world_size > 1:
             torch.distributed.all_reduce(losses)
-        loss = float(losses) / self.meter.steps
+        loss, *parts = (losses / self.meter.steps).tolist()
         line = self.meter.line(
             self.job,
             self.step,
             loss=loss,
+            parts=dict(zip(self.job.objective.parts, parts, strict=True)),
             learning_rate=self.learning_rate,
             grad_norm=float(self.grad_norm),
             passes_seconds=self.backend.passes_seconds(self.pace),
@@ -220,31 +215,19 @@ class Loop:
         self.meter = Meter.after_line(began)
 
     def evaluate(self) -> bool:
-        """Loss over the validation part; returns True where this step is to be kept for it."""
+        """Evaluate on the validation part; returns True where this step is to be kept for it."""
         batches = self.job.evaluation
         assert batches is not None
         self.emit(Doing(what="evaluating", step=self.step))
-        with self.backend.evaluating():
-            result = evaluate(
-                self.job.objective,
-                self.job.model,
-                self.evaluation_inputs(batches),
-                self.backend.loss_sum,
-                names=batches.names,
-                step=self.step,
-                poll=self.poll_together,
-            )
+        job = self.job
+        result = evaluate(
+            job.objective, self.backend, batches, model=job.model, step=self.step, poll=self.poll_together
+        )
         self.meter.pause(result.seconds)
         if not math.isfinite(result.loss):
             raise guards.diverged(self.step, f"the evaluation loss is {result.loss}")
         self.emit(result)
-        return self.flow.judge(self.step, result.loss)
-
-    def evaluation_inputs(self, batches: EvalBatches) -> Iterator[tuple[Any, int, int]]:
-        """The validation part of this rank, with each batch's set and how many supervised tokens it holds."""
-        for turn, batch in enumerate(batches):
-            tensors, _ = self.backend.tensors(batch)
-            yield tensors, batches.set_of(turn), batch.supervised_tokens
+        return self.flow.judge(self.step, result.judged_by(job.config.checkpoints.metric))
 
     def commit(self) -> None:
         """Save the last step that was completed."""

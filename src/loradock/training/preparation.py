@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from loradock.config.schema import RunConfig
-from loradock.data.corpus import Corpus, prepare_corpus
+from loradock.data.corpora import prepare_corpus
+from loradock.data.corpus import Corpus
+from loradock.data.pair_corpus import PairCorpus
 from loradock.distributed import collectives
 from loradock.errors import ConfigError, NoCheckpoint
 from loradock.facts import Facts, ModelFacts
@@ -24,7 +26,8 @@ from loradock.training.checkpoint.manifest import open_checkpoint
 from loradock.training.checkpoint.store import Checkpoint, Checkpoints, found, newest_good, sweep
 from loradock.training.context import RunContext
 from loradock.training.job import Job, Unsound
-from loradock.training.objectives import objective_named
+from loradock.training.objectives import objective_of
+from loradock.training.recipe import Recipe
 from loradock.training.run_dir import disk_space, fingerprint
 from loradock.training.run_dir import resume as resuming
 from loradock.training.run_dir.paths import CHECKPOINTS
@@ -44,7 +47,7 @@ class Found:
     base: source.BaseModel
     words: Any
     model: ModelFacts
-    data: Corpus
+    data: Corpus | PairCorpus
     checkpoint: Checkpoint | None
     held: tuple[str, ...]
 
@@ -146,12 +149,12 @@ def find_base(context: RunContext, config: RunConfig) -> tuple[source.BaseModel,
     return base, words, model
 
 
-def prepare(context: RunContext, config: RunConfig, words: Any, model: ModelFacts) -> Corpus:
+def prepare(context: RunContext, config: RunConfig, words: Any, model: ModelFacts) -> Corpus | PairCorpus:
     """Rows as tokens: by rank 0 into the cache, then found there by all; dated as the run began, however late it is."""
     date = config.data.date or collectives.from_first(context.facts, context.record.content["started"])[:10]
     config = config.model_copy(update={"data": config.data.model_copy(update={"date": date})})
 
-    def work() -> Corpus:
+    def work() -> Corpus | PairCorpus:
         return prepare_corpus(
             config,
             tokenizer=words,
@@ -163,7 +166,9 @@ def prepare(context: RunContext, config: RunConfig, words: Any, model: ModelFact
     with context.stage("data"):
         data = collectives.first_then_all(context.facts, work)
         context.record.put(data=data.as_dict())
-    sources = [each for part in (data.train, data.validation) if part for each in part.prepared.sources]
+        if config.objective != "supervised":
+            context.record.put(embedding=Recipe.of(config, words, base=context.record.content["base"]).model_dump())
+    sources = [each for part in data.parts.values() for each in part.prepared.sources]
     told = dict.fromkeys(line for each in sources for line in each.told())
     for note in (*told, *data.notes):
         context.view.note(note)
@@ -199,7 +204,7 @@ def with_backend(
         check_exam(plan)
     prove_machine(context, plan)
     with context.stage("training library"):
-        backend_class, objective = backend_named(plan.engine.value), objective_named("supervised")
+        backend_class, objective = backend_named(plan.engine.value), objective_of(config)
     record.put(plan=plan.as_dict())
     context.status.put(total_steps=plan.steps.value, now=True)
     context.view.plan(plan)

@@ -84,6 +84,7 @@ def export(context: RunContext, ready: Ready) -> None:
     """Write the adapter directory: weights, tokenizer, loss curve and model card."""
     from loradock.model import export as exporting
     from loradock.training.observers import loss_curve, model_card
+    from loradock.training.recipe import Recipe
 
     job, adapter, record = ready.job, context.directory / ADAPTER, context.record
     exporting.export(
@@ -94,6 +95,8 @@ def export(context: RunContext, ready: Ready) -> None:
         base=ready.found.base,
         initial=ready.initial,
     )
+    if "embedding" in record.content:
+        Recipe.model_validate(record.content["embedding"]).write(adapter)
     evaluations = record.metrics("eval")
     loss_curve.draw(record.metrics("train"), evaluations, adapter / "training_curve.png")
     is_chat = ready.found.data.chat_template is not None

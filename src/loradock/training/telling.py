@@ -48,7 +48,7 @@ def told(job: Job, context: RunContext) -> Iterator[Emit]:
         keep(event, record=record, status=context.status)
         if isinstance(event, (StepResult, EvalResult)):
             kind = "train" if isinstance(event, StepResult) else "eval"
-            line = event.line() if isinstance(event, EvalResult) else asdict(event)
+            line = event.line()
             values = {f"{kind}/{name}": value for name, value in line.items() if name not in NOT_TRACKED}
             for tracker in opened:
                 tracker.log(values, step=event.step)
@@ -108,7 +108,7 @@ def keep(event: Event, *, record: RunRecord, status: Status) -> None:
         case StepDone():
             status.put(state="training", step=event.step)
         case StepResult():
-            record.metric("train", asdict(event))
+            record.metric("train", event.line())
             status.put(loss=event.loss)
         case EvalResult():
             record.metric("eval", event.line())

@@ -88,6 +88,22 @@ SEEDS: dict[str, tuple[Row, ...]] = {
         row("no-checkpointing", "no layer recomputed", "train.checkpointing=false",
             cause="layers are recomputed", said="out of memory"),
     ),
+    "seed-004": (
+        row("workers-4", "4 data workers", "train.workers=4", cause="waiting for data", phase="data",
+            said="1.2 .. 1.4x hoped for"),
+        row("engine-fast", "the fast engine instead of the peft backend", "engine=auto", "model.attention=auto",
+            cause="the model's own forward", said="1.15 .. 1.25x hoped for, of other changes to the forward"),
+        row("checkpointing", "gradient checkpointing", "train.checkpointing=true", cause="activations fill the memory",
+            said="10 .. 20 % less memory hoped for", price="layers are computed twice"),
+        row("sdpa", "torch's attention kernels instead of eager attention", "model.attention=sdpa",
+            cause="the attention kernel", said="no figure"),
+        row("compile", "decoder layers compiled", COMPILE, cause="layers run operator by operator",
+            said="no figure; off for QLoRA", price="compiled once for each kind of attention"),
+        row("direct", "documents embedded once, keeping their activations", "embedding.passes=direct",
+            cause="documents are embedded twice", said="not tried", price="the memory of a whole step"),
+        row("all", "workers, torch's attention and compiled layers", "train.workers=4", "model.attention=sdpa", COMPILE,
+            cause="several things", said="1.25 .. 1.5x hoped for", price="compiled once for each kind of attention"),
+    ),
 }  # fmt: skip
 
 

@@ -93,9 +93,10 @@ def decision_line(decision: Decision) -> str:
 def metric_line(result: StepResult, total_steps: int) -> str:
     """A metric line for a terminal or a log."""
     memory = f"  {gib(result.memory_bytes)}" if result.memory_bytes else ""
+    parts = "".join(f"  {name} {value:.4f}" for name, value in result.parts.items())
     left = duration((total_steps - result.step) / result.steps_per_second)
     return (
-        f"step {result.step}/{total_steps}  loss {result.loss:.4f}  lr {result.learning_rate:.2e}  "
+        f"step {result.step}/{total_steps}  loss {result.loss:.4f}{parts}  lr {result.learning_rate:.2e}  "
         f"grad {result.grad_norm:.3f}  {result.tokens_per_second:,.0f} tokens/s  "
         f"{result.samples_per_second:.3g} samples/s  {left} left{memory}"
     )

@@ -21,8 +21,10 @@ pre{white-space:pre-wrap;overflow-wrap:anywhere;border:1px solid #ccc;border-rad
 .control{color:#f0b070}.beyond{color:#ff8080}}"""
 
 
-def legend(max_length: int, *, long_rows: str) -> str:
-    """What the marks mean."""
+def legend(max_length: int, *, long_rows: str | None) -> str:
+    """What the marks mean. `long_rows` None: rows are documents to embed, already cut."""
+    if long_rows is None:
+        return f"{LEARNED[0]}pooled{LEARNED[1]} (green), {CONTROL[0]}control tokens{CONTROL[1]} (cyan)"
     beyond = {"split": "in windows of their own", "truncate": "cut", "drop": "the row is left out"}[long_rows]
     return (
         f"{LEARNED[0]}learned{LEARNED[1]} (green), {CONTROL[0]}control tokens{CONTROL[1]} (cyan), "
@@ -30,9 +32,9 @@ def legend(max_length: int, *, long_rows: str) -> str:
     )
 
 
-def heading(row: ShownRow, *, long_rows: str) -> str:
+def heading(row: ShownRow, *, long_rows: str | None) -> str:
     """Where a row came from, its counts, and what becomes of it."""
-    counts = f"{row.tokens:,} tokens, {row.learned:,} learned"
+    counts = f"{row.tokens:,} tokens, {row.learned:,} {'learned' if long_rows else 'pooled'}"
     if not row.beyond:
         return f"row {row.number:,}, {row.place}: {counts}"
     lost = f"; {row.beyond:,} beyond the length, {row.learned_beyond:,} of them learned"
@@ -41,7 +43,7 @@ def heading(row: ShownRow, *, long_rows: str) -> str:
     return f"row {row.number:,}, {row.place}: {counts}{lost}; {fate}"
 
 
-def parts(rows: Sequence[ShownRow], *, max_length: int, long_rows: str) -> Iterator[Text]:
+def parts(rows: Sequence[ShownRow], *, max_length: int, long_rows: str | None) -> Iterator[Text]:
     """All of it for a console; the marks stand there in colours too."""
     yield Text(legend(max_length, long_rows=long_rows))
     for row in rows:
@@ -61,7 +63,7 @@ def body(row: ShownRow) -> Text:
     return made
 
 
-def page(rows: Sequence[ShownRow], *, max_length: int, long_rows: str, title: str) -> str:
+def page(rows: Sequence[ShownRow], *, max_length: int, long_rows: str | None, title: str) -> str:
     """The same as an HTML document."""
     sections = "\n".join(
         f"<h2>{escape(heading(row, long_rows=long_rows))}</h2>\n<pre>{_html(row)}</pre>" for row in rows

@@ -9,18 +9,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping
 
-from loradock.data.formats import alpaca, messages, prompt_completion, sharegpt, text
-from loradock.data.formats.base import Completion, Conversation, Format, Message, RowError, Sample, convert_row
+from loradock.data.formats import alpaca, messages, pairs, prompt_completion, sharegpt, text
+from loradock.data.formats.base import Completion, Conversation, Format, Message, Pairs, RowError, Sample, convert_row
 from loradock.data.formats.guess import Undetected, undetected
 from loradock.errors import ConfigError
 
 FORMATS: tuple[Format, ...] = (
+    *pairs.FORMATS,
     messages.FORMAT,
     sharegpt.FORMAT,
     alpaca.FORMAT,
     prompt_completion.FORMAT,
     text.FORMAT,
 )
+SHOWN = tuple(sorted(FORMATS, key=lambda format: format.name in pairs.NAMES))
+"""As messages list them: rows to answer from first."""
 
 __all__ = [
     "FORMATS",
@@ -28,6 +31,7 @@ __all__ = [
     "Conversation",
     "Format",
     "Message",
+    "Pairs",
     "RowError",
     "Sample",
     "Undetected",
@@ -61,4 +65,4 @@ def detect(columns: Collection[str], *, mapping: Mapping[str, str] | None = None
     for format in FORMATS:
         if set(mapping).issubset(format.fields) and format.detect(fields):
             return format
-    raise undetected(FORMATS, columns, mapping=mapping, index=index)
+    raise undetected(SHOWN, columns, mapping=mapping, index=index)

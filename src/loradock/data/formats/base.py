@@ -54,7 +54,29 @@ class Completion:
     completion: str
 
 
-Sample = Conversation | Completion
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A text to embed, and the instruction that is read before it; empty where there is none."""
+
+    instruction: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """A query, the passages that answer it (at least one), and hard negatives: passages that do not."""
+
+    query: Side
+    positives: tuple[Side, ...]
+    negatives: tuple[Side, ...]
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """All of them: the query, positives, negatives."""
+        return (self.query, *self.positives, *self.negatives)
+
+
+Sample = Conversation | Completion | Pairs
 Row = Mapping[str, Any]
 
 

@@ -1,4 +1,4 @@
-"""Plain text, all of it learned; or GritLM's pair of a prompt and an answer in the same column."""
+"""Plain text, all of it learned; or GritLM's prompts and answers by turns in the same column."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ from loradock.data.formats.base import (
 def _convert(row: Row) -> Sample:
     value = value_of(row, "text")
     if is_list(value):
-        return _pair(value)
+        return _pairs(value)
     return Completion("", check_filled(text_of(row, "text"), "text"))
 
 
-def _pair(pair: list[object]) -> Conversation:
-    if len(pair) != 2:
-        raise RowError(f"text is a list of {len(pair)}; a list must be a pair: prompt, answer")
-    prompt, answer = pair
-    if type(prompt) is not str or type(answer) is not str:
-        raise RowError(f"text is a pair of {type_of(prompt)} and {type_of(answer)}; both must be text")
-    for number, part in enumerate((prompt, answer)):
+def _pairs(pair: list[object]) -> Conversation:
+    if not pair or len(pair) % 2:
+        raise RowError(f"text is a list of {len(pair)}; a list must hold pairs: prompt, answer")
+    turns: list[Message] = []
+    for number, part in enumerate(pair):
+        if type(part) is not str:
+            raise RowError(f"text[{number}] is {type_of(part)}; prompts and answers must be text")
         check_text(part, f"text[{number}]")
-    return Conversation((Message("user", prompt), Message("assistant", check_filled(answer, "text[1], the answer,"))))
+        is_answer = number % 2 == 1
+        content = check_filled(part, f"text[{number}], the answer,") if is_answer else part
+        turns.append(Message("assistant" if is_answer else "user", content))
+    return Conversation(tuple(turns))
 
 
 FORMAT = Format(

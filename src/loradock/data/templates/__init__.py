@@ -16,7 +16,7 @@ from pathlib import Path
 
 from loradock.errors import ConfigError, InputMissing
 
-NAMES = ("alpaca", "chatml", "llama2", "llama3", "mistral", "phi3", "gemma", "zephyr")
+NAMES = ("alpaca", "chatml", "llama2", "llama3", "mistral", "phi3", "gemma", "zephyr", "gritlm")
 DEFAULT = "alpaca"
 CONTROL = {
     "chatml": ("<|im_start|>", "<|im_end|>"),

@@ -38,7 +38,9 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     as_locked = {each.name for each in installed if is_same(each.version, versions.get(each.name, ""))}
     others = {name: have[name] for name in versions if name in have and name not in as_locked}
     if missing or others:
-        requirements = {each.name: host.requirements_of(each) for each in installed}
+        # What runs comes first, so that it is named rather than a tool of development that asks for the same.
+        in_order = sorted(installed, key=lambda each: (each.name not in locked, each.name))
+        requirements = {each.name: host.requirements_of(each) for each in in_order}
         needs = unmet({*missing, *others}, requirements, have)
         findings += judge(others, needs, versions, prefix=prefix, lock=lock)
     return findings or [ok(f"{len(set(versions) & {each.name for each in installed})} packages as locked")]

@@ -40,7 +40,7 @@ def loading(facts: Facts, plan: Intent) -> Loading:
     """Each worker holds its prefetched steps and the one it works at; a tensor in shared memory is an open file too."""
     config = plan.config
     length = config.data.max_length if config and config.data.max_length != "auto" else MAX_LENGTH
-    rows = math.ceil((config.train.global_batch if config else GLOBAL_BATCH) / facts.world_size)
+    rows = math.ceil((config.step_samples if config else GLOBAL_BATCH) / facts.world_size)
     all_workers = workers(facts, plan) * facts.processes_here
     return Loading(
         workers=all_workers,

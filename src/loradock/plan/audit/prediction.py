@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from loradock.facts import DataFacts
 from loradock.plan import planner, throughput
 from loradock.plan.context import ROW_SPREAD, Context
+from loradock.plan.knobs import held_passes
 from loradock.plan.knobs.cadence import FORWARD_SHARE
 from loradock.plan.memory.widths import widths
 
@@ -56,10 +57,11 @@ def tokens_per_second(baseline: Context) -> float:
 
 def predicted(baseline: Context) -> Prediction:
     """The prediction for a plan on its machine."""
-    device, host = _fast(baseline) if baseline.is_fast else _peft(baseline)
+    again = 1 + FORWARD_SHARE * held_passes.run_twice(baseline)
+    device, host = (again * each for each in (_fast(baseline) if baseline.is_fast else _peft(baseline)))
     waiting = max(0.0, host - device)
     cadence, passes = baseline.plan.cadence.value, device + waiting
-    forward = passes * FORWARD_SHARE * baseline.data.validation_rows / baseline.config.train.global_batch
+    forward = passes * FORWARD_SHARE * baseline.data.validation_rows / baseline.config.step_samples
     adapters = baseline.model.adapter_parameters(baseline.config.lora.rank)
     saving = SAVING_SECONDS + SAVING_SECONDS_A_BYTE * CHECKPOINT_BYTES_A_WEIGHT * adapters
     return Prediction(

@@ -43,7 +43,7 @@ def evaluation_interval(context: Context, steps: int) -> int:
     if wanted != "auto":
         return wanted
     cost_samples = context.data.validation_rows * FORWARD_SHARE
-    least = math.ceil(cost_samples / EVALUATION_SHARE / context.config.train.global_batch)
+    least = math.ceil(cost_samples / EVALUATION_SHARE / context.config.step_samples)
     return min(steps, max(1, least, steps // 10))
 
 

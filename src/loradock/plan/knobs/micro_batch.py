@@ -118,7 +118,7 @@ def propose(context: Context) -> tuple[Trial, ...]:
     """Larger only where a step takes several passes: else there is nothing left to put into one."""
     config, plan = context.config, context.plan
     now = plan.micro_batch.value
-    larger = min(2 * now, config.train.global_batch)
+    larger = min(2 * now, config.step_samples)
     trials: list[Trial] = []
     if config.train.micro_batch != "auto":
         trials.append(_as_planned(context))

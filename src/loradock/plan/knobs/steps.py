@@ -8,11 +8,13 @@ from loradock.plan.plan import Decision
 
 def decide(context: Context) -> Decision[int]:
     """max_steps where given, else epochs; the last step of an epoch may hold fewer samples."""
-    train = context.config.train
-    per_epoch = math.ceil(context.data.samples_per_epoch / train.global_batch)
+    train, data = context.config.train, context.data
+    per_epoch = data.steps_per_epoch or math.ceil(data.samples_per_epoch / context.config.step_samples)
+    size, of_step = f"{data.samples_per_epoch} samples", train.global_batch
+    if data.pairs:
+        size, of_step = f"{data.pairs} pairs", context.config.embedding.global_batch
     if train.max_steps is not None:
-        why = f"max_steps; an epoch of {context.data.samples_per_epoch} samples is {per_epoch} steps"
+        why = f"max_steps; an epoch of {size} is {per_epoch} steps"
         return Decision(name="steps", value=train.max_steps, why=why)
     steps = max(1, math.ceil(round(train.epochs * per_epoch, 6)))  # 1.1 * 50 is a little over 55 in binary
-    why = f"{train.epochs:g} epoch(s) of {context.data.samples_per_epoch} samples, {train.global_batch} a step"
-    return Decision(name="steps", value=steps, why=why)
+    return Decision(name="steps", value=steps, why=f"{train.epochs:g} epoch(s) of {size}, {of_step} a step")

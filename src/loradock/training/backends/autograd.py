@@ -16,9 +16,11 @@ from loradock.model import dtypes
 from loradock.model.adapters import trainable
 from loradock.plan.plan import Decision
 from loradock.training import packing_check
-from loradock.training.backends.base import Backend, MicroStep
+from loradock.training.backends.base import Backend
+from loradock.training.checkpoint.state import RandomState
 from loradock.training.job import Job
 from loradock.training.objectives.base import Objective
+from loradock.training.passes import Embedded, MicroStep
 
 PAD_TO = 8
 """Tensor cores want lengths in eights."""
@@ -61,6 +63,29 @@ class AutogradBackend(Backend):
         """Add the gradients of a loss that is scaled to the step."""
         (self.scaler.scale(loss) if self.scaler else loss).backward()
 
+    def embed(self, batch: dict[str, torch.Tensor], *, at: MicroStep | None, keeps: bool) -> Embedded:
+        """Outside of any packing: documents are padded. A second forward draws the dropout that the first one drew."""
+        on_device = {key: value.to(self.device, non_blocking=True) for key, value in batch.items()}
+        before = RandomState.now() if at and not keeps else None
+
+        def forward() -> torch.Tensor:
+            with self.autocast():
+                return pooled(self.job.model, on_device, is_causal=self.job.config.embedding.attention == "causal")
+
+        def backward(gradient: torch.Tensor) -> None:
+            if before is None:
+                again = vectors
+            else:
+                after = RandomState.now()
+                before.restore()
+                again = forward()
+                after.restore()
+            again.backward(self.scaler.scale(gradient) if self.scaler else gradient)
+
+        with torch.set_grad_enabled(keeps):
+            vectors = forward()
+        return Embedded(vectors=vectors.detach(), backward=backward)
+
     def loss(self, batch: dict[str, torch.Tensor], *, share: float) -> torch.Tensor:
         """The objective's loss of a micro-batch, in nats."""
         on_device = {key: value.to(self.device, non_blocking=True) for key, value in batch.items()}
@@ -88,6 +113,56 @@ class AutogradBackend(Backend):
         """Layers that are compiled run eagerly: they would be compiled once more, without gradients."""
         with torch.compiler.set_stance("force_eager"):
             yield
+
+
+def pooled(model: Any, tensors: dict[str, torch.Tensor], *, is_causal: bool) -> torch.Tensor:
+    """Documents' vectors, float32 [documents, hidden]: the states after the final norm, pooled by `pooling`."""
+    decoder = model.get_decoder()
+    given = {name: tensors[name] for name in ("input_ids", "attention_mask")}
+    states = decoder(**given, is_causal=is_causal, use_cache=False).last_hidden_state
+    with torch.autocast(states.device.type, enabled=False):
+        return torch.einsum("nt,nth->nh", tensors["pooling"], states.float())
+
+
+def checked_vectors(job: Job) -> str | None:
+    """That the model embeds by the attention that was asked for; a line to tell, None where nothing is embedded.
+
+    Not every architecture takes it. Raises ModelError where the first token does not see what it should.
+    """
+    if job.config.objective == "supervised":
+        return None
+    batch = next(iter(job.steps[0].pairs.micro_batches))
+    ids = next(torch.from_numpy(ids.astype("int64")) for ids, _ in batch.samples())[None]
+    device, was_training = next(job.model.parameters()).device, job.model.training
+    attention = job.config.embedding.attention
+    first = torch.zeros(ids.shape)
+    first[0, 0] = 1.0
+    other = ids.clone()
+    other[0, -1] = (other[0, -1] + 1) % job.plan.model.vocabulary
+    job.model.eval()
+    try:
+        with torch.no_grad():
+            states = [
+                pooled(
+                    job.model,
+                    {
+                        "input_ids": each.to(device),
+                        "attention_mask": torch.ones_like(each).to(device),
+                        "pooling": first.to(device),
+                    },
+                    is_causal=attention == "causal",
+                )
+                for each in (ids, other)
+            ]
+    finally:
+        job.model.train(was_training)
+    sees_ahead = not torch.equal(*states)
+    if sees_ahead == (attention == "causal"):
+        sees = "sees" if sees_ahead else "does not see"
+        what = f"{job.plan.model.architecture} does not embed by {attention} attention: its first token {sees} the last"
+        other_way = "bidirectional" if attention == "causal" else "causal"
+        raise ModelError(what, hint=f"--set embedding.attention={other_way}, or another model")
+    return f"vectors: attention is {attention}, as asked for"
 
 
 def as_many_everywhere(inputs: dict[str, Any], objective: Objective) -> list[dict[str, torch.Tensor]]:
@@ -121,7 +196,7 @@ def checkpoint_layers(model: Any, count: int) -> None:
 
 def checked_packing(job: Job, computing: Any) -> list[Decision[Any]]:
     """That packed documents do not see one another, where the plan packs. Raises ModelError where they do."""
-    if not job.plan.packing.value:
+    if not job.plan.packing.value or not job.steps[0].micro_batches:
         return []
     change = packing_check.of_job(job, computing)
     why = f"documents do not see one another: logits move by {change:.1e} of the largest"

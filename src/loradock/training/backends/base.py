@@ -9,32 +9,19 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from loradock.data.collate import MicroBatch
+from loradock.distributed import collectives
 from loradock.distributed.stragglers import Pace
 from loradock.training.checkpoint import state
 from loradock.training.checkpoint.state import Stateful
 from loradock.training.checkpoint.store import Checkpoint
 from loradock.training.events import Emit
 from loradock.training.job import Job
-
-
-@dataclass(frozen=True, kw_only=True)
-class MicroStep:
-    """Which micro-batch of which optimiser step: `step` is the last one completed, `index` counts from 0."""
-
-    step: int
-    index: int
-    count: int
-
-    @property
-    def is_last(self) -> bool:
-        """True for the micro-batch that completes the step."""
-        return self.index == self.count - 1
+from loradock.training.passes import Embedded, MicroStep
 
 
 class Backend(ABC):
@@ -44,6 +31,7 @@ class Backend(ABC):
     optimizer: Any
     scaler: Any = None
     emit: Emit
+    pace: Pace
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -70,8 +58,11 @@ class Backend(ABC):
     def tensors(self, batch: MicroBatch) -> tuple[Any, int]:
         """The tensors of a micro-batch, and how many token slots they have, padding included."""
 
+    def begin_step(self) -> None:  # noqa: B027
+        """The passes of a step come next; gradients are zero then."""
+
     def micro_batches(self, inputs: dict[str, Any]) -> Sequence[Any]:
-        """The micro-batches of a step; ranks that meet in every pass make equally many. Gradients are zero then."""
+        """The micro-batches of a step; ranks that meet in every pass make equally many."""
         return inputs["micro_batches"]
 
     @abstractmethod
@@ -80,6 +71,24 @@ class Backend(ABC):
 
         `scale` is 1 over the supervised tokens of the whole step, over all micro-batches and ranks.
         """
+
+    def embed(self, batch: Any, *, at: MicroStep | None, keeps: bool) -> Embedded:
+        """The vectors of a micro-batch of documents. `at` None: in an evaluation, without dropout.
+
+        `keeps`: its activations stay for backward; else backward runs it forward once more, with the same dropout.
+        """
+        raise NotImplementedError(f"{type(self).__name__} embeds nothing")
+
+    @property
+    def hidden(self) -> int:
+        """The width of a vector."""
+        return self.job.plan.model.hidden
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Inside the passes of a step: ranks wait here for one another, and this is nobody's own time."""
+        with self.pace.waiting(), collectives.waiting(self.job.peers):
+            yield
 
     @abstractmethod
     def reduce_gradients(self) -> None:

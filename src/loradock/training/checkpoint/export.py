@@ -37,6 +37,7 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, record: Mapping[s
     StorageError; then nothing appears.
     """
     from loradock.model.export import name_base, verify
+    from loradock.training.recipe import Recipe
 
     model = _base(config, record.get("base") or {})
     is_chat = bool(record.get("data", {}).get("conversations", True))
@@ -47,6 +48,8 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, record: Mapping[s
         for name in (WEIGHTS, SETTINGS):
             atomic_io.write(staged / name, checkpoint.read(name))
         _tokenizer(config, model, is_chat=is_chat).save_pretrained(staged)
+        if embedding := record.get("embedding"):
+            Recipe.model_validate(embedding).write(staged)
         name_base(staged / SETTINGS, model)
         verify(staged / WEIGHTS, None)
         open_to_the_group(staged)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import importlib
 
+from loradock.config.schema import RunConfig
 from loradock.training.objectives.base import Objective
 
-OBJECTIVES = {"supervised": ("supervised", "Supervised")}
+OBJECTIVES = {
+    "supervised": ("supervised", "Supervised"),
+    "embedding": ("embedding", "Embedding"),
+    "gritlm": ("gritlm", "Gritlm"),
+}
 
 
-def objective_named(name: str) -> Objective:
+def objective_of(config: RunConfig) -> Objective:
     """The objective of a run: its libraries are imported here, not before."""
-    module, kind = OBJECTIVES[name]
-    return getattr(importlib.import_module(f"{__name__}.{module}"), kind)()
+    module, kind = OBJECTIVES[config.objective]
+    return getattr(importlib.import_module(f"{__name__}.{module}"), kind)(config)

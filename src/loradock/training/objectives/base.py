@@ -1,20 +1,50 @@
-"""What an objective is: what a micro-batch holds, what its loss is, and what an evaluation reports."""
+"""What an objective is: the passes of a step, what a micro-batch holds, its loss, and what an evaluation reports."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from loradock.data.collate import MicroBatch
+from loradock.training.passes import Passes
+
+Poll = Callable[[], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """What an evaluation found, over all ranks: see `events.EvalResult`."""
+
+    loss: float
+    metrics: dict[str, float]
+    losses: dict[str, float] = field(default_factory=dict[str, float])
+    supervised_tokens: int = 0
 
 
 class Objective(ABC):
-    """What a run optimises, over the tensors that autograd backends (peft, fsdp, zero) compute with.
+    """What a run optimises.
 
-    A step's loss is the sum over its micro-batches, divided by `MicroBatch.supervised_tokens` of the whole step.
+    `parts` names what `step` returns besides the loss, which comes first. `prepare`, `tensors`, `loss_sum` and `idle`
+    are for autograd backends (peft, fsdp, zero), and over the tensors that they compute with.
     """
+
+    parts: tuple[str, ...] = ()
+
+    @abstractmethod
+    def step(self, backend: Passes, inputs: dict[str, Any], *, step: int, poll: Poll) -> torch.Tensor:
+        """Forward and backward of an optimiser step; `step` is the last one completed, `poll` is called in each pass.
+
+        Returns float32 [1 + parts] on the device: the loss and its parts, whose sums over all ranks are the step's.
+        The gradients, whose sum over all ranks is the step's, are added to the backend's.
+        """
+
+    @abstractmethod
+    def evaluate(self, backend: Passes, evaluation: Any, *, poll: Poll) -> Evaluated:
+        """Over the validation part, in evaluation mode, without gradients; ranks take the same turns."""
 
     @abstractmethod
     def prepare(self, model: Any) -> None:
@@ -36,7 +66,3 @@ class Objective(ABC):
     @abstractmethod
     def idle(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """The same inputs with no label: a pass that teaches nothing, for a rank that has fewer than the others."""
-
-    @abstractmethod
-    def metrics(self, loss: float) -> dict[str, float]:
-        """What an evaluation reports besides its mean loss."""

@@ -6,10 +6,13 @@ import math
 from typing import Any
 
 import torch
+import torch.distributed
 from trl.trainer.utils import add_fused_lm_head
 
+from loradock.config.schema import RunConfig
 from loradock.data.collate import IGNORED, MicroBatch, collate
-from loradock.training.objectives.base import Objective
+from loradock.training.objectives.base import Evaluated, Objective, Poll
+from loradock.training.passes import MicroStep, Passes
 
 LARGEST_EXPONENT = 700.0
 """exp of more does not fit a float."""
@@ -22,6 +25,50 @@ class Supervised(Objective):
     """
 
     balancing = 0.0
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = config
+
+    def step(self, backend: Passes, inputs: dict[str, Any], *, step: int, poll: Poll) -> torch.Tensor:
+        """The mean over the supervised tokens of all micro-batches on all ranks."""
+        return self.likelihood(backend, inputs, scale=1 / max(1, inputs["supervised_tokens"]), step=step, poll=poll)
+
+    def likelihood(
+        self, backend: Passes, inputs: dict[str, Any], *, scale: float, step: int, poll: Poll
+    ) -> torch.Tensor:
+        """Forward and backward of every micro-batch: float32 [1], `scale` times the summed loss."""
+        total = torch.zeros(1, device=backend.device)
+        batches = backend.micro_batches(inputs)
+        for index, batch in enumerate(batches):
+            poll()
+            at = MicroStep(step=step, index=index, count=len(batches))
+            total += backend.forward_backward(batch, scale=scale, at=at)
+        return total
+
+    def evaluate(self, backend: Passes, evaluation: Any, *, poll: Poll) -> Evaluated:
+        """The loss over all supervised tokens, not a mean of batch means; of each set by name, too."""
+        names = evaluation.names
+        sums = torch.zeros(max(1, len(names)), 2, dtype=torch.float64, device=backend.device)
+        for turn, batch in enumerate(evaluation):
+            poll()
+            tensors, _ = backend.tensors(batch)
+            place = evaluation.set_of(turn)
+            sums[place, 0] += backend.loss_sum(tensors).double()
+            sums[place, 1] += batch.supervised_tokens
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(sums)
+        total = sums.sum(dim=0)
+        loss = float(total[0] / total[1].clamp(min=1))
+        return Evaluated(
+            loss=loss,
+            metrics=self.metrics(loss),
+            losses={name: float(loss / count) for name, (loss, count) in zip(names, sums, strict=False) if count},
+            supervised_tokens=int(total[1]),
+        )
+
+    def metrics(self, loss: float) -> dict[str, float]:
+        """What an evaluation reports besides its loss a token: perplexity, exp of it."""
+        return {"perplexity": math.exp(min(loss, LARGEST_EXPONENT))}
 
     def prepare(self, model: Any) -> None:
         """The head, and router logits where the model's config gives them a weight."""
@@ -50,7 +97,3 @@ class Supervised(Objective):
     def idle(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Every label ignored."""
         return {**tensors, "labels": torch.full_like(tensors["labels"], IGNORED)}
-
-    def metrics(self, loss: float) -> dict[str, float]:
-        """Perplexity: exp of the loss per token."""
-        return {"perplexity": math.exp(min(loss, LARGEST_EXPONENT))}

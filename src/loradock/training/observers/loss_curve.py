@@ -8,7 +8,7 @@ from typing import Any
 
 
 def draw(steps: Sequence[dict[str, Any]], evaluations: Sequence[dict[str, Any]], file: Path) -> None:
-    """Draw the metric lines of a run (`step`, `loss`, `learning_rate`) into `file`; loss in nats a token."""
+    """Draw the metric lines of a run (`step`, `loss`, `learning_rate`) into `file`; loss in nats."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -20,7 +20,7 @@ def draw(steps: Sequence[dict[str, Any]], evaluations: Sequence[dict[str, Any]],
         xs, ys = [line["step"] for line in evaluations], [line["loss"] for line in evaluations]
         loss.plot(xs, ys, color="#c0392b", marker="o", markersize=3, label="evaluation")
     loss.set_xlabel("optimiser step")
-    loss.set_ylabel("loss (nats a supervised token)")
+    loss.set_ylabel("loss (nats)")
     loss.grid(alpha=0.25)
     rate = loss.twinx()
     rate.plot(

@@ -24,7 +24,9 @@ def write(
     """
     model, plan = content["config"]["model"], content["plan"]
     base_id = hub_id(model["name"], content["base"])
-    front = {"library_name": "peft", "pipeline_tag": "text-generation", "tags": ["lora"]}
+    embeds, answers = "embedding" in content, content["config"].get("objective") != "embedding"
+    front = {"library_name": "peft", "pipeline_tag": "text-generation" if answers else "feature-extraction"}
+    front |= {"tags": ["lora", *(["sentence-similarity"] if embeds else [])]}
     front = {"base_model": base_id, **front} if base_id else front
     sections = [
         "---\n" + yaml.safe_dump(front, sort_keys=False) + "---",
@@ -36,7 +38,8 @@ def write(
         table("Data", data_rows(content)),
         table("Decisions", [(d["name"], f"{shown(d['value'])} ({d['why']})") for d in plan["decisions"]]),
         results(evaluations),
-        usage(base_id or model["name"], content, prompt=prompt),
+        embedding_usage(content["embedding"]) if embeds else "",
+        usage(base_id or model["name"], content, prompt=prompt) if answers else "",
     ]
     file.write_text("\n\n".join(section for section in sections if section) + "\n", encoding="utf-8")
 
@@ -51,7 +54,8 @@ def training_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ("base weights", ", ".join([config["model"]["quantization"], *weights_digest(content)])),
         ("quantisation", quantisation(content) or "none"),
         ("learning rate", f"{train['learning_rate']:g}, {train['schedule']}, warm-up {train['warmup']:g}"),
-        ("samples a step", str(train["global_batch"])),
+        *(() if config.get("objective") == "embedding" else [("samples a step", str(train["global_batch"]))]),
+        *contrast(content),
         ("steps", str(content["outcome"]["steps"])),
         ("seed", str(train["seed"])),
         ("device", ", ".join(gpu["name"] for gpu in facts["gpus"]) or "CPU"),
@@ -61,6 +65,14 @@ def training_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("code", str(facts["git_commit"])),
     ]
+
+
+def contrast(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The contrastive loss of a run that embeds, as label and value."""
+    if "embedding" in content:
+        asked = content["config"]["embedding"]
+        yield "pairs a step", f"{asked['global_batch']}, with up to {asked['negatives']} hard negatives each"
+        yield "temperature", f"{asked['temperature']:g}"
 
 
 def changes(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -93,15 +105,26 @@ def data_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+MEASURED = {"perplexity": "perplexity", "in_batch_accuracy": "in-batch accuracy"}
+"""What an evaluation line may hold besides its loss."""
+
+
 def results(evaluations: Sequence[dict[str, Any]]) -> str:
     """The evaluation lines as a table, with the curve."""
     curve = "![training curve](training_curve.png)"
     if not evaluations:
         return f"## Results\n\n{curve}"
     sets = [name for name in evaluations[0] if name.startswith("loss_")]
-    head = ["step", "evaluation loss", "perplexity", *(f"loss on {name.removeprefix('loss_')}" for name in sets)]
+    measured = {name: shown_as for name, shown_as in MEASURED.items() if name in evaluations[0]}
+    names = [*measured.values(), *(f"loss on {name.removeprefix('loss_')}" for name in sets)]
+    head = ["step", "evaluation loss", *names]
     lines = [
-        [str(line["step"]), f"{line['loss']:.4f}", f"{line['perplexity']:.3f}", *(f"{line[name]:.4f}" for name in sets)]
+        [
+            str(line["step"]),
+            f"{line['loss']:.4f}",
+            *(f"{line[name]:.3f}" for name in measured),
+            *(f"{line[name]:.4f}" for name in sets),
+        ]
         for line in evaluations
     ]
     rows = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines)]
@@ -168,6 +191,38 @@ print(tokenizer.decode(answer[0, prompt["input_ids"].shape[1] :], skip_special_t
 ```"""
 
 
+def embedding_usage(recipe: dict[str, Any]) -> str:
+    """How to embed with the adapter, and how to hand it to sentence-transformers."""
+    exported = recipe["pooling"] in EXPORTED
+    kind = f"{recipe['pooling']} pooling, {recipe['attention']} attention, template {recipe['template']['name']}"
+    others = FOR_OTHERS if exported else f"sentence-transformers has another {recipe['pooling']} pooling: no export."
+    return f"""## Embed
+
+{kind}; `embedding.json` says it in full. Vectors of length 1, as numpy float32:
+
+```bash
+loradock embed . --input passages.txt -o passages.npy
+loradock embed . --input queries.txt --query --instruction "..." -o queries.npy
+```
+
+{others}"""
+
+
+EXPORTED = ("mean", "lasttoken")
+FOR_OTHERS = """For sentence-transformers (`--merge`: one model, which needs no base beside it):
+
+```bash
+loradock checkpoint export . -o model --as sentence-transformers --merge --instruction "..."
+```
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("model")
+queries = model.encode_query(["..."])
+passages = model.encode_document(["..."])
+print(model.similarity(queries, passages))
+```"""
 PLAIN = "It was trained on plain text, without a chat template: the prompt is the text as it stands in a row."
 RAW = 'prompt = tokenizer("...", return_tensors="pt")  # as the prompt, or the beginning of the text, stands in a row'
 CHAT = """question = [{"role": "user", "content": "..."}]

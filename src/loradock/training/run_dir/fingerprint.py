@@ -31,6 +31,7 @@ from loradock.training.run_dir.paths import RECORD
 
 if TYPE_CHECKING:
     from loradock.data.corpus import Corpus, Part
+    from loradock.data.pair_corpus import PairCorpus, PairPart
     from loradock.model.source import BaseModel
     from loradock.plan.plan import Plan
 
@@ -42,14 +43,19 @@ FREE_KEYS = {
     "checkpoints.keep": "how many old checkpoints stay",
     "data.max_dropped": "ends a run or not; which rows are left is a field",
     "data.cache": "where prepared data are kept; their content is a field",
+    "embedding.passes": "once or twice, the gradients are the same bit for bit",
     "data.workers": "any number of processes prepares the same rows",
     "model.cache_weights": "dense or packed, the products are the same bit for bit",
+    "train.memory_fraction": "how much memory is planned with; sums in another order",
     "train.workers": "any number of processes loads the same steps",
 }
 """Keys that change neither the adapter nor what is decided, each with the reason; "logging." is the whole section."""
 
-JUDGED_KEYS = ("evaluation.every", "checkpoints.every")
+JUDGED_KEYS = ("evaluation.every", "checkpoints.every", "checkpoints.metric")
 """Keys that only count where evaluations decide something: early stopping, or the best checkpoint."""
+
+LATER_KEYS = {"model.sdpa_kernel": "auto", "checkpoints.metric": "loss"}
+"""Keys that came after the first runs: left out at the value that those had, so that such a run continues."""
 
 DECIDED = ("device", "engine", "compute_dtype", "attention", "packing", "optimizer", "tf32", "compile", "steps")
 """What "auto" came to, where that changes the numbers by more than the order of a sum."""
@@ -83,7 +89,9 @@ def of_config(config: RunConfig) -> dict[str, str]:
     is_judged = config.checkpoints.keep_best or config.train.early_stopping is not None
     fields: dict[str, str] = {}
     for key, value in leaves(config).items():
-        if _is_free(key) or (key in JUDGED_KEYS and not is_judged):
+        if _is_free(key) or (key in JUDGED_KEYS and not is_judged) or _is_of_other(key, config.objective):
+            continue
+        if key in LATER_KEYS and value == LATER_KEYS[key]:
             continue
         fields[key] = "a path" if _is_path(key, value) else _text(value)
     if config.model.trust_remote_code is not None:
@@ -135,13 +143,11 @@ def of_base(base: BaseModel) -> dict[str, str]:
     return found
 
 
-def of_data(corpus: Corpus) -> dict[str, str]:
+def of_data(corpus: Corpus | PairCorpus) -> dict[str, str]:
     """Of each part the content of its sources, their rows as tokens, and the rows that are used; and the template."""
-    parts = {"train": corpus.train, "validation": corpus.validation}
     fields = {"data.template.content": _sha256(corpus.template.encode())}
-    for name, part in parts.items():
-        if part is not None:
-            fields |= {f"data.{name}.{key}": text for key, text in _of_part(part).items()}
+    for name, part in corpus.parts.items():
+        fields |= {f"data.{name}.{key}": text for key, text in _of_part(part).items()}
     return fields
 
 
@@ -207,11 +213,18 @@ def _is_free(key: str) -> bool:
     return any(key == free or (free.endswith(".") and f"{key}.".startswith(free)) for free in FREE_KEYS)
 
 
+def _is_of_other(key: str, objective: str) -> bool:
+    """True for a key of embedding training where a run embeds nothing; so are runs of before they existed."""
+    if objective == "supervised":
+        return key == "objective" or key.startswith(("embedding.", "train.generative_"))
+    return objective == "embedding" and key.startswith("train.generative_")
+
+
 def _is_path(key: str, value: object) -> bool:
     """True for a value that names a place on this machine, whose content is a field of its own."""
     if not isinstance(value, str):
         return False
-    if key == "data.template":
+    if key in ("data.template", "embedding.template"):
         return value.endswith((".jinja", ".j2"))
     if re.fullmatch(r"data\.sources\.\d+\.path", key):
         return not value.startswith(HUB_PREFIX)
@@ -230,14 +243,11 @@ def _text(value: Any) -> str:
     return str(value) if is_word else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def _of_part(part: Part) -> dict[str, str]:
-    fitted = part.fitted
-    columns = (fitted.rows.astype("<i8"), fitted.starts.astype("<i4"), fitted.lengths.astype("<i4"))
-    chosen = _sha256(b"".join(column.tobytes() for column in columns))
+def _of_part(part: Part | PairPart) -> dict[str, str]:
     return {
         "content": _sha256("\n".join(source.digest for source in part.prepared.sources).encode()),
         "tokens": part.prepared.digest,
-        "rows": f"{len(fitted.rows)} samples, {fitted.tokens} tokens, {chosen}",
+        "rows": part.used,
     }
 
 

@@ -1,34 +1,26 @@
-"""The tensors of a micro-batch: one flat row of tokens, and where its supervised ones are."""
+"""The tensors of a micro-batch: one flat row of tokens, and where its supervised or its pooled ones are."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 
 from loradock.data.collate import MicroBatch
 from loradock.training.backends.fast.attention.base import Documents
+from loradock.training.objectives.pooling import Pooling, flat
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class FlatBatch:
-    """T tokens of whole documents laid end to end; M positions whose next token is supervised.
-
-    `ids` int64 [T], `positions` int32 [T] (from 0 in each document). `rows` int64 [M]: the positions; `targets` int64
-    [M]: their next tokens; `weights` float32 [M]: 1. Entries that only fill a static shape have weight 0 and `slots`
-    int64 [M] of T, a spare row (else `slots` is `rows`), so that nothing is written twice.
-    """
+class Tokens:
+    """T tokens of whole documents laid end to end: `ids` int64 [T], `positions` int32 [T] (from 0 in each document)."""
 
     ids: torch.Tensor
     positions: torch.Tensor
     documents: Documents
-    rows: torch.Tensor
-    slots: torch.Tensor
-    targets: torch.Tensor
-    weights: torch.Tensor
 
     @property
     def tokens(self) -> int:
@@ -43,24 +35,49 @@ class FlatBatch:
         """By value: each tensor that another process sends takes a file descriptor, and a step has hundreds."""
         arrays = {name: tensor.numpy() for name, tensor in self.tensors().items()}
         documents = self.documents
-        return _from_arrays, (arrays, documents.bounds, documents.cu_seqlens.numpy(), documents.longest)
+        given = (documents.bounds, documents.cu_seqlens.numpy(), documents.longest, documents.is_causal)
+        return _from_arrays, (type(self), arrays, *given)
 
-    def to(self, device: torch.device) -> FlatBatch:
+    def to(self, device: torch.device) -> Self:
         """The batch on a device, copied without waiting where it lies in pinned memory."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
-    def pin_memory(self) -> FlatBatch:
+    def pin_memory(self) -> Self:
         """The batch in pinned memory; the data loader calls it."""
         return self._each(torch.Tensor.pin_memory)
 
-    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> FlatBatch:
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Self:
         changed = {name: change(tensor) for name, tensor in self.tensors().items()}
-        return FlatBatch(**changed, documents=replace(self.documents, cu_seqlens=change(self.documents.cu_seqlens)))
+        return type(self)(**changed, documents=replace(self.documents, cu_seqlens=change(self.documents.cu_seqlens)))
 
 
-def _from_arrays(arrays: dict[str, Any], bounds: tuple[int, ...], cu_seqlens: Any, longest: int) -> FlatBatch:
-    documents = Documents(bounds=bounds, cu_seqlens=torch.from_numpy(cu_seqlens), longest=longest)
-    return FlatBatch(**{name: torch.from_numpy(array) for name, array in arrays.items()}, documents=documents)
+def _from_arrays(
+    kind: type[Any], arrays: dict[str, Any], bounds: tuple[int, ...], cu_seqlens: Any, longest: int, is_causal: bool
+) -> Any:
+    documents = Documents(bounds=bounds, cu_seqlens=torch.from_numpy(cu_seqlens), longest=longest, is_causal=is_causal)
+    return kind(**{name: torch.from_numpy(array) for name, array in arrays.items()}, documents=documents)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PooledBatch(Tokens):
+    """Documents to embed; `pooling` float32 [documents, T] says how much each token counts in each vector."""
+
+    pooling: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FlatBatch(Tokens):
+    """M positions whose next token is supervised.
+
+    `rows` int64 [M]: the positions; `targets` int64
+    [M]: their next tokens; `weights` float32 [M]: 1. Entries that only fill a static shape have weight 0 and `slots`
+    int64 [M] of T, a spare row (else `slots` is `rows`), so that nothing is written twice.
+    """
+
+    rows: torch.Tensor
+    slots: torch.Tensor
+    targets: torch.Tensor
+    weights: torch.Tensor
 
 
 def flatten(
@@ -71,35 +88,65 @@ def flatten(
     `longest` bounds the length of a document; what fills up is cut into documents of at most that length. On the device
     empty documents fill their number up to a multiple of `documents_multiple`.
     """
-    rows = list(micro_batch.samples())
-    lengths = [len(ids) for ids, _ in rows]
-    used = sum(lengths)
-    total = rounded_up(used, multiple)
-    lengths += [min(longest, total - start) for start in range(used, total, longest)]
-    bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    empty = np.full(rounded_up(len(lengths), documents_multiple) - len(lengths), total, dtype=np.int32)
-    ids = np.full(total, pad_token_id, dtype=np.int64)
-    ids[:used] = np.concatenate([row for row, _ in rows])
+    laid = laid_out(micro_batch, pad_token_id, longest=longest, multiple=multiple, more=documents_multiple)
+    total, bounds, ids = laid.tokens, np.array(laid.documents.bounds), laid.ids.numpy()
     is_learned = np.zeros(total + 1, dtype=np.bool_)
     if not micro_batch.is_idle:
-        is_learned[:used] = np.concatenate([mask for _, mask in rows])
+        masks = [mask for _, mask in micro_batch.samples()]
+        is_learned[: sum(map(len, masks))] = np.concatenate(masks)
     is_learned[bounds[:-1]] = False  # the first token of a document follows from nothing in it
-    positions = np.arange(total, dtype=np.int32) - np.repeat(bounds[:-1], np.diff(bounds))
     learned = np.flatnonzero(is_learned).astype(np.int64) - 1
     filling = np.zeros(max(multiple, rounded_up(len(learned), multiple)) - len(learned), dtype=np.int64)
     places = np.concatenate([learned, filling])
     return FlatBatch(
+        ids=laid.ids,
+        positions=laid.positions,
+        documents=laid.documents,
+        rows=torch.from_numpy(places),
+        slots=torch.from_numpy(np.concatenate([learned, filling + total])),
+        targets=torch.from_numpy(np.concatenate([ids[learned + 1], filling])),
+        weights=torch.from_numpy((np.arange(len(places)) < len(learned)).astype(np.float32)),
+    )
+
+
+def flatten_pooled(
+    micro_batch: MicroBatch, *, pooling: Pooling, is_causal: bool, pad_token_id: int, longest: int, multiple: int = 1
+) -> PooledBatch:
+    """Lay documents to embed end to end, filled up to a multiple of `multiple` tokens, which count in no vector."""
+    laid = laid_out(micro_batch, pad_token_id, longest=longest, multiple=multiple, is_causal=is_causal)
+    masks = torch.from_numpy(np.concatenate([mask for _, mask in micro_batch.samples()]))
+    weights = flat(masks, torch.from_numpy(micro_batch.lengths), pooling=pooling)
+    return PooledBatch(
+        ids=laid.ids,
+        positions=laid.positions,
+        documents=laid.documents,
+        pooling=torch.nn.functional.pad(weights, (0, laid.tokens - weights.shape[1])),
+    )
+
+
+def laid_out(
+    micro_batch: MicroBatch, pad_token_id: int, *, longest: int, multiple: int, more: int = 1, is_causal: bool = True
+) -> Tokens:
+    """The rows end to end, with what fills up; see `flatten`. `more`: that of the number of documents."""
+    rows = [ids for ids, _ in micro_batch.samples()]
+    lengths = [len(ids) for ids in rows]
+    used = sum(lengths)
+    total = rounded_up(used, multiple)
+    lengths += [min(longest, total - start) for start in range(used, total, longest)]
+    bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    empty = np.full(rounded_up(len(lengths), more) - len(lengths), total, dtype=np.int32)
+    ids = np.full(total, pad_token_id, dtype=np.int64)
+    ids[:used] = np.concatenate(rows)
+    positions = np.arange(total, dtype=np.int32) - np.repeat(bounds[:-1], np.diff(bounds))
+    return Tokens(
         ids=torch.from_numpy(ids),
         positions=torch.from_numpy(positions.astype(np.int32)),
         documents=Documents(
             bounds=tuple(int(bound) for bound in bounds),
             cu_seqlens=torch.from_numpy(np.concatenate([bounds, empty])),
             longest=longest,
+            is_causal=is_causal,
         ),
-        rows=torch.from_numpy(places),
-        slots=torch.from_numpy(np.concatenate([learned, filling + total])),
-        targets=torch.from_numpy(np.concatenate([ids[learned + 1], filling])),
-        weights=torch.from_numpy((np.arange(len(places)) < len(learned)).astype(np.float32)),
     )
 
 

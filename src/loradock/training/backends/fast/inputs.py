@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from loradock.config.schema import EmbeddingConfig
 from loradock.data.collate import MicroBatch
-from loradock.training.backends.fast.batch import FlatBatch, flatten, rounded_up
+from loradock.training.backends.fast.batch import FlatBatch, PooledBatch, flatten, flatten_pooled, rounded_up
 from loradock.training.job import Job
 
 CUDA_MULTIPLE = 64
@@ -16,6 +17,13 @@ DOCUMENTS_MULTIPLE = 32
 def flat_inputs(micro_batch: MicroBatch, **shape: int) -> tuple[FlatBatch, int]:
     """The flat tensors of a micro-batch, and their slots."""
     batch = flatten(micro_batch, **shape)
+    return batch, batch.tokens
+
+
+def pooled_inputs(micro_batch: MicroBatch, *, asked: EmbeddingConfig, **shape: int) -> tuple[PooledBatch, int]:
+    """The same of documents to embed as `asked`; their number fills up to nothing."""
+    shape = {name: size for name, size in shape.items() if name != "documents_multiple"}
+    batch = flatten_pooled(micro_batch, pooling=asked.pooling, is_causal=asked.attention == "causal", **shape)
     return batch, batch.tokens
 
 

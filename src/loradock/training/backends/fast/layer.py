@@ -14,7 +14,7 @@ import torch
 
 from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.attention.base import Attention
-from loradock.training.backends.fast.batch import FlatBatch
+from loradock.training.backends.fast.batch import Tokens
 from loradock.training.backends.fast.families.base import LayerParts, Norm
 from loradock.training.backends.fast.kernels import Kernels
 from loradock.training.backends.fast.linear import LinearGroup
@@ -83,13 +83,13 @@ class Layer:
         self.kernels = kernels
         self.index = index
 
-    def forward(self, x: torch.Tensor, batch: FlatBatch, *, seed: int | None) -> tuple[torch.Tensor, LayerKept]:
+    def forward(self, x: torch.Tensor, batch: Tokens, *, seed: int | None) -> tuple[torch.Tensor, LayerKept]:
         """x [T, hidden] -> [T, hidden], and what backward needs. `seed` is that of the micro-batch's dropout."""
         y, attention = self._attention_forward(x, batch, seed=seed)
         z, mlp = self._mlp_forward(y, seed=seed)
         return z, (attention, mlp)
 
-    def recompute(self, x: torch.Tensor, batch: FlatBatch, *, seed: int | None) -> LayerKept:
+    def recompute(self, x: torch.Tensor, batch: Tokens, *, seed: int | None) -> LayerKept:
         """What backward needs, from x [T, hidden] again; the last product, which it does not read, is left out."""
         y, attention = self._attention_forward(x, batch, seed=seed)
         if self.parts.mlp_out_norm is not None:
@@ -99,7 +99,7 @@ class Layer:
         h_down = self.down.down(product, seed=self._seed(seed, 3, self.down))
         return attention, MlpKept(x=y, rstd=rstd, h=h, gate_up=gate_up, h_down=h_down, unnormed=None, out_rstd=None)
 
-    def backward(self, dz: torch.Tensor, kept: LayerKept, batch: FlatBatch, *, seed: int | None) -> torch.Tensor:
+    def backward(self, dz: torch.Tensor, kept: LayerKept, batch: Tokens, *, seed: int | None) -> torch.Tensor:
         """The gradient to the layer's input, in the storage of `dz` [T, hidden]; its adapters' into the flat buffer."""
         attention, mlp = kept
         return self._attention_backward(self._mlp_backward(dz, mlp, seed=seed), attention, batch, seed=seed)
@@ -109,7 +109,7 @@ class Layer:
         return self.qkv, self.output, self.gate_up, self.down
 
     def _attention_forward(
-        self, x: torch.Tensor, batch: FlatBatch, *, seed: int | None
+        self, x: torch.Tensor, batch: Tokens, *, seed: int | None
     ) -> tuple[torch.Tensor, AttentionKept]:
         parts = self.parts
         normed, rstd = self._norm(x, parts.attention_norm)
@@ -148,7 +148,7 @@ class Layer:
         return y.add_(x), kept
 
     def _attention_backward(
-        self, dy: torch.Tensor, kept: AttentionKept, batch: FlatBatch, *, seed: int | None
+        self, dy: torch.Tensor, kept: AttentionKept, batch: Tokens, *, seed: int | None
     ) -> torch.Tensor:
         parts = self.parts
         inner = self._out_norm_backward(dy, kept.unnormed, kept.out_rstd, parts.attention_out_norm)
@@ -244,7 +244,7 @@ class Layer:
             return dy
         return self.kernels.rms_norm_backward(dy, x, rstd, norm.weight, offset=norm.offset)
 
-    def _rotate(self, heads: torch.Tensor, batch: FlatBatch, *, sign: int) -> None:
+    def _rotate(self, heads: torch.Tensor, batch: Tokens, *, sign: int) -> None:
         self.kernels.rope_(heads, self.cos, self.sin, batch.positions, sign=sign)
 
     def _split(self, joined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:

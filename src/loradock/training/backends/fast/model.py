@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,12 +12,13 @@ from loradock.training.backends.fast import families
 from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.attention.base import Attention
 from loradock.training.backends.fast.attention.per_document import PerDocument
-from loradock.training.backends.fast.batch import FlatBatch
+from loradock.training.backends.fast.batch import FlatBatch, PooledBatch, Tokens
 from loradock.training.backends.fast.families.base import ModelParts
 from loradock.training.backends.fast.head import Head
 from loradock.training.backends.fast.kernels import Kernels
 from loradock.training.backends.fast.layer import Layer, LayerKept
 from loradock.training.backends.fast.linear import adapter_parameters
+from loradock.training.backends.fast.pooler import Pooler
 from loradock.training.backends.fast.weights import DenseRoom
 
 
@@ -57,6 +58,7 @@ class FastModel:
             for index, each in enumerate(parts.layers)
         ]
         self.head = Head(parts.head.to(dtype), parts.norm, softcap=parts.softcap, kernels=kernels)
+        self.pooler = Pooler(parts.norm, kernels=kernels)
         self.checkpointed = checkpointed
         self.attention = attention
         self.adapters.refresh()
@@ -98,22 +100,10 @@ class FastModel:
 
         The gradients of the same are added to `adapters.gradient`. `seed` is that of the dropout masks, None for none.
         """
-        x = self._embed(batch)
-        kept: list[LayerKept | torch.Tensor] = []
-        for index, layer in enumerate(self.layers):
-            before = x
-            x, all_kept = layer.forward(x, batch, seed=seed)
-            kept.append(before if index < self.checkpointed else all_kept)
-            del all_kept
+        x, kept = self._forward(batch, seed=seed)
         loss, gradient = self.head.loss_and_gradient(x, batch, scale=scale)
         del x
-        for layer in reversed(self.layers):
-            held = kept.pop()
-            if isinstance(held, torch.Tensor):
-                held = layer.recompute(held, batch, seed=seed)
-            gradient = layer.backward(gradient, held, batch, seed=seed)
-            del held
-        self.adapters.accumulate()
+        self._backward(gradient, kept, batch, seed=seed)
         return loss
 
     def loss(self, batch: FlatBatch) -> torch.Tensor:
@@ -123,7 +113,48 @@ class FastModel:
             x = layer.forward(x, batch, seed=None)[0]  # what it keeps goes at once
         return self.head.loss(x, batch)
 
-    def _embed(self, batch: FlatBatch) -> torch.Tensor:
+    def vectors(self, batch: PooledBatch, *, seed: int | None = None) -> torch.Tensor:
+        """Documents' vectors, float32 [documents, hidden]; nothing is kept for backward."""
+        x = self._embed(batch)
+        for layer in self.layers:
+            x = layer.forward(x, batch, seed=seed)[0]
+        return self.pooler.forward(x, batch)
+
+    def vectors_kept(
+        self, batch: PooledBatch, *, seed: int | None = None
+    ) -> tuple[torch.Tensor, Callable[[torch.Tensor], None]]:
+        """The same, and what adds the adapters' gradients, from those of the vectors, to `adapters.gradient`, once."""
+        x, kept = self._forward(batch, seed=seed)
+
+        def backward(gradient: torch.Tensor) -> None:
+            self._backward(self.pooler.backward(gradient, x, batch), kept, batch, seed=seed)
+
+        return self.pooler.forward(x, batch), backward
+
+    def _forward(self, batch: Tokens, *, seed: int | None) -> tuple[torch.Tensor, list[LayerKept | torch.Tensor]]:
+        """The states after the last layer, and what backward needs of each."""
+        x = self._embed(batch)
+        kept: list[LayerKept | torch.Tensor] = []
+        for index, layer in enumerate(self.layers):
+            before = x
+            x, all_kept = layer.forward(x, batch, seed=seed)
+            kept.append(before if index < self.checkpointed else all_kept)
+            del all_kept
+        return x, kept
+
+    def _backward(
+        self, gradient: torch.Tensor, kept: list[LayerKept | torch.Tensor], batch: Tokens, *, seed: int | None
+    ) -> None:
+        """From the gradient of the last states, whose storage it takes; what was kept goes as it is used."""
+        for layer in reversed(self.layers):
+            held = kept.pop()
+            if isinstance(held, torch.Tensor):
+                held = layer.recompute(held, batch, seed=seed)
+            gradient = layer.backward(gradient, held, batch, seed=seed)
+            del held
+        self.adapters.accumulate()
+
+    def _embed(self, batch: Tokens) -> torch.Tensor:
         x = torch.nn.functional.embedding(batch.ids, self.embedding).to(self.dtype)
         return x * self.embedding_scale if self.embedding_scale != 1.0 else x
 

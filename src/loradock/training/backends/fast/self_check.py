@@ -8,10 +8,11 @@ as far from that of float32 as PEFT's own, and a little more.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from itertools import pairwise
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -93,16 +94,52 @@ class Differences:
         return f"{text}; in the compute dtype from float32: {self.rounded} (PEFT's own: {self.pefts})"
 
 
-def check(model: FastModel, job: Job) -> Differences:
+class Kind(Protocol):
+    """What is compared: a number and its gradient, of rows packed by the fast engine and of each alone by PEFT."""
+
+    def computed(self, model: FastModel, rows: list[Array]) -> tuple[float, torch.Tensor]:
+        """The number and its flat gradient by the fast engine, all rows in one batch."""
+        ...
+
+    def of_last(self, model: FastModel, rows: list[Array]) -> float:
+        """The last row's part of it, packed behind the others."""
+        ...
+
+    def reference(self, model: Any, rows: list[Array], parameters: Sequence[Any]) -> tuple[float, torch.Tensor]:
+        """The same by the PeftModel, each row alone."""
+        ...
+
+
+class Likelihood:
+    """The summed negative log-likelihood, every token learned that follows another."""
+
+    def computed(self, model: FastModel, rows: list[Array]) -> tuple[float, torch.Tensor]:
+        """See `Kind`."""
+        model.adapters.gradient.zero_()
+        loss = float(model.loss_and_gradients(learned(model, rows), scale=1.0))
+        return loss, model.adapters.gradient.clone()
+
+    def of_last(self, model: FastModel, rows: list[Array]) -> float:
+        """See `Kind`."""
+        batch = learned(model, rows)
+        batch.weights[batch.rows < sum(len(row) for row in rows[:-1])] = 0.0
+        return float(model.loss(batch))
+
+    def reference(self, model: Any, rows: list[Array], parameters: Sequence[Any]) -> tuple[float, torch.Tensor]:
+        """See `Kind`."""
+        return reference.loss_and_gradient(model, rows, parameters)
+
+
+def check(model: FastModel, job: Job, kind: Kind | None = None, rows: list[Array] | None = None) -> Differences:
     """Compare on the first rows of the run, cut to 64 tokens, every token of them learned, without dropout.
 
     LoRA begins with B at zero, where A gets no gradient and adds nothing: small values stand in the adapters meanwhile.
     The run's own random state is not drawn from. Raises Unsound where a difference is larger than the compute dtype
     explains, or a gradient is not finite; Diverged where PEFT's own loss is not finite.
     """
-    rows = [ids[:LONGEST] for ids in first_rows(job)]
+    rows = [ids[:LONGEST] for ids in (first_rows(job) if rows is None else rows)]
     with noisy(model):
-        found = compared(model, job, rows)
+        found = compared(model, job, rows, kind or Likelihood())
     if not found.is_sound:
         raise Unsound(f"the fast engine does not compute what PEFT computes: {found}", hint="--set engine=peft")
     return found
@@ -136,44 +173,32 @@ def first_rows(job: Job) -> list[Array]:
     return found[:ROWS]
 
 
-def compared(model: FastModel, job: Job, rows: list[Array]) -> Differences:
+def compared(model: FastModel, job: Job, rows: list[Array], kind: Kind) -> Differences:
     """The rows packed, by the fast engine, against each alone by PEFT."""
     parameters = model.adapters.parameters
-    leak = moved(model, rows, vocabulary=job.plan.model.vocabulary)
-    pefts = reference.loss_and_gradient(job.model, rows, parameters)
+    leak = moved(model, rows, kind, vocabulary=job.plan.model.vocabulary)
+    pefts = kind.reference(job.model, rows, parameters)
     if not math.isfinite(pefts[0]):
         raise guards.diverged((job.resume.step if job.resume else 0) + 1, f"the loss of its first rows is {pefts[0]}")
-    ours = computed(model, rows)
+    ours = kind.computed(model, rows)
     if model.dtype == torch.float32:
         return Differences(leak=leak, exact=distance(model, job, ours, pefts))
     with reference.in_float32(job.model):
-        truth = reference.loss_and_gradient(job.model, rows, parameters)
+        truth = kind.reference(job.model, rows, parameters)
     with model.in_float32():
-        exact = distance(model, job, computed(model, rows), truth)
+        exact = distance(model, job, kind.computed(model, rows), truth)
     rounded, own = distance(model, job, ours, truth), distance(model, job, pefts, truth)
     return Differences(leak=leak, exact=exact, rounded=rounded, pefts=own)
 
 
-def computed(model: FastModel, rows: list[Array]) -> tuple[float, torch.Tensor]:
-    """Loss and flat gradient of the rows by the fast engine, all in one batch."""
-    model.adapters.gradient.zero_()
-    loss = float(model.loss_and_gradients(learned(model, rows), scale=1.0))
-    return loss, model.adapters.gradient.clone()
-
-
-def moved(model: FastModel, rows: list[Array], *, vocabulary: int) -> float:
+def moved(model: FastModel, rows: list[Array], kind: Kind, *, vocabulary: int) -> float:
     """How far the loss of the last row moves when all tokens of the others change, as a share of it.
 
     The shapes are the same, so the last row's numbers are, bit for bit, where nothing of the others is seen.
     """
     *others, last = rows
     changed = [(row + 1) % vocabulary for row in others]
-    first = sum(len(row) for row in others)
-    losses = []
-    for packed in (others, changed):
-        batch = learned(model, [*packed, last])
-        batch.weights[batch.rows < first] = 0.0
-        losses.append(float(model.loss(batch)))
+    losses = [kind.of_last(model, [*packed, last]) for packed in (others, changed)]
     return relative(losses[1] - losses[0], losses[0])
 
 

@@ -17,7 +17,6 @@ from loradock.distributed.stragglers import Pace
 from loradock.model.adapters import trainable
 from loradock.plan.plan import Decision
 from loradock.training.backends.autograd import AutogradBackend, as_many_everywhere, checked_packing, seed
-from loradock.training.backends.base import MicroStep
 from loradock.training.backends.fsdp import adapters
 from loradock.training.backends.fsdp.optimizer import Kept, ShardedAdamW
 from loradock.training.backends.fsdp.sharding import device_of, shard, watch_exchanges
@@ -26,6 +25,7 @@ from loradock.training.checkpoint.state import Stateful
 from loradock.training.checkpoint.store import Checkpoint
 from loradock.training.events import Decided, Emit
 from loradock.training.job import Job
+from loradock.training.passes import MicroStep
 
 
 class FsdpBackend(AutogradBackend):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +10,13 @@ from transformers.integrations import neftune
 
 from loradock.distributed.stragglers import Pace
 from loradock.model.adapters import trainable
-from loradock.training.backends.autograd import AutogradBackend, broadcast_adapter, checked_packing, seed
+from loradock.training.backends.autograd import (
+    AutogradBackend,
+    broadcast_adapter,
+    checked_packing,
+    checked_vectors,
+    seed,
+)
 from loradock.training.backends.peft.compilation import CompiledLayers, Compiler
 from loradock.training.backends.peft.optimizers import optimizer_of
 from loradock.training.events import Emit
@@ -28,12 +33,13 @@ class PeftBackend(AutogradBackend):
         self.noise: Any = None
 
     def prepare(self) -> tuple[str, ...]:
-        """That packed documents do not see one another."""
-        return tuple(f"packing: {found.why}" for found in checked_packing(self.job, self.job.model))
+        """That packed documents do not see one another, and that texts are embedded by the attention asked for."""
+        packing = tuple(f"packing: {found.why}" for found in checked_packing(self.job, self.job.model))
+        return (*packing, *filter(None, [checked_vectors(self.job)]))
 
     def begin(self, job: Job, pace: Pace, emit: Emit) -> None:
         """The adapter of rank 0, a new optimiser, and what the configuration puts into the model for an attempt."""
-        self.job, self.emit = job, emit
+        self.job, self.pace, self.emit = job, pace, emit
         self.put_in()
         train, dtype = job.config.train, job.plan.compute_dtype.value
         self.device = next(job.model.parameters()).device
@@ -47,10 +53,9 @@ class PeftBackend(AutogradBackend):
         job.model.train()
         seed(job)
 
-    def micro_batches(self, inputs: dict[str, Any]) -> Sequence[Any]:
-        """Those of this rank; gradients are none."""
+    def begin_step(self) -> None:
+        """Gradients are none."""
         self.optimizer.zero_grad(set_to_none=True)
-        return inputs["micro_batches"]
 
     def reduce_gradients(self) -> None:
         """One all-reduce of all gradients in a row."""

@@ -20,13 +20,13 @@ from loradock.training.backends.autograd import (
     decay_groups,
     seed,
 )
-from loradock.training.backends.base import MicroStep
 from loradock.training.backends.zero import sharding, weights
 from loradock.training.checkpoint import state
 from loradock.training.checkpoint.state import Stateful
 from loradock.training.checkpoint.store import Checkpoint
 from loradock.training.events import Decided, Emit
 from loradock.training.job import Job
+from loradock.training.passes import MicroStep
 
 
 class ZeroBackend(AutogradBackend):

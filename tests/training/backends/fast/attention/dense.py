@@ -1,7 +1,7 @@
 """A dense float64 reference for attention over documents, and problems to hold a backend against it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -54,7 +54,8 @@ class Problem:
         told = {
             "bounds": self.documents.bounds,
             "scale": rule.scale,
-            "left": -1 if rule.window is None else rule.window - 1,
+            "left": -1 if rule.window is None or not self.documents.is_causal else rule.window - 1,
+            "right": 0 if self.documents.is_causal else -1,
             "softcap": rule.softcap or 0.0,
         }
         out = dense(*leaves, **(told | other))
@@ -66,6 +67,10 @@ class Problem:
             out, saved = attention.forward(self.q, self.k, self.v, self.documents, rule)
             gradients = attention.backward(self.dout, self.q, self.k, self.v, out, saved, self.documents, rule)
         return out, *gradients
+
+    def bidirectional(self) -> "Problem":
+        """The same, in which each token sees all of its document."""
+        return replace(self, documents=replace(self.documents, is_causal=False))
 
     def part(self, start: int, end: int) -> "Problem":
         """One document on its own, in memory of its own."""

@@ -42,10 +42,10 @@ class Told:
         assert given["cu_seqlens_q"] is given["cu_seqlens_k"]
         assert given["max_seqlen_q"] == given["max_seqlen_k"] > 1, "at 1 the kernels take the batch for generation"
         assert given["dropout_p"] == 0.0
-        assert given["causal"] is True
         self.scale, self.softcap, self.longest = given["softmax_scale"], given["softcap"], given["max_seqlen_q"]
         bounds = given["cu_seqlens_q"].tolist()
-        self.seen = visible(bounds, given["window_size_left"], right=0)
+        right = 0 if given["causal"] else given["window_size_right"]
+        self.seen = visible(bounds, given["window_size_left"], right)
         self.place = torch.cat([torch.arange(end - start) for start, end in pairwise(bounds)])
 
     def out(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

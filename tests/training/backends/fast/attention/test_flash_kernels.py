@@ -47,6 +47,13 @@ def test_kernels_are_told_what_dense_attention_does(attention: Attention, rule: 
     assert worst(asked.solve(attention, rule), asked.reference(rule)) < FP32
 
 
+def test_kernels_are_told_that_documents_are_bidirectional(attention: Attention) -> None:
+    asked = problem().bidirectional()
+    assert worst(asked.solve(attention, FULL), asked.reference(FULL)) < FP32
+    with pytest.raises(ValueError, match="longer than the sliding window of 5"):
+        asked.solve(attention, WINDOW)
+
+
 def test_documents_of_one_token_are_not_taken_for_generation(attention: Attention) -> None:
     asked = problem((1, 1, 1))
     assert worst(asked.solve(attention, FULL), asked.reference(FULL)) < FP32

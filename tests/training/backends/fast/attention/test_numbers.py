@@ -105,6 +105,24 @@ def test_a_planted_error_exceeds_the_tolerance() -> None:
         assert worst(found, asked.reference(WINDOW, **planted)) > 100 * FP32
 
 
+@pytest.mark.parametrize(
+    ("attention", "rule"),
+    [(FlashCpu(), FULL), (FlashCpu(), WIDE), *((PerDocument(), rule) for rule in (FULL, WIDE, SOFTCAP))],
+    ids=lambda each: getattr(each, "name", ""),
+)
+def test_bidirectional_documents_see_all_of_themselves_and_nothing_of_others(attention: Attention, rule: Rule) -> None:
+    asked = problem().bidirectional()
+    found = asked.solve(attention, rule)
+    assert worst(found, asked.reference(rule)) < FP32
+    assert worst(found, asked.reference(rule, right=0)) > 100 * FP32
+
+
+@pytest.mark.parametrize("attention", [FlashCpu(), PerDocument()], ids=lambda attention: attention.name)
+def test_a_bidirectional_document_longer_than_the_window_is_refused(attention: Attention) -> None:
+    with pytest.raises(ValueError, match=r"a bidirectional document of .* is longer than the"):
+        problem().bidirectional().solve(attention, WINDOW)
+
+
 def test_the_window_is_that_of_transformers() -> None:
     theirs = sliding_window_causal_mask_function(3)
     expected = [[bool(theirs(0, 0, torch.tensor(i), torch.tensor(j))) for j in range(7)] for i in range(7)]

@@ -1,7 +1,7 @@
 """What an attention backend is: documents, the rule of attention, and a forward and a backward over flat tensors.
 
-All documents of a micro-batch lie end to end along the first axis. A token sees itself and tokens before it, in its own
-document only.
+All documents of a micro-batch lie end to end along the first axis. A token sees tokens of its own document only: itself
+and those before it, or all (`Documents.is_causal`).
 """
 
 from __future__ import annotations
@@ -24,18 +24,21 @@ class Documents:
     bound is T: every token, padding too, has its document, or kernels would leave its row uninitialised.
     `cu_seqlens`: the same numbers, int32 [m + 1] on the device, m >= n; repeats of T at its end are empty documents,
     which keep its shape static. `longest`: an upper bound of a document's length, in tokens; a document longer than it
-    would be computed in part only. Raises ValueError for bounds that are none; reads nothing from the device.
+    would be computed in part only. `is_causal`: a token sees itself and those before it; else all of its document,
+    which no sliding window may be shorter than. Raises ValueError for bounds that are none; reads nothing from the
+    device.
     """
 
     bounds: tuple[int, ...]
     cu_seqlens: torch.Tensor
     longest: int
+    is_causal: bool = True
 
     def __post_init__(self) -> None:
         spans = self.spans()
         if not spans or self.bounds[0] != 0 or list(self.bounds) != sorted(self.bounds):
             raise ValueError(f"bounds of documents start at 0 and rise, and these do not: {self.bounds}")
-        length = max(end - start for start, end in spans)
+        length = self.longest_there
         if length > self.longest:
             raise ValueError(f"a document has {length} tokens and longest says {self.longest}")
         if self.cu_seqlens.dtype != torch.int32 or self.cu_seqlens.numel() < len(self.bounds):
@@ -43,6 +46,11 @@ class Documents:
                 f"cu_seqlens holds {self.cu_seqlens.numel()} numbers of {self.cu_seqlens.dtype},"
                 f" and {len(self.bounds)} of torch.int32 are needed"
             )
+
+    @property
+    def longest_there(self) -> int:
+        """The length of the longest document, in tokens."""
+        return max(end - start for start, end in self.spans())
 
     def spans(self) -> list[tuple[int, int]]:
         """First token and end of each document that has tokens, in order."""

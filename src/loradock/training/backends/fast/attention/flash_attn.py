@@ -17,10 +17,10 @@ import torch
 from loradock.training.backends.fast.attention.base import Case, Documents, Gradients, Rule, Saved
 from loradock.training.backends.fast.attention.flash_limits import (
     launch_limit,
-    left_window,
     no_flash_kernel,
     padded,
     unpadded,
+    windows,
 )
 
 
@@ -50,7 +50,7 @@ class FlashAttn:
         out, logsumexp, _, dropout_state = self.interface()._flash_attn_varlen_forward(
             *(padded(q), padded(k), padded(v)),
             *(documents.cu_seqlens, documents.cu_seqlens, longest, longest),
-            **_rule(rule),
+            **_rule(rule, documents),
         )
         return unpadded(out, q.shape[-1]), (logsumexp, dropout_state)
 
@@ -73,7 +73,7 @@ class FlashAttn:
         self.interface()._flash_attn_varlen_backward(
             *(padded(dout), *inputs, padded(out), logsumexp, *gradients),
             *(documents.cu_seqlens, documents.cu_seqlens, longest, longest),
-            **_rule(rule),
+            **_rule(rule, documents),
             deterministic=torch.are_deterministic_algorithms_enabled(),
             rng_state=dropout_state,
         )
@@ -81,13 +81,14 @@ class FlashAttn:
         return dq, dk, dv
 
 
-def _rule(rule: Rule) -> dict[str, Any]:
+def _rule(rule: Rule, documents: Documents) -> dict[str, Any]:
+    left, right = windows(rule, documents)
     return {
         "dropout_p": 0.0,
         "softmax_scale": rule.scale,
-        "causal": True,
-        "window_size_left": left_window(rule.window),
-        "window_size_right": 0,
+        "causal": documents.is_causal,
+        "window_size_left": left,
+        "window_size_right": right,
         "softcap": rule.softcap or 0.0,
         "alibi_slopes": None,
     }

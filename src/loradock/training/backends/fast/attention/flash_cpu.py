@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from loradock.training.backends.fast.attention.base import Case, Documents, Gradients, Rule, Saved
-from loradock.training.backends.fast.attention.mask import needs_mask, visible
+from loradock.training.backends.fast.attention.mask import check_window, needs_mask, visible
 
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -43,7 +43,8 @@ class FlashCpu:
         for start, end in documents.spans():
             queries, keys, values = _grouped(q[start:end], k[start:end], v[start:end])
             mask = _corner(bias, end - start, rule)
-            attended, logsumexp = FORWARD(queries, keys, values, 0.0, mask is None, attn_mask=mask, scale=rule.scale)
+            is_causal = mask is None and documents.is_causal
+            attended, logsumexp = FORWARD(queries, keys, values, 0.0, is_causal, attn_mask=mask, scale=rule.scale)
             _by_group(out[start:end], k.shape[1]).copy_(attended)
             saved.append(logsumexp)
         return out, tuple(saved)
@@ -69,7 +70,7 @@ class FlashCpu:
             mask = _corner(bias, end - start, rule)
             gradients = BACKWARD(
                 *(_by_group(dout[start:end], groups), queries, keys, values, _by_group(out[start:end], groups)),
-                *(logsumexp, 0.0, mask is None),
+                *(logsumexp, 0.0, mask is None and documents.is_causal),
                 attn_mask=mask,
                 scale=rule.scale,
             )
@@ -97,7 +98,9 @@ def _grouped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.T
 
 def _bias(documents: Documents, rule: Rule, like: torch.Tensor) -> torch.Tensor | None:
     """The additive mask of the longest document that the window cuts, in `like`'s dtype; None where it cuts none."""
-    length = max(end - start for start, end in documents.spans())
+    length = documents.longest_there
+    if not documents.is_causal:
+        check_window(length, rule.window)
     if not needs_mask(length, rule.window):
         return None
     hidden = visible(length, rule.window, device=like.device).logical_not_()

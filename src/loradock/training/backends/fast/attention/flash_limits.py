@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from loradock.training.backends.fast.attention.base import Case, Documents
+from loradock.training.backends.fast.attention.base import Case, Documents, Rule
+from loradock.training.backends.fast.attention.mask import check_window
 
 FIRST_CAPABILITY = (8, 0)
 LARGEST_HEAD = 256
@@ -38,9 +39,15 @@ def launch_limit(documents: Documents) -> int:
     return max(documents.longest, 2)
 
 
-def left_window(window: int | None) -> int:
-    """How many tokens before itself a token sees, as the kernels count; -1 is all."""
-    return -1 if window is None else window - 1
+def windows(rule: Rule, documents: Documents) -> tuple[int, int]:
+    """How many tokens before itself and behind it a token sees, as the kernels count; -1 is all.
+
+    ValueError for bidirectional documents that are longer than the window.
+    """
+    if not documents.is_causal:
+        check_window(documents.longest_there, rule.window)
+        return -1, -1
+    return (-1 if rule.window is None else rule.window - 1), 0
 
 
 def padded(heads: torch.Tensor) -> torch.Tensor:

@@ -15,10 +15,10 @@ import torch
 from loradock.training.backends.fast.attention.base import Case, Documents, Gradients, Rule, Saved
 from loradock.training.backends.fast.attention.flash_limits import (
     launch_limit,
-    left_window,
     no_flash_kernel,
     padded,
     unpadded,
+    windows,
 )
 
 FORWARD = torch.ops.aten._flash_attention_forward.default
@@ -46,7 +46,7 @@ class FlashTorch:
             *(padded(q), padded(k), padded(v)),
             *_common(documents),
             False,  # no debug mask
-            **_window(rule),
+            **_window(rule, documents),
         )
         return unpadded(out, q.shape[-1]), (logsumexp, seed, offset)
 
@@ -68,7 +68,7 @@ class FlashTorch:
             *(padded(dout), padded(q), padded(k), padded(v), padded(out), logsumexp),
             *_common(documents),
             *(seed, offset),
-            **_window(rule),
+            **_window(rule, documents),
         )
         return unpadded(dq, q.shape[-1]), unpadded(dk, q.shape[-1]), unpadded(dv, q.shape[-1])
 
@@ -81,12 +81,9 @@ def _refuse_softcap(rule: Rule) -> None:
 def _common(documents: Documents) -> tuple[torch.Tensor, torch.Tensor, int, int, float, bool]:
     """The arguments from cum_seq_q to is_causal."""
     longest = launch_limit(documents)
-    return documents.cu_seqlens, documents.cu_seqlens, longest, longest, 0.0, True
+    return documents.cu_seqlens, documents.cu_seqlens, longest, longest, 0.0, documents.is_causal
 
 
-def _window(rule: Rule) -> dict[str, float | int]:
-    return {
-        "scale": rule.scale,
-        "window_size_left": left_window(rule.window),
-        "window_size_right": 0,
-    }
+def _window(rule: Rule, documents: Documents) -> dict[str, float | int]:
+    left, right = windows(rule, documents)
+    return {"scale": rule.scale, "window_size_left": left, "window_size_right": right}

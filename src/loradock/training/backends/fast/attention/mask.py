@@ -10,6 +10,12 @@ def needs_mask(length: int, window: int | None) -> bool:
     return window is not None and length > window
 
 
+def check_window(length: int, window: int | None) -> None:
+    """ValueError where a bidirectional document is longer than the sliding window: kernels and libraries disagree."""
+    if needs_mask(length, window):
+        raise ValueError(f"a bidirectional document of {length} tokens is longer than the sliding window of {window}")
+
+
 def visible(length: int, window: int | None, *, device: torch.device) -> torch.Tensor:
     """Bool [length, length]: True where the row's token sees the column's: j <= i, and i - j < window if there is one.
 

@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from loradock.training.backends.fast.attention.base import Case, Documents, Gradients, Rule, Saved
-from loradock.training.backends.fast.attention.mask import needs_mask, visible
+from loradock.training.backends.fast.attention.mask import check_window, needs_mask, visible
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PerDocument:
         """See `Attention.forward`."""
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         for start, end in documents.spans():
-            out[start:end] = _attend(q[start:end], k[start:end], v[start:end], rule)
+            out[start:end] = _attend(q[start:end], k[start:end], v[start:end], rule, documents)
         return out, ()
 
     def backward(
@@ -55,34 +55,44 @@ class PerDocument:
         for start, end in documents.spans():
             leaves = [tensor[start:end].detach().requires_grad_() for tensor in (q, k, v)]
             with torch.enable_grad():
-                attended = _attend(leaves[0], leaves[1], leaves[2], rule)
+                attended = _attend(leaves[0], leaves[1], leaves[2], rule, documents)
             for whole, part in zip(gradients, torch.autograd.grad(attended, leaves, dout[start:end]), strict=True):
                 whole[start:end] = part
         dq, dk, dv = gradients
         return dq, dk, dv
 
 
-def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rule: Rule) -> torch.Tensor:
-    """Causal attention of one document: q [L, H, D], k and v [L, K, D] -> [L, H, D]."""
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rule: Rule, documents: Documents) -> torch.Tensor:
+    """Attention of one of the documents: q [L, H, D], k and v [L, K, D] -> [L, H, D]."""
+    is_causal = documents.is_causal
+    if not is_causal:
+        check_window(len(q), rule.window)
     repeats = q.shape[1] // k.shape[1]
     if repeats > 1:  # not every kernel behind SDPA takes fewer key heads
         k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
     q, k, v = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (q, k, v))
-    attended = _sdpa(q, k, v, rule) if rule.softcap is None else _capped(q, k, v, rule, rule.softcap)
+    if rule.softcap is None:
+        attended = _sdpa(q, k, v, rule, is_causal=is_causal)
+    else:
+        attended = _capped(q, k, v, rule, rule.softcap, is_causal=is_causal)
     return attended.squeeze(0).transpose(0, 1)
 
 
-def _sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rule: Rule) -> torch.Tensor:
+def _sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rule: Rule, *, is_causal: bool) -> torch.Tensor:
     """[1, H, L, D] each, by the kernel that torch picks; a mask only where the window is shorter than the document."""
     length = q.shape[2]
     mask = visible(length, rule.window, device=q.device) if needs_mask(length, rule.window) else None
-    return scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=rule.scale)
+    is_plain = mask is None and is_causal
+    return scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_plain, scale=rule.scale)
 
 
-def _capped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rule: Rule, softcap: float) -> torch.Tensor:
+def _capped(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rule: Rule, softcap: float, *, is_causal: bool
+) -> torch.Tensor:
     """[1, H, L, D] each, scores written out; the softmax in fp32 (fp64 for fp64), as transformers' Gemma 2 has it."""
     scores = q @ k.transpose(-1, -2) * rule.scale
     scores = torch.tanh(scores / softcap) * softcap
-    hidden = visible(q.shape[2], rule.window, device=q.device).logical_not()
+    if is_causal:
+        scores = scores.masked_fill(visible(q.shape[2], rule.window, device=q.device).logical_not(), -torch.inf)
     exact = torch.promote_types(q.dtype, torch.float32)
-    return scores.masked_fill(hidden, -torch.inf).softmax(-1, dtype=exact).to(q.dtype) @ v
+    return scores.softmax(-1, dtype=exact).to(q.dtype) @ v

@@ -1,0 +1,108 @@
+"""The corpus of a run, by its objective: rows to answer from, pairs to embed, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from loradock.config.schema import DataConfig, RunConfig, SourceConfig
+from loradock.data.corpus import Corpus, all_prepared, all_there, prepare_rows, prepared_by
+from loradock.data.formats import pairs
+from loradock.data.pair_corpus import PairCorpus, PairPart, check_batches
+from loradock.data.pairs.groups import Groups, Int64, split
+from loradock.data.prepared import Prepared
+from loradock.data.sources import format_of, held_out
+from loradock.errors import ConfigError
+from loradock.facts import Facts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def prepare_corpus(
+    config: RunConfig,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int | Callable[[int], int],
+    facts: Facts,
+    progress: Callable[[int, int], None] | None = None,
+) -> Corpus | PairCorpus:
+    """Prepare (or find in the cache) every source, hold out the validation part, fit rows to `max_length` tokens.
+
+    `max_length` may be a function of the tokens of the longest row that is trained on. Raises ConfigError where the
+    sources are not of the objective, DataError with every bad row of every file, and what `data.prepare.prepare`
+    raises.
+    """
+    all_there(config.data)
+    of_pairs, of_rows = by_kind(config)
+
+    def rows() -> Corpus:
+        own = config.model_copy(update={"data": of_rows}) if of_pairs.sources else config
+        return prepare_rows(own, tokenizer=tokenizer, max_length=max_length, facts=facts, progress=progress)
+
+    if config.objective == "supervised":
+        return rows()
+    prepared = prepared_by(of_pairs, tokenizer, facts=facts, progress=progress, embedding=config.embedding)
+    trained, judged = pair_parts(of_pairs, prepared)
+    check_batches(trained, config=config)
+    beside = rows() if config.objective == "gritlm" else None
+    return PairCorpus(config=config, train=trained, validation=judged, rows=beside)
+
+
+def pair_parts(data: DataConfig, prepared: Callable[[DataConfig], Prepared]) -> tuple[PairPart, PairPart | None]:
+    """The pairs to train on and those to evaluate on."""
+
+    def part(found: Prepared, chosen: Int64 | None = None) -> PairPart:
+        groups = Groups.of(found)
+        return PairPart(prepared=found, groups=groups, chosen=np.arange(len(groups)) if chosen is None else chosen)
+
+    if isinstance(data.validation, str | dict):
+        used, judged = all_prepared(prepared, [data, data.model_copy(update={"sources": held_out(data)})])
+        return part(used), part(judged)
+    found = prepared(data)
+    trained, judged = split(found, Groups.of(found), validation=data.validation, seed=data.seed)
+    return part(found, trained), part(found, judged) if len(judged) else None
+
+
+def by_kind(config: RunConfig) -> tuple[DataConfig, DataConfig]:
+    """The sources and validation files that hold pairs, and those that hold rows to answer from.
+
+    ConfigError where the objective has no use for one of them, or lacks what it trains on.
+    """
+    data = config.data
+    are_pairs = [is_pairs(source, index) for index, source in enumerate(data.sources)]
+    check_kinds(config, are_pairs)
+    files = data.validation_files
+    judged = [is_pairs(source, 0) for source in held_out(data)] if files else []
+
+    def part(wanted: bool) -> DataConfig:
+        sources = tuple(source for source, kind in zip(data.sources, are_pairs, strict=True) if kind == wanted)
+        own = {name: file for (name, file), kind in zip(files.items(), judged, strict=True) if kind == wanted}
+        validation = data.validation if not files else (own.get("") or own or 0.0)
+        return data.model_copy(update={"sources": sources, "validation": validation})
+
+    return part(True), part(False)
+
+
+def is_pairs(source: SourceConfig, index: int) -> bool:
+    """Whether the source holds pairs, by its format or by its first row."""
+    return format_of(source, index=index) in pairs.NAMES
+
+
+def check_kinds(config: RunConfig, are_pairs: Sequence[bool]) -> None:
+    """ConfigError where the sources are not those of the objective."""
+    objective, sources = config.objective, config.data.sources
+    useless = {"supervised": True, "embedding": False}.get(objective)
+    if useless is not None and useless in are_pairs:
+        index = are_pairs.index(useless)
+        holds = "queries with passages to embed" if useless else "no queries with passages, but rows to answer from"
+        instead = "embedding" if useless and all(are_pairs) else "gritlm"
+        what = f"data.sources.{index}: {sources[index].path} holds {holds}; objective {objective} learns nothing of it"
+        raise ConfigError(what, hint=f"--set objective={instead}, or leave the file out")
+    if objective == "gritlm" and len(set(are_pairs)) < 2:
+        missing = "rows to answer from" if are_pairs[0] else "queries with passages"
+        what = f"objective gritlm learns from both kinds of rows, and the data hold no {missing}"
+        alone = "embedding" if are_pairs[0] else "supervised"
+        raise ConfigError(what, hint=f"add a file of them (--data FILE --data FILE), or --set objective={alone}")

@@ -1,0 +1,128 @@
+"""Embedder: texts to vectors, exactly as a run trained them: its template, tokens, attention and pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from loradock.data.formats.base import RowError, Side
+from loradock.data.pairs.preparer import Document, Documents
+from loradock.errors import DataError, ModelError, OutOfMemory
+from loradock.training.backends.autograd import pooled
+from loradock.training.objectives.pooling import padded
+from loradock.training.recipe import Recipe
+
+Float32 = np.ndarray[Any, np.dtype[np.float32]]
+Kind = Literal["query", "passage"]
+Progress = Callable[[int], None]
+BATCH_TOKENS = 16_384
+"""Tokens of a forward pass, padding included: enough to fill a GPU, and 0.3 GB of states for a model of 7B."""
+WINDOW_ROWS = 8_192
+"""Texts that are tokens at once, and sorted by length together."""
+
+
+class Embedder:
+    """A frozen model that embeds by a recipe. `has_adapter`: it is a PeftModel, whose base can be asked alone."""
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        recipe: Recipe,
+        *,
+        dtype: torch.dtype = torch.float32,
+        has_adapter: bool,
+        batch_tokens: int = BATCH_TOKENS,
+    ) -> None:
+        self.model, self.recipe = model.eval(), recipe
+        self.has_adapter = has_adapter
+        self._batch_tokens, self._dtype = batch_tokens, dtype
+        self._documents = Documents(recipe.task(tokenizer))
+        self._limits: dict[Kind, int] = {"query": recipe.query_length, "passage": recipe.passage_length}
+        self._padding = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+
+    @property
+    def width(self) -> int:
+        """Numbers of a vector."""
+        return int(self.model.config.get_text_config().hidden_size)
+
+    def document(self, text: str, *, instruction: str = "", kind: Kind = "passage") -> Document:
+        """The tokens of a text; RowError where the instruction leaves no space for it."""
+        return self._documents(Side(instruction, text), limit=self._limits[kind])
+
+    def embed(
+        self, texts: Sequence[str], *, instruction: str = "", kind: Kind = "passage", progress: Progress | None = None
+    ) -> Float32:
+        """See `vectors`, of texts that all have one instruction. DataError where it is too long."""
+        made = np.empty((len(texts), self.width), dtype=np.float32)
+        for start in range(0, len(texts), WINDOW_ROWS):
+            window = texts[start : start + WINDOW_ROWS]
+            try:
+                documents = [self.document(text, instruction=instruction, kind=kind) for text in window]
+            except RowError as error:
+                raise DataError(str(error), hint="a shorter --instruction") from error
+            counted = None if progress is None else (lambda done, start=start: progress(start + done))
+            made[start : start + WINDOW_ROWS] = self.vectors(documents, progress=counted)
+        return made
+
+    def vectors(
+        self, documents: Sequence[Document], *, is_unit: bool = True, progress: Progress | None = None
+    ) -> Float32:
+        """Float32 [documents, width], in their order; `is_unit`: of length 1, as cosine similarity was trained.
+
+        What stands in a batch with a document changes its vector by no more than rounding. `progress` is given the
+        number of documents done. Raises ModelError for a vector without direction, OutOfMemory.
+        """
+        made = np.empty((len(documents), self.width), dtype=np.float32)
+        done = 0
+        for rows in self._batches([len(each.ids) for each in documents]):
+            made[rows] = self._forward([documents[row] for row in rows])
+            done += len(rows)
+            if progress:
+                progress(done)
+        return made / self._norms(made) if is_unit else made
+
+    def _norms(self, made: Float32) -> Float32:
+        norms = np.linalg.norm(made, axis=1, keepdims=True)
+        if not np.isfinite(norms).all() or not norms.all():
+            what = "a text was embedded as a vector without direction: it is zero or not finite"
+            raise ModelError(what, hint="compute in more digits: --dtype float32")
+        return norms
+
+    @contextmanager
+    def without_adapter(self) -> Iterator[None]:
+        """Inside, the base embeds alone."""
+        with self.model.disable_adapter():
+            yield
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
+        """Places of documents, the longest first: too little memory shows at once, and padding is short."""
+        left = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+        while left:
+            count = max(1, self._batch_tokens // lengths[left[0]])
+            yield left[:count]
+            left = left[count:]
+
+    def _forward(self, documents: Sequence[Document]) -> Float32:
+        shape = (len(documents), max(len(each.ids) for each in documents))
+        ids = torch.full(shape, self._padding, dtype=torch.long)
+        mask, counted = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.bool)
+        for row, each in enumerate(documents):
+            ids[row, : len(each.ids)] = torch.tensor(each.ids)
+            mask[row, : len(each.ids)] = 1
+            counted[row, 0 if self.recipe.pool_instruction else each.first_pooled : len(each.ids)] = True
+        tensors = {"input_ids": ids, "attention_mask": mask, "pooling": padded(counted, pooling=self.recipe.pooling)}
+        device = self.model.device
+        is_mixed = self._dtype != torch.float32
+        casting = torch.autocast(device.type, dtype=self._dtype, cache_enabled=False) if is_mixed else nullcontext()
+        try:
+            with torch.inference_mode(), casting:
+                placed = {name: each.to(device) for name, each in tensors.items()}
+                return pooled(self.model, placed, is_causal=self.recipe.attention == "causal").cpu().numpy()
+        except torch.OutOfMemoryError as error:
+            what = f"CUDA out of memory with {shape[0]} texts of up to {shape[1]} tokens in a forward pass"
+            raise OutOfMemory(what, hint=f"--batch-tokens {max(shape[1], ids.numel() // 2)}") from error

@@ -1,0 +1,75 @@
+"""The texts of a file, one a row, with the line of each; every row that cannot be used is named at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from loradock.config.schema import SourceConfig
+from loradock.data.problems import Problems
+from loradock.data.read import files, place_of, read, shown_files
+from loradock.data.readers import reader_of
+from loradock.errors import Problem
+
+
+class Row(NamedTuple):
+    """A row of a file: where it stands, as `Problem` has it, and what it holds."""
+
+    file: str
+    line: int | None
+    values: dict[str, Any]
+
+
+class Rows:
+    """The rows of a file, read anew for each pass over them; `problems` are those of the last pass."""
+
+    def __init__(self, file: Path) -> None:
+        self.source = SourceConfig(path=str(file))
+        self.problems = Problems()
+
+    def __iter__(self) -> Iterator[Row]:
+        """Every row that can be read; the others go to `problems`."""
+        self.problems = Problems()
+        starts: list[int] = []
+        shown = shown_files(self.source)
+        are_lines = [reader_of(each.name) for each in files(self.source)]
+        before = 0
+        for record in read(self.source, starts=starts):
+            file, line = place_of(shown, starts, record.line)
+            kind = are_lines[shown.index(file)]
+            if kind and kind[0].name == "text" and record.line and record.line > before + 1:
+                self.refuse(file, (line or 1) - 1, "the line is blank: row i of the result is line i of the file")
+            before = record.line or before
+            if record.row is None:
+                self.refuse(file, line, record.problem or "it cannot be read")
+            else:
+                yield Row(file, line, record.row)
+
+    def refuse(self, file: str, line: int | None, what: str) -> None:
+        """Note what is wrong in a place."""
+        self.problems.add(Problem(what=what, file=file, line=line))
+
+    def check(self) -> None:
+        """DataError with all that was wrong in the last pass."""
+        self.problems.check(files=shown_files(self.source))
+
+    def text(self, row: Row, column: str) -> str | None:
+        """The text in a column of a row; None, and a problem, where there is none."""
+        value = row.values.get(column)
+        if isinstance(value, str) and value.strip():
+            return value
+        what = f"column {column!r} holds no text, but {type(value).__name__}"
+        if column not in row.values:
+            what = f"there is no column {column!r}, but {', '.join(map(repr, row.values))}"
+        elif value is None or value == "" or isinstance(value, str):
+            what = f"column {column!r} is empty"
+        self.refuse(row.file, row.line, what)
+        return None
+
+    def texts(self, column: str) -> Iterator[tuple[Row, str]]:
+        """Those of a column. DataError with every bad row, once all were read."""
+        for row in self:
+            if (text := self.text(row, column)) is not None:
+                yield row, text
+        self.check()

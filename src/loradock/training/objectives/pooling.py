@@ -1,0 +1,37 @@
+"""Pooling: which tokens of a document make its vector, as weights; R = W h, and dh = W' dR."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+Pooling = Literal["mean", "weightedmean", "lasttoken", "cls"]
+
+
+def padded(pooled: torch.Tensor, *, pooling: Pooling) -> torch.Tensor:
+    """Float32 weights [documents, longest] for rows of tokens; `pooled` bool of that shape: what may count.
+
+    mean: equal weights; weightedmean: 1 to n (SGPT, Muennighoff 2022); lasttoken: the last; cls: the document's first
+    token, whether or not it is pooled. Each row sums to 1.
+    """
+    own = pooled.float()
+    if pooling == "weightedmean":
+        own = own * own.cumsum(1)
+    elif pooling == "lasttoken":
+        own = own * (own.cumsum(1) == own.sum(1, keepdim=True))
+    elif pooling == "cls":
+        own = torch.zeros_like(own)
+        own[:, 0] = 1.0
+    return own / own.sum(1, keepdim=True)
+
+
+def flat(pooled: torch.Tensor, lengths: torch.Tensor, *, pooling: Pooling) -> torch.Tensor:
+    """The same for documents end to end: float32 [documents, tokens]; `pooled` bool [tokens], `lengths` [documents]."""
+    made = torch.zeros(len(lengths), len(pooled))
+    first = 0
+    for row, length in enumerate(lengths.tolist()):
+        inside = slice(first, first + length)
+        made[row, inside] = padded(pooled[None, inside], pooling=pooling)[0]
+        first += length
+    return made
