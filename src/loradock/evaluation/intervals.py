@@ -26,7 +26,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 class Difference:
     """A paired difference, own minus other, with its 95 % interval and two-sided p.
 
-    `own_only`, `other_only`: rows that one of them alone answers correctly; None for scores that are not right or wrong.
+    `own_only`, `other_only`: rows that one of them alone answers correctly; None where scores are not right or wrong.
     """
 
     difference: float
@@ -58,7 +58,7 @@ def mcnemar(own_only: int, other_only: int) -> float:
 def paired_shares(own: Sequence[bool], other: Sequence[bool]) -> Difference:
     """The difference of two shares of the same rows.
 
-    p: exact McNemar. Interval: Newcombe 1998 (Statistics in Medicine 17, 2635-2650), method 10: the two Wilson intervals
+    p: exact McNemar. Interval: Newcombe 1998 (Statistics in Medicine 17, 2635-2650), method 10: both Wilson intervals,
     squared and added, with the correlation of the pairs.
     """
     pairs = list(zip(own, other, strict=True))

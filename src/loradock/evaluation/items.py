@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loradock.config.schema import SourceConfig
+from loradock.data.columns import Contents
 from loradock.data.formats.base import Completion, Conversation, Message, Pairs
 from loradock.data.problems import Problems
 from loradock.data.read import digest, place_of, shown_files
-from loradock.data.columns import Contents
 from loradock.data.sources import samples
 from loradock.errors import DataError, Problem, shown_place
 
@@ -107,9 +107,7 @@ def of_data(file: Path, *, needs_candidates: bool, limit: int | None = None) -> 
     problems.check(files=files)
     if needs_candidates:
         items = _with_candidates(items, file=file)
-    return Items(
-        name=file.name, file=str(file), sha256=digest(source), of_file=len(items), items=limited(items, limit)
-    )
+    return Items(name=file.name, file=str(file), sha256=digest(source), of_file=len(items), items=limited(items, limit))
 
 
 def _unfit(sample: Conversation | Completion | Pairs) -> str | None:
@@ -140,7 +138,8 @@ def _with_candidates(items: Sequence[Item], *, file: Path) -> list[Item]:
             problems.add(Problem(what=what, file=item.place))
         elif not FEWEST <= len(texts) <= MOST:
             what = f"{file} has {len(said):,} different answers, and its questions do not list theirs"
-            hint = f"end each question with a line such as 'Answer format: yes/no' ({FEWEST} to {MOST} answers), or --metric exact"
+            wanted = f"a line such as 'Answer format: yes/no', with {FEWEST} to {MOST} answers"
+            hint = f"end each question with {wanted}, or --metric exact"
             raise DataError(what, hint=hint)
         else:
             found.append(replace(item, candidates=tuple(texts), texts=tuple(texts.values())))

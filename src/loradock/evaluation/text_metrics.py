@@ -18,7 +18,7 @@ def exact(given: str, right: str) -> float:
 
 
 def f1(given: str, right: str) -> float:
-    """F1 of the words that both have, as SQuAD counts them (Rajpurkar et al. 2016): no case, punctuation or articles."""
+    """F1 of the words that both have, as SQuAD has it (Rajpurkar et al. 2016): no case, punctuation or articles."""
     first, second = _plain(given), _plain(right)
     if not first or not second:
         return float(first == second)
@@ -31,7 +31,7 @@ def _plain(text: str) -> list[str]:
 
 
 def rouge_l(given: str, right: str) -> float:
-    """F1 of the longest common subsequence of words (Lin 2004, ROUGE-L), lower case, letters and digits, no stemming."""
+    """F1 of the longest common subsequence of words (Lin 2004): lower case, letters and digits, no stemming."""
     first, second = (WORDS.findall(text.lower()) for text in (given, right))
     if not first or not second:
         return float(first == second)

@@ -1,4 +1,4 @@
-"""Ways to evaluate a row: choice by log-probability, greedy generation, LLM-Adapters' own, and the loss of the answer."""
+"""Ways to evaluate a row: choice by log-probability, greedy generation, LLM-Adapters' own, loss of the answer."""
 
 from __future__ import annotations
 

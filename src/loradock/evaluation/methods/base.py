@@ -5,12 +5,13 @@ A method prepares each row once, which fixes its tokens; `run` takes rows that f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from loradock.evaluation.items import Item
 from loradock.evaluation.outcomes import Outcome
+from loradock.inference.opener import Opened
 
 LOGITS_BYTES = 1 << 29
 """Float32 logits that are in memory at once."""
@@ -19,9 +20,13 @@ FLOAT32_BYTES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """A row ready to run: `tokens` that a forward pass reads of it, `logits` positions at which it needs them."""
+    """A row ready to run: `tokens` that its forward passes read, `logits` positions at which they are needed.
+
+    `longest`: tokens of its longest sequence, generated ones included.
+    """
 
     item: Item
+    longest: int
     tokens: int
     logits: int
     given: Any
@@ -30,6 +35,7 @@ class Work:
 class Method(Protocol):
     """How rows are answered. `name` and `settings` are recorded, and with the model they key the journal."""
 
+    opened: Opened
     name: str
     settings: dict[str, Any]
 
@@ -58,6 +64,3 @@ def batches(works: Sequence[Work], *, batch_tokens: int, vocabulary: int) -> Ite
         batch.append(work)
     if batch:
         yield batch
-
-
-Progress = Callable[[int], None]

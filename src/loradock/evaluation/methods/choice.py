@@ -1,13 +1,12 @@
 """Choice by log-probability: the candidate that the model finds the most probable answer.
 
-A candidate's log-probability is the sum over the tokens of the whole answer that it makes (`the correct answer is true`),
-without what ends the turn. What all candidates of a row begin with, prompt included, is computed once; where they differ
-in one token alone, its logits decide without another pass, else their ends continue the keys and values of the prefix.
+A candidate's log-probability is the sum over the tokens of the whole answer that it makes (`the correct answer is
+true`), without what ends the turn. What all candidates of a row begin with, prompt included, is computed once; where
+they differ in one token alone, its logits decide without another pass, else their ends continue its keys and values.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -40,8 +39,8 @@ class Branches:
     def of(cls, rows: Sequence[tuple[Sequence[int], int]]) -> Branches:
         """Of each candidate's whole ids and where its answer begins."""
         start = min(first for _, first in rows)
-        shared = len(os.path.commonprefix([list(ids) for ids, _ in rows]))
-        shared = min(shared, *(len(ids) - 1 for ids, _ in rows))
+        most = min(len(ids) for ids, _ in rows) - 1
+        shared = next((at for at in range(most) if len({ids[at] for ids, _ in rows}) > 1), most)
         ids = rows[0][0]
         return cls(prefix=list(ids[:shared]), start=min(start, shared), ends=[list(each[shared:]) for each, _ in rows])
 
@@ -61,7 +60,7 @@ class Choice:
         longest = max(map(len, branches.ends))
         tokens = len(branches.prefix) + (len(branches.ends) * longest if longest > 1 else 0)
         logits = len(branches.prefix) - branches.start + 1 + (len(branches.ends) * (longest - 1))
-        return Work(item=item, tokens=tokens, logits=logits, given=branches)
+        return Work(item=item, longest=len(branches.prefix) + longest, tokens=tokens, logits=logits, given=branches)
 
     def _answer(self, item: Item, text: str) -> tuple[list[int], int]:
         """Ids of the row with that answer up to its end, and where the answer begins."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from loradock.evaluation.items import Item
 from loradock.evaluation.methods.base import Work
 from loradock.evaluation.outcomes import Outcome
-from loradock.inference.decoding import greedy
+from loradock.inference.decoding import Request, answers
 from loradock.inference.opener import Opened
 
 
@@ -35,16 +34,16 @@ class Generate:
     def prepare(self, item: Item) -> Work:
         """The prompt's tokens."""
         ids = self.opened.prompts.prompt_of(item.sample)
-        return Work(item=item, tokens=len(ids) + self._most, logits=1, given=ids)
+        whole = len(ids) + self._most
+        return Work(item=item, longest=whole, tokens=whole, logits=1, given=ids)
 
     def run(self, works: Sequence[Work]) -> list[Outcome]:
         """One answer each."""
-        prompts = [work.given for work in works]
-        width = max(work.tokens for work in works) * len(works)
-        answers: Any = greedy(self.opened, prompts, max_new_tokens=self._most, batch_tokens=width)
+        requests = [Request(ids=work.given) for work in works]
+        found = answers(self.opened, requests, max_new_tokens=self._most)
         return [
             generated(work.item, answer.text, answer.finish, extract=self._extract, score=self._score)
-            for work, answer in zip(works, answers, strict=True)
+            for work, answer in zip(works, found, strict=True)
         ]
 
 

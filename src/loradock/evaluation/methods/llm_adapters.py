@@ -1,9 +1,9 @@
 """The protocol of LLM-Adapters, exactly, so that its figures can be compared with published ones.
 
 From its `commonsense_evaluate.py` (repository AGI-Edgerunners/LLM-Adapters): a prompt of its own whatever the model's
-template, with the indentation of the program it stands in and a space before a line break; padding on the left with id 0;
-4 beams, at most 32 new tokens; the text after the first `### Response:`, stripped; the first of the task's answers that
-stands there, in lower case; none is wrong. A row's `input` is not used. Padding is not attended to, as on its CPU path.
+template, with the indentation of the program it stands in and a space before a line break; padding on the left with
+id 0; 4 beams, at most 32 new tokens; the text after the first `### Response:`, stripped; the first of the task's answers
+that stands there, in lower case; none is wrong. Padding is not attended to, as on its CPU path.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from loradock.errors import OutOfMemory
 from loradock.evaluation.items import Item
 from loradock.evaluation.methods.base import Work
 from loradock.evaluation.methods.forward import left_padded
@@ -21,10 +22,11 @@ from loradock.evaluation.outcomes import Outcome
 from loradock.evaluation.tasks.base import Task
 from loradock.evaluation.text_metrics import exact
 from loradock.inference.opener import Opened
-from loradock.errors import OutOfMemory
 
 INDENT = " " * 16
-INTRODUCTION = "Below is an instruction that describes a task. Write a response that appropriately completes the request. "
+INTRODUCTION = (
+    "Below is an instruction that describes a task. Write a response that appropriately completes the request. "
+)
 RESPONSE = "### Response:"
 PADDING, BEAMS, NEW_TOKENS = 0, 4, 32
 
@@ -52,7 +54,8 @@ class LlmAdapters:
     def prepare(self, item: Item) -> Work:
         """The prompt's tokens, with what the tokenizer adds."""
         ids = list(self.opened.tokenizer(prompt_of(item.question))["input_ids"])
-        return Work(item=item, tokens=BEAMS * (len(ids) + NEW_TOKENS), logits=BEAMS, given=ids)
+        whole = len(ids) + NEW_TOKENS
+        return Work(item=item, longest=whole, tokens=BEAMS * whole, logits=BEAMS, given=ids)
 
     def run(self, works: Sequence[Work]) -> list[Outcome]:
         """The best beam of each row."""
@@ -79,7 +82,7 @@ class LlmAdapters:
         for work, sequence in zip(works, sequences, strict=True):
             text = response_of(tokenizer.decode(sequence, skip_special_tokens=True))
             has_ended = not ends.isdisjoint(sequence[ids.shape[1] :].tolist())
-            finish = "eos" if has_ended else "length"
+            finish = "stop" if has_ended else "length"
             found.append(generated(work.item, text, finish, extract=self._task.extract, score=exact))
         return found
 

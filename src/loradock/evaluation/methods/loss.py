@@ -25,7 +25,7 @@ class Loss:
         """The whole row's tokens, and which are learned: those of the last answer."""
         ids, learned = self.opened.prompts.row(item.sample)
         places = [place for first, last in learned for place in range(first, last)]
-        return Work(item=item, tokens=len(ids), logits=len(ids) - places[0] + 1, given=(ids, places))
+        return Work(item=item, longest=len(ids), tokens=len(ids), logits=len(ids) - places[0] + 1, given=(ids, places))
 
     def run(self, works: Sequence[Work]) -> list[Outcome]:
         """The loss of each row."""
@@ -39,8 +39,6 @@ class Loss:
             total = -log_probabilities(own[at], [ids[place] for place in places]).double().sum()
             item = work.item
             found.append(
-                Outcome(
-                    row=item.row, key=item.key, place=item.place, answer="", score=float(total), tokens=len(places)
-                )
+                Outcome(row=item.row, key=item.key, place=item.place, answer="", score=float(total), tokens=len(places))
             )
         return found

@@ -1,7 +1,7 @@
 """The type of a task: which files hold it, what its answers are called, and how a row of its layout is read.
 
-The layout is that of LLM-Adapters (Hu et al. 2023, arXiv 2304.01933): a JSON list of rows with `instruction`, whose last
-line is `Answer format: a/b/c`, `input` (empty), `output` and `answer`, the word that is right.
+The layout is that of LLM-Adapters (Hu et al. 2023, arXiv 2304.01933): a JSON list of rows with `instruction`, whose
+last line is `Answer format: a/b/c`, `input` (empty), `output` and `answer`, the word that is right.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Task:
             return found[0]
         what = f"{folder} holds several files of task {self.name}: {', '.join(each.name for each in found)}"
         if not found:
-            what = f"{folder} holds no file of task {self.name}: {', '.join(str(each.relative_to(folder)) for each in tried)}"
+            wanted = ", ".join(str(each.relative_to(folder)) for each in tried)
+            what = f"{folder} holds no file of task {self.name}: {wanted}, {self.name}_test*.json"
         raise InputMissing(what, hint=f"--task {self.name}=FILE")
 
     def read(self, file: Path, *, limit: int | None = None) -> Items:
