@@ -33,5 +33,7 @@ class Outcome:
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
         """What `as_dict` gave."""
-        logprobs = values.get("logprobs")
-        return cls(**(values | {"logprobs": None if logprobs is None else tuple(logprobs)}))
+        kept: dict[str, Any] = {**values, "logprobs": None}
+        if "logprobs" in values:
+            kept["logprobs"] = tuple(values["logprobs"])
+        return cls(**kept)

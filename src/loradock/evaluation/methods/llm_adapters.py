@@ -2,8 +2,8 @@
 
 From its `commonsense_evaluate.py` (repository AGI-Edgerunners/LLM-Adapters): a prompt of its own whatever the model's
 template, with the indentation of the program it stands in and a space before a line break; padding on the left with
-id 0; 4 beams, at most 32 new tokens; the text after the first `### Response:`, stripped; the first of the task's answers
-that stands there, in lower case; none is wrong. Padding is not attended to, as on its CPU path.
+id 0; 4 beams, at most 32 new tokens; the text after the first `### Response:`, stripped; the first of the task's
+answers that stands there, in lower case; none is wrong. Padding is not attended to, as on its CPU path.
 """
 
 from __future__ import annotations
