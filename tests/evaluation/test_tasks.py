@@ -129,6 +129,9 @@ def test_candidates_are_those_of_the_question_else_the_answers_of_the_file(tmp_p
     listed = [{"instruction": "Pick.\nAnswer format: a/b/c", "output": "b"}]
     write_lines(file, rows + listed)
     assert of_data(file, needs_candidates=True).items[-1].candidates == ("a", "b", "c")
+    write_lines(file, [{"instruction": "Pick.\nAnswer format: a/b/ab", "output": "it is ab\n"}])
+    (item,) = of_data(file, needs_candidates=True).items
+    assert (item.answer, item.texts) == ("ab", ("it is a\n", "it is b\n", "it is ab\n"))
     write_lines(file, [{"instruction": "Pick.\nAnswer format: a/b/c", "output": "d"}])
     with pytest.raises(DataError, match=r"1 problem"):
         of_data(file, needs_candidates=True)

@@ -126,22 +126,38 @@ def _item(sample: Conversation | Completion, *, row: int, place: str) -> Item:
     return Item(row=row, place=place, sample=sample, answer=text.strip())
 
 
+def said(text: str, answer: str, candidate: str) -> str | None:
+    """What a text would say with another answer in the place of its last; None where it does not name its answer."""
+    before, found, after = text.rpartition(answer)
+    return f"{before}{candidate}{after}" if found else None
+
+
 def _with_candidates(items: Sequence[Item], *, file: Path) -> list[Item]:
-    said = {each.answer: _turns(each.sample)[-1].content for each in items}
+    of_file = {each.answer: _turns(each.sample)[-1].content for each in items}
     found: list[Item] = []
     problems = Problems()
     for item in items:
         names = listed(item.question)
-        texts = {name: name for name in names} if names else said
-        if item.answer not in texts:
+        chosen = _listed(item, names) if names else replace(item, candidates=(*of_file,), texts=(*of_file.values(),))
+        if chosen is None:
             what = f"the answer {item.answer!r} is none of those that the question lists: {', '.join(names)}"
             problems.add(Problem(what=what, file=item.place))
-        elif not FEWEST <= len(texts) <= MOST:
-            what = f"{file} has {len(said):,} different answers, and its questions do not list theirs"
+        elif not FEWEST <= len(chosen.texts) <= MOST:
+            what = f"{file} has {len(of_file):,} different answers, and its questions do not list theirs"
             wanted = f"a line such as 'Answer format: yes/no', with {FEWEST} to {MOST} answers"
-            hint = f"end each question with {wanted}, or --metric exact"
-            raise DataError(what, hint=hint)
+            raise DataError(what, hint=f"end each question with {wanted}, or --metric exact")
         else:
-            found.append(replace(item, candidates=tuple(texts), texts=tuple(texts.values())))
+            found.append(chosen)
     problems.check(files=[])
     return found
+
+
+def _listed(item: Item, names: tuple[str, ...]) -> Item | None:
+    """The row with the answers that its question lists, one of which its own is or ends with (`it is true`)."""
+    answer = max((name for name in names if item.answer.endswith(name)), key=len, default=None)
+    if answer is None:
+        return None
+    text = _turns(item.sample)[-1].content
+    return replace(
+        item, answer=answer, candidates=names, texts=tuple(said(text, answer, name) or name for name in names)
+    )

@@ -19,7 +19,7 @@ from loradock.data.formats.base import Conversation, RowError, convert_row
 from loradock.data.problems import Problems
 from loradock.data.read import digest, place_of, read, shown_files
 from loradock.errors import InputMissing, Problem, shown_place
-from loradock.evaluation.items import Item, Items, limited, listed
+from loradock.evaluation.items import Item, Items, limited, listed, said
 
 STATEMENT = "the correct answer is {}"
 FIELDS = ("instruction", "input", "output")
@@ -93,15 +93,9 @@ class Task:
             raise RowError(f"{unknown[0]!r} is no answer of task {self.name}: {self._shown}")
         if answer not in candidates:
             raise RowError(f"answer {answer!r} is none of {', '.join(candidates)}")
-        texts = tuple(_said(output, answer, each) for each in candidates)
+        texts = tuple(said(output, answer, each) or STATEMENT.format(each) for each in candidates)
         return Item(sample=sample, answer=answer, candidates=candidates, texts=texts, row=row, place=place)
 
     @property
     def _shown(self) -> str:
         return ", ".join(self.words)
-
-
-def _said(output: str, answer: str, candidate: str) -> str:
-    """What the row's output would say for another answer."""
-    before, found, after = output.rpartition(answer)
-    return f"{before}{candidate}{after}" if found else STATEMENT.format(candidate)
