@@ -25,7 +25,7 @@ COMMANDS = {
     "generate": ("loradock.commands.generate", "Answer the rows of a file with what was trained."),
     "chat": ("loradock.commands.chat", "Talk with what was trained, in the terminal."),
     "embed": ("loradock.commands.embed", "Embed the texts of a file with a trained adapter."),
-    "evaluate": ("loradock.commands.evaluate", "Measure an embedding adapter: retrieval and similarity."),
+    "evaluate": ("loradock.commands.evaluate", "Measure answers on tasks and rows, or embeddings; compare models."),
     "config": ("loradock.commands.config", "Show, validate or describe a run's configuration."),
     "report": ("loradock.commands.report", "Make an HTML page of a run, or compare several."),
     "data": ("loradock.commands.data", "Describe a data set: lengths, truncation, padding, odd rows."),

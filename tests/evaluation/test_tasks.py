@@ -62,7 +62,7 @@ def spoilt(**changes: Any) -> dict[str, Any]:
         (spoilt(answer=1), "the row has no answer"),
         (spoilt(answer="maybe"), "answer 'maybe' is none of true, false"),
         (spoilt(instruction="is it so?"), "does not end with 'Answer format"),
-        (question(1), "'answer1' is no answer of task boolq"),
+        (question(1), "'answer1' is not an answer of task boolq"),
         (spoilt(instruction=None), "instruction"),
     ],
 )

@@ -90,7 +90,7 @@ class Task:
         if not candidates:
             raise RowError("the instruction does not end with 'Answer format: ...', which lists the answers")
         if unknown := [each for each in candidates if not self.pattern.fullmatch(each)]:
-            raise RowError(f"{unknown[0]!r} is no answer of task {self.name}: {self._shown}")
+            raise RowError(f"{unknown[0]!r} is not an answer of task {self.name}: {self._shown}")
         if answer not in candidates:
             raise RowError(f"answer {answer!r} is none of {', '.join(candidates)}")
         texts = tuple(said(output, answer, each) or STATEMENT.format(each) for each in candidates)
