@@ -22,6 +22,8 @@ COMMANDS = {
     "plan": ("loradock.commands.plan", "Plan a run: decisions, possible gains, time and cost."),
     "runs": ("loradock.commands.runs", "List runs: state, steps, loss, where."),
     "checkpoint": ("loradock.commands.checkpoint", "List, verify or export the checkpoints of a run."),
+    "generate": ("loradock.commands.generate", "Answer the rows of a file with what was trained."),
+    "chat": ("loradock.commands.chat", "Talk with what was trained, in the terminal."),
     "embed": ("loradock.commands.embed", "Embed the texts of a file with a trained adapter."),
     "evaluate": ("loradock.commands.evaluate", "Measure an embedding adapter: retrieval and similarity."),
     "config": ("loradock.commands.config", "Show, validate or describe a run's configuration."),

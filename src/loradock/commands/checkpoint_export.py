@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from loradock.commands.embed_options import quiet
+from loradock.commands.model_options import quiet
 from loradock.errors import NoCheckpoint, Problem, UsageError
 from loradock.training.checkpoint.export import export_checkpoint, refuse_unfinished
 from loradock.training.checkpoint.manifest import Checkpoint, DamagedCheckpoint, open_checkpoint
@@ -93,7 +93,7 @@ def _export_for_others(
     quiet()
     from loradock.embedding import st_export
     from loradock.embedding.evaluate import Instructions
-    from loradock.embedding.opener import SETTINGS
+    from loradock.inference.opener import SETTINGS
 
     wanted = Instructions(query=instruction or "", passage=passage_instruction or "")
     finished = next((each for each in (directory, directory / ADAPTER) if (each / SETTINGS).is_file()), None)

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import click
 
 from loradock import streams
-from loradock.commands.embed_options import INSTRUCTION, MODEL, computing_options, counted, opened, quiet
+from loradock.commands.embed_options import INSTRUCTION, MODEL, opened
+from loradock.commands.model_options import BATCH_TOKENS, computing_options, counted, quiet
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -29,6 +30,7 @@ from loradock.commands.embed_options import INSTRUCTION, MODEL, computing_option
 @click.option("--passage", "kind", flag_value="passage", default=True, help="The default.")
 @click.option("--raw", is_flag=True, help="Keep the length of vectors; without it, it is 1.")
 @computing_options
+@BATCH_TOKENS
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def embed(
     adapter: Path,

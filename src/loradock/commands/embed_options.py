@@ -1,68 +1,24 @@
-"""What `embed` and `evaluate` have in common: which model, and how it computes."""
+"""What `embed` and `evaluate` of embeddings have in common: which adapter, and its instruction."""
 
 from __future__ import annotations
 
-import os
 import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
-
-from loradock import signals
-from loradock.commands.train import QUIET
 
 if TYPE_CHECKING:
     from rich.status import Status
 
     from loradock.embedding.embedder import Embedder
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 MODEL = click.argument("adapter", metavar="ADAPTER", type=click.Path(path_type=Path, exists=True, file_okay=False))
 INSTRUCTION = click.option(
     "--instruction", default="", metavar="TEXT", help="The task, as the rows of training had it."
 )
-
-
-def computing_options(command: Command) -> Command:
-    """How the model is loaded, and how much of the data a forward pass takes."""
-    options = (
-        click.option(
-            "--quantization",
-            type=click.Choice(("nf4", "int8", "none")),
-            help="How base weights are stored. [default: as in training; a merged model: none]",
-        ),
-        click.option(
-            "--dtype",
-            type=click.Choice(("auto", "float32", "bfloat16", "float16")),
-            default="auto",
-            help="The dtype of matrix products. [default: as in training]",
-        ),
-        click.option("--device", type=click.Choice(("auto", "cuda", "cpu")), default="auto", help="[default: auto]"),
-        click.option(
-            "--batch-tokens",
-            type=click.IntRange(min=1),
-            default=16_384,
-            show_default=True,
-            help="Tokens of a forward pass; changes vectors by rounding only.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def quiet() -> None:
-    """Before libraries are imported: neither their warnings nor their progress on the screen."""
-    from loradock.model.patches import avx512
-
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
-    warnings.simplefilter("ignore")
-    avx512.quiet()
 
 
 @contextmanager
@@ -75,13 +31,3 @@ def opened(adapter: Path, asked: dict[str, Any]) -> Iterator[tuple[Embedder, Sta
         from loradock.embedding.opener import open_embedder
 
         yield open_embedder(adapter, **asked), status
-
-
-def counted(status: Status, what: str) -> Callable[[int], None]:
-    """A progress that counts on the terminal's last line, and ends where a signal came."""
-
-    def show(done: int) -> None:
-        signals.check()
-        status.update(f"{done:,} {what}")
-
-    return show

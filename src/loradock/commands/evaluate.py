@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loradock.commands.embed_options import INSTRUCTION, MODEL, computing_options, counted, opened, quiet
+from loradock.commands.embed_options import INSTRUCTION, MODEL, opened
+from loradock.commands.model_options import BATCH_TOKENS, computing_options, counted, quiet
 from loradock.commands.page import page
 from loradock.errors import UsageError
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--passage-instruction", default="", metavar="TEXT", help="What passages had in training; often nothing.")
 @click.option("--base", "has_base", is_flag=True, help="Evaluate the base without the adapter too.")
 @computing_options
+@BATCH_TOKENS
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on stdout.")
 def evaluate(
     adapter: Path,

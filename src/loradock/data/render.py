@@ -81,6 +81,17 @@ class Renderer:
         assert isinstance(sample, Conversation), "pairs have a room of their own"
         return self._conversation(sample)
 
+    def prompt(self, messages: Sequence[Message]) -> Rendering:
+        """A conversation up to where the assistant is to speak, as it stands in a row; RowError as for one."""
+        text, _ = self._render(messages, prompt=True)
+        if not any(self._special.holds(message.content) for message in messages):
+            return Rendering(text, (), add_special_tokens=False)
+        skeleton = self._marked(messages, prompt=True)
+        spans = skeleton and skeleton.locate(text, contents=[message.content for message in messages])
+        if not spans and self._needs_places:
+            raise self._unlocated()
+        return Rendering(text, (), add_special_tokens=False, special_texts=self._special.within(text, spans or []))
+
     def _raw(self, sample: Completion) -> Rendering:
         text = sample.prompt + sample.completion
         holds_special = self._special.holds(text)
@@ -133,7 +144,10 @@ class Renderer:
             return self._special.within(text, located.contents)
         if not self._needs_places:
             return ()
-        raise RowError(
+        raise self._unlocated()
+
+    def _unlocated(self) -> RowError:
+        return RowError(
             f"template {self._template.name}: a content holds the text of a special token, and contents cannot be "
             f"located in the rendered conversation; --set data.special_tokens=as_control, or {ADVICE}"
         )

@@ -140,6 +140,10 @@ class Encoder:
             ids, ranges = self._surround(ids, ranges)
         return ids, _disjoint(ranges)
 
+    def id_of(self, token: str) -> int | None:
+        """The id of a token of the vocabulary; None where it has none."""
+        return self._tokenizer.token_to_id(token)
+
     def located(self, rendering: Rendering) -> tuple[list[int], list[Span]]:
         """Token ids of the rendered text alone, and for each of its spans the tokens that cover it."""
         if rendering.special_texts and self._splits_texts:

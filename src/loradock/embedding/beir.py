@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loradock.data.problems import Problems
-from loradock.embedding.texts import Row, Rows
+from loradock.data.rows import Row, Rows
 from loradock.errors import DataError, InputMissing, Problem
 
 CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"

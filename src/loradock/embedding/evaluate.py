@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from loradock.data.rows import Rows
 from loradock.embedding import metrics
 from loradock.embedding.beir import Retrieval
 from loradock.embedding.embedder import Embedder, Float32, Kind
 from loradock.embedding.metrics import Floats, Ints
-from loradock.embedding.texts import Rows
 from loradock.errors import DataError
 
 Progress = Callable[[str, int], None]

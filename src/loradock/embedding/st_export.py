@@ -17,8 +17,9 @@ from loradock import atomic_io
 from loradock.atomic_io import open_to_the_group
 from loradock.embedding import st_tokenizer
 from loradock.embedding.evaluate import Instructions
-from loradock.embedding.opener import SETTINGS, find_base, with_adapter
+from loradock.embedding.opener import find_base
 from loradock.errors import ModelError, storage_error
+from loradock.inference.opener import SETTINGS, with_adapter
 from loradock.model import load
 from loradock.model.export import verify
 from loradock.model.source import BaseModel

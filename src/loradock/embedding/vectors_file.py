@@ -15,8 +15,8 @@ from numpy.lib import format as npy
 from loradock import atomic_io
 from loradock.data.formats.base import RowError
 from loradock.data.pairs.preparer import Document
+from loradock.data.rows import Rows
 from loradock.embedding.embedder import WINDOW_ROWS, Embedder, Kind, Progress
-from loradock.embedding.texts import Rows
 from loradock.errors import StorageError, storage_error
 
 

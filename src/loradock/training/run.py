@@ -83,6 +83,7 @@ def take_best(model: Any, folder: Path, step: int) -> None:
 def export(context: RunContext, ready: Ready) -> None:
     """Write the adapter directory: weights, tokenizer, loss curve and model card."""
     from loradock.model import export as exporting
+    from loradock.training.lineage import Lineage
     from loradock.training.observers import loss_curve, model_card
     from loradock.training.recipe import Recipe
 
@@ -95,6 +96,7 @@ def export(context: RunContext, ready: Ready) -> None:
         base=ready.found.base,
         initial=ready.initial,
     )
+    Lineage.of(record.content).write(adapter)
     if "embedding" in record.content:
         Recipe.model_validate(record.content["embedding"]).write(adapter)
     evaluations = record.metrics("eval")

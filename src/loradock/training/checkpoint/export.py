@@ -37,6 +37,7 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, record: Mapping[s
     StorageError; then nothing appears.
     """
     from loradock.model.export import name_base, verify
+    from loradock.training.lineage import Lineage
     from loradock.training.recipe import Recipe
 
     model = _base(config, record.get("base") or {})
@@ -48,6 +49,7 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, record: Mapping[s
         for name in (WEIGHTS, SETTINGS):
             atomic_io.write(staged / name, checkpoint.read(name))
         _tokenizer(config, model, is_chat=is_chat).save_pretrained(staged)
+        Lineage.of(record).write(staged)
         if embedding := record.get("embedding"):
             Recipe.model_validate(embedding).write(staged)
         name_base(staged / SETTINGS, model)

@@ -1,4 +1,4 @@
-"""The texts of a file, one a row, with the line of each; every row that cannot be used is named at once."""
+"""The rows of a file and the texts in them, with the line of each; every row that cannot be used is named at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Row(NamedTuple):
 
 
 class Rows:
-    """The rows of a file, read anew for each pass over them; `problems` are those of the last pass."""
+    """The rows of a file, read again for each pass over them; `problems` are those of the last pass."""
 
     def __init__(self, file: Path) -> None:
         self.source = SourceConfig(path=str(file))

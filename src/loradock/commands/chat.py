@@ -1,0 +1,88 @@
+"""`loradock chat`: talk with what was trained, in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loradock.commands.model_options import BASE_MODEL, MODEL, computing_options, opened_model, quiet
+from loradock.commands.sampling_options import sampling_options
+
+if TYPE_CHECKING:
+    from loradock.inference.chat import Chat
+
+HELP = "/reset forgets the turns, /system TEXT sets the system turn, /ids shows the last prompt's token ids, /exit ends"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@MODEL
+@click.option("--system", default="", metavar="TEXT", help="A system turn before all others.")
+@sampling_options(max_new_tokens=512)
+@BASE_MODEL
+@computing_options
+def chat(
+    model: Path,
+    *,
+    system: str,
+    max_new_tokens: int,
+    temperature: float,
+    top_p: float,
+    seed: int,
+    **asked: Any,
+) -> None:
+    """Talk with MODEL: a run, an adapter, a merged model, or a base. Answers go to stdout, all else to stderr.
+
+    \b
+    loradock chat runs/a-001
+    echo "Name a prime number." | loradock chat runs/a-001
+
+    The turns are rendered with the template of training. /reset, /system TEXT, /ids, /exit.
+    """
+    quiet()
+    from loradock.inference.chat import Chat
+    from loradock.inference.sampling import Sampling
+
+    with opened_model(model, asked) as (opened, _):
+        sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
+        talk = Chat(opened, system=system, max_new_tokens=max_new_tokens, sampling=sampling)
+        template = opened.prompts.template.name
+    click.echo(f"{model}: template {template}. {HELP}", err=True)
+    while (line := _line()) is not None:
+        if line == "/exit":
+            return
+        if line:
+            _answer(talk, line)
+
+
+def _line() -> str | None:
+    """What the user typed; None at the end of the input."""
+    click.echo("> ", nl=False, err=True)
+    line = sys.stdin.readline()
+    return line.strip() if line else None
+
+
+def _answer(talk: Chat, line: str) -> None:
+    from loradock.data.formats.base import RowError
+    from loradock.errors import UsageError
+
+    command, _, rest = line.partition(" ")
+    if command == "/reset":
+        talk.reset()
+    elif command == "/system":
+        talk.reset(rest.strip())
+    elif command == "/ids":
+        click.echo(" ".join(map(str, talk.ids)))
+    elif command.startswith("/") and command[1:].isalpha():
+        click.echo(f"unknown command: {command}. {HELP}", err=True)
+    else:
+        try:
+            answer = talk.say(line, show=lambda piece: click.echo(piece, nl=False))
+        except (RowError, UsageError) as error:
+            click.echo(str(error), err=True)
+            return
+        click.echo()
+        if answer.finish == "length":
+            click.echo("(cut at --max-new-tokens)", err=True)

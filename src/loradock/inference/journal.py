@@ -1,0 +1,86 @@
+"""Results on their way to a file: journalled as they come, put in place whole at the end, found again after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from loradock import atomic_io
+from loradock.errors import UsageError, storage_error
+
+
+class Journal:
+    """Lines of a result in the making, each under a key, in `.NAME.journal` beside `output`.
+
+    `done` holds those of an earlier attempt. As context manager; what is added is on the disk when `flush` returns.
+    """
+
+    def __init__(self, output: Path, *, identity: Mapping[str, Any]) -> None:
+        """UsageError where a journal of other settings lies there."""
+        self.output, self._identity = output, dict(identity)
+        self._file = output.with_name(f".{output.name}.journal")
+        self.done = self._read()
+
+    def __enter__(self) -> Self:
+        try:
+            self.output.parent.mkdir(parents=True, exist_ok=True)
+            self._stream = self._file.open("a", encoding="utf-8")
+            if self._stream.tell() == 0:
+                self._write({"identity": self._identity})
+                self.flush()
+        except OSError as error:
+            raise storage_error(error, self._file) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+    def add(self, key: str, lines: Any) -> None:
+        """Note what came of a row."""
+        self.done[key] = lines
+        self._write({"key": key, "lines": lines})
+
+    def flush(self) -> None:
+        """Return once all that was added is on the disk. Raises DiskFull, NotWritable or StorageError."""
+        try:
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+        except OSError as error:
+            raise storage_error(error, self._file) from error
+
+    def finish(self, content: str) -> None:
+        """Put the whole result in place; the journal goes."""
+        try:
+            atomic_io.replace(self.output, content)
+            self._file.unlink()
+            atomic_io.sync_folder(self.output.parent)
+        except OSError as error:
+            raise storage_error(error, self.output) from error
+
+    def _write(self, line: Mapping[str, Any]) -> None:
+        try:
+            self._stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise storage_error(error, self._file) from error
+
+    def _read(self) -> dict[str, Any]:
+        """The whole lines of an earlier attempt; a line that a kill cut is taken off the file."""
+        try:
+            content = self._file.read_bytes()
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise storage_error(error, self._file) from error
+        whole = content[: content.rfind(b"\n") + 1]
+        if whole != content:
+            os.truncate(self._file, len(whole))
+        lines = [json.loads(line) for line in whole.splitlines()]
+        if lines and lines[0]["identity"] != self._identity:
+            before = lines[0]["identity"]
+            names = sorted(key for key in {**before, **self._identity} if before.get(key) != self._identity.get(key))
+            what = f"{self.output} was begun with another {', '.join(names)}"
+            raise UsageError(what, hint=f"name another --output, or begin again: rm {self._file}")
+        return {line["key"]: line["lines"] for line in lines[1:]}

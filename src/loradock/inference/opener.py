@@ -1,0 +1,227 @@
+"""The one opener: `RUN | ADAPTER | MERGED | BASE` -> model, tokenizer, and the training's own way from text to ids."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from loradock.config.schema import ModelConfig
+from loradock.errors import EnvironmentUnfit, InputMissing, ModelError, NoCheckpoint, UsageError
+from loradock.inference.prompts import Prompts
+from loradock.model import load, source
+from loradock.model.content import digest
+from loradock.model.dense import densify
+from loradock.model.tokenizer import open_tokenizer
+from loradock.model.whole import quiet
+from loradock.training.lineage import Lineage
+from loradock.training.run_dir.paths import ADAPTER, RECORD
+from loradock.training.run_dir.resume import read, recorded_config
+
+SETTINGS, MERGED, CONFIG = "adapter_config.json", "merge.json", "config.json"
+USED = (".safetensors", ".json", ".jinja", ".model")
+"""Suffixes of the files of an adapter or model that answers depend on."""
+FIRST_BFLOAT16 = (8, 0)
+Kind = Literal["run", "adapter", "merged", "base"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What a path is, and how its weights came to be; nothing large is read yet.
+
+    `directory`: of a run its adapter, else what was given. `base`: the weights to load, a merged model's or base's own.
+    `asked`: how they are loaded. `lineage`: how rows became tokens; None where nobody recorded it. `digests`: sha256 of
+    the base's weight files by name, where the run recorded them. `record`: run.json; empty where there is no run.
+    """
+
+    kind: Kind
+    directory: Path
+    base: source.BaseModel
+    asked: ModelConfig
+    lineage: Lineage | None
+    digests: Mapping[str, str] | None
+    record: Mapping[str, Any]
+
+    @property
+    def has_adapter(self) -> bool:
+        """True where weights are a base's with an adapter on top."""
+        return self.kind in ("run", "adapter")
+
+    @property
+    def digest(self) -> str:
+        """sha256 over all that its answers depend on: weights, adapter, tokenizer, and how the base is loaded."""
+        own = [file for file in self.directory.iterdir() if file.suffix in USED]
+        parts = [digest(self.base.weight_files), digest(own), self.asked.quantization, self.asked.double_quant]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """A frozen model in evaluation mode, its tokenizer, and how text becomes ids. `dtype`: that of matrix products."""
+
+    model: Any
+    tokenizer: Any
+    prompts: Prompts
+    origin: Origin
+    dtype: torch.dtype
+
+    @property
+    def has_adapter(self) -> bool:
+        """True where the model is a PeftModel, whose base can be asked alone."""
+        return self.origin.has_adapter
+
+    @contextmanager
+    def without_adapter(self) -> Iterator[None]:
+        """Inside, the base answers alone."""
+        with self.model.disable_adapter():
+            yield
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Around forward passes: no gradients, and matrix products in `dtype`."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            if self.dtype != torch.float32:
+                stack.enter_context(torch.autocast(self.model.device.type, dtype=self.dtype, cache_enabled=False))
+            yield
+
+
+def find(given: Path, *, quantization: str | None = None, base: str | None = None) -> Origin:
+    """What `given` is: the directory of a run (its finished adapter), an adapter, a merged model, or a base.
+
+    `quantization`: how the base is stored; None: as in training, and of a whole model "none". `base`: where the base
+    lies now, in place of what was recorded. InputMissing where it is none of these, NoCheckpoint for a run without an
+    adapter, ModelError for an adapter of which nobody says how its base was stored, and what `source.find` raises.
+    """
+    directory = directory_of(given)
+    if (directory / SETTINGS).is_file():
+        kind = "adapter" if directory == given else "run"
+        return _of_adapter(directory, kind=kind, quantization=quantization, base=base)
+    if base is not None:
+        raise UsageError(f"{given} is a whole model: it has no other base", hint="leave out --base-model")
+    asked = ModelConfig.model_validate({"name": str(given), "quantization": quantization or "none"})
+    return Origin(
+        kind="merged" if (given / MERGED).is_file() else "base",
+        directory=given,
+        base=source.find(asked),
+        asked=asked,
+        lineage=Lineage.read(given),
+        digests=None,
+        record={},
+    )
+
+
+def directory_of(given: Path) -> Path:
+    """The adapter or model directory that is meant: of a run its adapter. InputMissing or NoCheckpoint if none is."""
+    if (given / RECORD).is_file():
+        if (given / ADAPTER / SETTINGS).is_file():
+            return given / ADAPTER
+        what = f"the run in {given} is not finished: it has no adapter yet"
+        raise NoCheckpoint(what, hint=f"loradock checkpoint export {given} -o ADAPTER")
+    if not ((given / SETTINGS).is_file() or (given / CONFIG).is_file()):
+        what = f"{given} holds neither a run, nor an adapter, nor a model"
+        raise InputMissing(what, hint=f"name the directory that holds {RECORD}, {SETTINGS} or {CONFIG}")
+    return given
+
+
+def _of_adapter(directory: Path, *, kind: Kind, quantization: str | None, base: str | None) -> Origin:
+    run = directory.parent
+    record = read(run) if directory.name == ADAPTER and (run / RECORD).is_file() else {}
+    lineage = Lineage.of(record) if record else Lineage.read(directory)
+    named = base or (lineage.base if lineage else named_base(directory))
+    asked = _asked(directory, lineage, quantization=quantization)
+    trusted = record and recorded_config(record, run).model.trust_remote_code
+    chosen = {"name": named, "revision": None if base else lineage and lineage.revision}
+    if trusted and not base:
+        chosen["trust_remote_code"] = named
+    asked = asked.model_copy(update=chosen)
+    return Origin(
+        kind=kind,
+        directory=directory,
+        base=source.find(asked),
+        asked=asked,
+        lineage=lineage,
+        digests=record.get("weights_sha256") or None,
+        record=record,
+    )
+
+
+def _asked(directory: Path, lineage: Lineage | None, *, quantization: str | None) -> ModelConfig:
+    """How the base is loaded, as in training or as asked."""
+    if lineage:
+        asked = lineage.model()
+        return asked.model_copy(update={"quantization": quantization}) if quantization else asked
+    if quantization is None:
+        what = f"nobody recorded how the base of {directory} was stored in training"
+        raise ModelError(what, hint="--quantization nf4 for an adapter of QLoRA, --quantization none for plain LoRA")
+    return ModelConfig.model_validate({"quantization": quantization})
+
+
+def named_base(adapter: Path) -> str:
+    """The base that an adapter's settings name; ModelError where they name none."""
+    name = json.loads((adapter / SETTINGS).read_text(encoding="utf-8")).get("base_model_name_or_path")
+    if not name:
+        raise ModelError(f"{adapter / SETTINGS} names no base model", hint="--base-model DIR says which it is")
+    return name
+
+
+def open_model(
+    given: Path,
+    *,
+    quantization: str | None = None,
+    dtype: str = "auto",
+    device: str = "auto",
+    base: str | None = None,
+) -> Opened:
+    """The model of a path, with its adapter on top where it has one. Raises as `find` and `load.load_whole` do.
+
+    NF4 weights are held dense, with the values that NF4 gives them, where memory allows: the same model, and faster.
+    """
+    return opened(find(given, quantization=quantization, base=base), dtype=dtype, device=device)
+
+
+def opened(origin: Origin, *, dtype: str = "auto", device: str = "auto") -> Opened:
+    """See `open_model`."""
+    place = chosen_device(device)
+    computed = chosen_dtype(origin.asked.compute_dtype if dtype == "auto" else dtype, place)
+    tokenizer = open_tokenizer(origin.base, directory=origin.directory)
+    with quiet():
+        model = load.load_whole(origin.base, origin.asked, dtype=computed, device=place)
+        densify(model, dtype=computed)
+        model = with_adapter(model, origin.directory) if origin.has_adapter else model
+    prompts = Prompts.of(tokenizer, origin.lineage, generation=getattr(model, "generation_config", None))
+    return Opened(model=model.eval(), tokenizer=tokenizer, prompts=prompts, origin=origin, dtype=computed)
+
+
+def with_adapter(model: Any, adapter: Path) -> Any:
+    """The PeftModel with the adapter of a directory. ModelError where it does not fit the base."""
+    from peft import PeftModel
+
+    try:
+        return PeftModel.from_pretrained(model, str(adapter))
+    except (RuntimeError, ValueError, KeyError, OSError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ModelError(f"the adapter in {adapter} does not load: {first}", hint="is it of this base?") from error
+
+
+def chosen_device(asked: str) -> str:
+    """cuda:0 where there is a GPU and nothing else was asked for. EnvironmentUnfit for cuda without one."""
+    has_gpu = torch.cuda.is_available()
+    if asked == "cuda" and not has_gpu:
+        raise EnvironmentUnfit("there is no usable GPU", hint="loradock env-check, or --device cpu")
+    return "cuda:0" if has_gpu and asked != "cpu" else "cpu"
+
+
+def chosen_dtype(asked: str, device: str) -> torch.dtype:
+    """As `plan.knobs.compute_dtype` decides for a run."""
+    if device == "cpu":
+        return torch.bfloat16 if asked == "bfloat16" else torch.float32
+    if asked != "auto":
+        return getattr(torch, asked)
+    return torch.bfloat16 if torch.cuda.get_device_capability(device) >= FIRST_BFLOAT16 else torch.float16

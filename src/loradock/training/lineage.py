@@ -1,0 +1,76 @@
+"""How an adapter was trained, as `training.json` beside it says it: what whoever uses it has to know of the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import ValidationError
+
+from loradock import atomic_io
+from loradock.config.schema import ModelConfig, Section
+from loradock.errors import ModelError, Problem
+
+FILE = "training.json"
+HINT = "copy the adapter directory again; loradock writes it when a run ends"
+
+
+class Lineage(Section):
+    """The base, how it was loaded, and how rows became tokens; the keys are those of a configuration.
+
+    `conversations`: rows had turns, and the adapter's tokenizer holds the chat template they were rendered with.
+    `date` (YYYY-MM-DD): what that template wrote for today's.
+    """
+
+    base: str
+    revision: str | None = None
+    quantization: Literal["nf4", "int8", "none"]
+    double_quant: bool
+    compute_dtype: Literal["auto", "bfloat16", "float16", "float32"]
+    special_tokens: Literal["as_text", "as_control"]
+    conversations: bool
+    date: str | None = None
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Self:
+        """That of a run, by its run.json."""
+        base, data = record["base"], record.get("data") or {}
+        model = record["config"]["model"]
+        kept = ("quantization", "double_quant", "compute_dtype")
+        return cls.model_validate(
+            {
+                **{key: model[key] for key in kept},
+                "base": base["name"] if base["revision"] else base["path"],
+                "revision": base["revision"],
+                "special_tokens": record["config"]["data"]["special_tokens"],
+                "conversations": bool(data.get("conversations", True)),
+                "date": data.get("date"),
+            }
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """That of an adapter directory; None where it has none. ModelError where it is wrong."""
+        file = folder / FILE
+        if not file.is_file():
+            return None
+        try:
+            return cls.model_validate(json.loads(file.read_text(encoding="utf-8")))
+        except ValidationError as error:
+            wrong = [
+                Problem(what=f"{'.'.join(map(str, e['loc']))}: {e['msg']}", file=str(file)) for e in error.errors()
+            ]
+            raise ModelError(f"{file} is wrong", hint=HINT, problems=wrong) from error
+        except ValueError as error:
+            raise ModelError(f"{file} is not JSON: {error}", hint=HINT) from error
+
+    def write(self, folder: Path) -> None:
+        """Put it into an adapter directory."""
+        atomic_io.replace(folder / FILE, json.dumps(self.model_dump(), indent=2, ensure_ascii=False) + "\n")
+
+    def model(self) -> ModelConfig:
+        """The base as it was loaded; code that it ships is never trusted by a file."""
+        loaded = self.model_dump(include={"quantization", "double_quant", "compute_dtype"})
+        return ModelConfig.model_validate({"name": self.base, "revision": self.revision, **loaded})
