@@ -91,9 +91,7 @@ def adapted(base: BaseModel, adapter: Path) -> Adapted:
             f"{len(left)} tensors of {adapter / WEIGHTS} belong to nothing in {base.directory}, first {left[0]}",
             hint="is the adapter of this base? loradock merges LoRA, DoRA and whole modules",
         )
-    return Adapted(
-        deltas=deltas, whole=whole, tied=tied, files=files, names=shapes, embedding=f"{named}.weight"
-    )
+    return Adapted(deltas=deltas, whole=whole, tied=tied, files=files, names=shapes, embedding=f"{named}.weight")
 
 
 def empty(base: BaseModel) -> Any:
@@ -200,9 +198,7 @@ def _resolved(layered: Any, keys: Mapping[str, Any]) -> tuple[dict[str, Delta], 
             deltas[f"{original(name)}.weight"] = Delta(layer=module, parts=parts)
     in_layers = {key for delta in deltas.values() for key in delta.parts}
     named = layered.named_parameters(remove_duplicate=False)
-    whole = {
-        original(name): key_of[id(each)] for name, each in named if key_of.get(id(each), None) not in {None, *in_layers}
-    }
+    whole = {original(name): key_of[id(each)] for name, each in named if key_of.get(id(each)) not in {None, *in_layers}}
     return deltas, whole, in_layers | set(whole.values())
 
 

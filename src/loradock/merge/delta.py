@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loradock.errors import ModelError
 from loradock.merge import tensors
@@ -31,7 +31,8 @@ def dequantised(weight: torch.Tensor, *, dtype: torch.dtype, double_quant: bool,
         whole_blocks.fix()
     value = weight.to(dtype)
     value = value.T if transposed else value
-    packed = Params4bit(value, requires_grad=False, quant_type="nf4", compress_statistics=double_quant).to(device)
+    make: Any = Params4bit
+    packed = make(value, requires_grad=False, quant_type="nf4", compress_statistics=double_quant).to(device)
     del value
     dense = functional.dequantize_4bit(packed.data, packed.quant_state).cpu().float()
     return dense.T.contiguous() if transposed else dense

@@ -47,14 +47,14 @@ def merge(
     stop_ids: Collection[int],
     dtype: str | None = None,
     about: Mapping[str, Any] | None = None,
-    progress: Callable[[int, int], None] = lambda done, of: None,
-    proof: Callable[[Path], Mapping[str, Any]] = lambda folder: {},
+    progress: Callable[[int, int], None],
+    proof: Callable[[Path, Mapping[str, str]], Mapping[str, Any]],
 ) -> Merged:
     """Write the merged model to `output`, which does not exist yet.
 
     `digests`: sha256 of the base's files as the run recorded them. `stop_ids`: tokens that training learned as an end.
-    `about`: what else merge.json says. `proof` is called with the directory before it is put in place, and raises
-    where it is not right; `progress` with tensors done and their number.
+    `about`: what else merge.json says. `proof` is called with the directory and its weight files (sha256 by name)
+    before it is put in place, and raises where they are not right; `progress` with tensors done and their number.
 
     Raises ModelError where the base is not the one that was trained on, or a number does not fit the dtype, and
     UsageError, Locked, DiskFull, NotWritable or StorageError as `staged` does; then nothing appears.
@@ -65,8 +65,8 @@ def merge(
         unchanged: dict[str, float] = {}
         files = _write_weights(plan, folder, unchanged, progress)
         sidecar.write(plan, folder, stop_ids=stop_ids, dtype=dtype)
-        proven = proof(folder)
         others = {file.name: tensors.sha256(file) for file in folder.iterdir() if file.name not in files}
+        proven = proof(folder, files)
         record = _record(plan, hashes, files | others, unchanged) | dict(about or {}) | dict(proven)
         text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
         (folder / RECORD).write_text(text, encoding="utf-8")

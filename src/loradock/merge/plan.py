@@ -105,12 +105,13 @@ def make(
         for each in files.values()
         for entry in each
     }
-    _refuse_absent(base, wanted={*found.deltas, *found.whole, *quantised}, there=set(weight_of.values()), found=found)
+    there = set(weight_of.values())
+    _refuse_absent(base, wanted={*found.deltas, *found.whole, *quantised}, there=there, found=found)
     shards = {
         name: tuple(
             step
             for entry in each
-            for step in _steps(entry, weight_of[entry.name], found, quantised, dtype=dtype, there=set(weight_of.values()))
+            for step in _steps(entry, weight_of[entry.name], found, quantised, dtype=dtype, there=there)
         )
         for name, each in files.items()
     }
@@ -159,12 +160,12 @@ def _steps(
 
 def _change(weight: str, found: Adapted) -> str:
     """What tells the values of tied names apart: equal texts, equal values."""
-    return found.whole.get(weight) or (weight if weight in found.deltas else "")
+    if key := found.whole.get(weight):
+        return tensors.digest(found.files[key])
+    return weight if weight in found.deltas else ""
 
 
-def _kind(
-    weight: str, entry: Entry, found: Adapted, *, is_quantised: bool, dtype: str | None
-) -> tuple[Kind, str]:
+def _kind(weight: str, entry: Entry, found: Adapted, *, is_quantised: bool, dtype: str | None) -> tuple[Kind, str]:
     code = dtype if dtype and entry.dtype in tensors.FLOATING else entry.dtype
     if weight in found.whole:
         return "replace", code
@@ -207,4 +208,3 @@ def _refuse_absent(base: BaseModel, *, wanted: set[str], there: set[str], found:
             "differently from the model",
             hint="save the base again: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)",
         )
-

@@ -87,6 +87,14 @@ def blocks(entry: Entry) -> Iterator[bytes]:
             yield block
 
 
+def digest(entry: Entry) -> str:
+    """The sha256 of the tensor's bytes."""
+    found = hashlib.sha256()
+    for block in blocks(entry):
+        found.update(block)
+    return found.hexdigest()
+
+
 def read(entry: Entry) -> torch.Tensor:
     """The tensor, on the CPU, in memory of its own."""
     import torch
