@@ -6,6 +6,7 @@ stabilisation, DoRA and orientation are PEFT's own answers. A layer's tensors co
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 WEIGHTS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
+SERVE = "serve the adapter beside its base instead"
 PREFIX = "base_model.model."
 ADAPTER = "default"
 PLAIN_STARTS = (True, False, "gaussian", "eva", "orthogonal")
@@ -111,25 +113,25 @@ def original(name: str) -> str:
 def _settings(adapter: Path) -> Any:
     from peft import PeftConfig
 
+    file = adapter / SETTINGS
     try:
+        kind = json.loads(file.read_text(encoding="utf-8")).get("peft_type")
+        if kind != "LORA":
+            raise ModelError(f"{adapter} is a {kind} adapter: loradock merges LoRA and DoRA", hint=SERVE)
         settings: Any = PeftConfig.from_pretrained(str(adapter))
     except (ValueError, TypeError, KeyError, OSError) as error:
         first = str(error).strip().splitlines()[0]
-        raise ModelError(f"{adapter / SETTINGS}: {first}", hint="copy the adapter directory again") from error
-    kind = getattr(settings.peft_type, "value", settings.peft_type)
+        raise ModelError(f"{file}: {first}", hint="copy the adapter directory again") from error
     started = getattr(settings, "init_lora_weights", True)
     refused = (
-        f"a {kind} adapter" if kind != "LORA"
-        else f"an adapter that began with {started}, which changed its base" if started not in PLAIN_STARTS
+        f"an adapter that began with {started}, which changed its base" if started not in PLAIN_STARTS
         else "an adapter with biases of its own" if settings.lora_bias
         else "an adapter of single tokens (trainable_token_indices)" if settings.trainable_token_indices
         else "an adapter of fused expert weights (target_parameters)" if settings.target_parameters
         else None
     )  # fmt: skip
     if refused:
-        raise ModelError(
-            f"{adapter} is {refused}, which is not merged", hint="serve the adapter beside its base instead"
-        )
+        raise ModelError(f"{adapter} is {refused}, which is not merged", hint=SERVE)
     settings.init_lora_weights = False
     settings.inference_mode = True
     return settings
@@ -200,9 +202,6 @@ def _resolved(layered: Any, keys: Mapping[str, Any]) -> tuple[dict[str, Delta], 
     named = layered.named_parameters(remove_duplicate=False)
     whole = {original(name): key_of[id(each)] for name, each in named if key_of.get(id(each)) not in {None, *in_layers}}
     return deltas, whole, in_layers | set(whole.values())
-
-
-SERVE = "serve the adapter beside its base instead"
 
 
 def _own(layer: Any) -> Iterator[tuple[Any, str, torch.nn.Parameter]]:

@@ -79,7 +79,7 @@ def prepared(given: Path, asked: Asked) -> Iterator[Job]:
             why=why,
             dtype=dtype,
             digests=record.get("weights_sha256") or None,
-            stop_ids=_stop_ids(origin),
+            stop_ids=_stop_ids(origin, vocabulary=plan.vocabulary),
             about=about,
         )
 
@@ -131,10 +131,11 @@ def _of_checkpoint(run: Path, step: int, record: Mapping[str, Any], output: Path
         ) from error
 
 
-def _stop_ids(origin: Origin) -> frozenset[int]:
+def _stop_ids(origin: Origin, *, vocabulary: int) -> frozenset[int]:
     """Tokens that training learned at the end of an answer."""
     has_own = any((origin.directory / name).is_file() for name in TOKENIZER_FILES)
-    tokenizer: Any = open_tokenizer(origin.base, directory=origin.directory if has_own else None)
+    directory = origin.directory if has_own else None
+    tokenizer: Any = open_tokenizer(origin.base, directory=directory, vocabulary=vocabulary)
     if origin.lineage and not origin.lineage.conversations:
         return frozenset([tokenizer.eos_token_id])
     return Prompts.of(tokenizer, origin.lineage).stop_ids
