@@ -124,9 +124,10 @@ atexit.register(lambda: Path("peak").write_text(str(peak() - before)))
 def test_memory_is_bounded_by_the_largest_target_and_not_by_the_model(tmp_path: Path, forking: Forking) -> None:
     shape = {"hidden_size": 512, "intermediate_size": 16384, "num_hidden_layers": 8, "max_position_embeddings": 64}
     base = make_llama(tmp_path / "base", **shape)
-    assert (base / "model.safetensors").stat().st_size > 800 << 20
+    assert (base / "model.safetensors").stat().st_size > 750 << 20
     adapter = make_adapter(tmp_path / "adapter", base=base)
     command = forking.start(tmp_path, "merge", str(adapter), str(tmp_path / "out"), code=PEAK)
     assert command.finish() == 0, command.text()
     peak = int((tmp_path / "peak").read_text())
+    print(f"peak {peak / 2**20:.0f} MiB over the start")
     assert peak <= (1 << 29) + 16 * 512 * 16384, peak
