@@ -24,6 +24,8 @@ COMMANDS = {
     "checkpoint": ("loradock.commands.checkpoint", "List, verify or export the checkpoints of a run."),
     "generate": ("loradock.commands.generate", "Answer the rows of a file with what was trained."),
     "chat": ("loradock.commands.chat", "Talk with what was trained, in the terminal."),
+    "merge": ("loradock.commands.merge", "Merge an adapter and its base into one model directory."),
+    "export": ("loradock.commands.export", "Write a merged model as GGUF, for llama.cpp and Ollama."),
     "embed": ("loradock.commands.embed", "Embed the texts of a file with a trained adapter."),
     "evaluate": ("loradock.commands.evaluate", "Measure answers on tasks and rows, or embeddings; compare models."),
     "config": ("loradock.commands.config", "Show, validate or describe a run's configuration."),

@@ -13,9 +13,12 @@ if TYPE_CHECKING:
     from loradock.model.source import BaseModel
 
 
-def open_tokenizer(base: BaseModel, *, directory: Path | None = None) -> PreTrainedTokenizerFast:
+def open_tokenizer(
+    base: BaseModel, *, directory: Path | None = None, vocabulary: int | None = None
+) -> PreTrainedTokenizerFast:
     """The fast tokenizer with a pad token, the base's own or that of an adapter's directory.
 
+    `vocabulary`: the rows of the embedding, where they are not those of the base's configuration.
     ModelError where it is slow-only, has no EOS, or exceeds the vocabulary.
     """
     from transformers import AutoTokenizer
@@ -42,7 +45,7 @@ def open_tokenizer(base: BaseModel, *, directory: Path | None = None) -> PreTrai
         )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    vocabulary = base.config.get_text_config().vocab_size
+    vocabulary = vocabulary or base.config.get_text_config().vocab_size
     if max(tokenizer.get_vocab().values()) >= vocabulary:
         raise ModelError(
             f"the tokenizer has {max(tokenizer.get_vocab().values()) + 1} ids, the model {vocabulary} embeddings",

@@ -21,7 +21,8 @@ class Lineage(Section):
     """The base, how it was loaded, and how rows became tokens; the keys are those of a configuration.
 
     `conversations`: rows had turns, and the adapter's tokenizer holds the chat template they were rendered with.
-    `date` (YYYY-MM-DD): what that template wrote for today's.
+    `date` (YYYY-MM-DD): what that template wrote for today's. `load_dtype`: what "auto" of `compute_dtype` came to, in
+    which the base's weights were loaded, and quantised where they were.
     """
 
     base: str
@@ -32,6 +33,7 @@ class Lineage(Section):
     special_tokens: Literal["as_text", "as_control"]
     conversations: bool
     date: str | None = None
+    load_dtype: Literal["bfloat16", "float16", "float32"] | None = None
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
@@ -47,6 +49,7 @@ class Lineage(Section):
                 "special_tokens": record["config"]["data"]["special_tokens"],
                 "conversations": bool(data.get("conversations", True)),
                 "date": data.get("date"),
+                "load_dtype": _decided(record, "compute_dtype"),
             }
         )
 
@@ -74,3 +77,9 @@ class Lineage(Section):
         """The base as it was loaded; code that it ships is never trusted by a file."""
         loaded = self.model_dump(include={"quantization", "double_quant", "compute_dtype"})
         return ModelConfig.model_validate({"name": self.base, "revision": self.revision, **loaded})
+
+
+def _decided(record: Mapping[str, Any], name: str) -> Any:
+    """The value of a decision of the plan; None in a record that has none."""
+    decisions = (record.get("plan") or {}).get("decisions", [])
+    return next((each["value"] for each in decisions if each["name"] == name), None)

@@ -1,0 +1,67 @@
+"""`loradock export gguf`: a merged model as one file for llama.cpp and Ollama."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import redirect_stdout
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from loradock import signals, streams
+from loradock.commands.model_options import MODEL, quiet
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def export() -> None:
+    """Write a model in another program's format."""
+
+
+@export.command(context_settings={"help_option_names": ["-h", "--help"]})
+@MODEL
+@click.option(
+    "-o", "--output", required=True, metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="A new file."
+)
+@click.option(
+    "--type",
+    "type_name",
+    type=click.Choice(("bf16", "f16", "q8_0")),
+    default="bf16",
+    show_default=True,
+    help="Of the matrices; vectors are float32.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def gguf(model: Path, output: Path, *, type_name: str, as_json: bool) -> None:
+    """Write MODEL (a merged model or a base: Llama, Mistral, Qwen2, Qwen3) as GGUF, and an Ollama Modelfile beside it.
+
+    \b
+    loradock merge runs/a-001 merged
+    loradock export gguf merged -o merged.gguf --type q8_0
+
+    FILE appears whole or not at all. A tokenizer that llama.cpp has no rules for is refused. For smaller types use
+    llama.cpp's own: llama-quantize merged.gguf smaller.gguf Q4_K_M.
+    """
+    quiet()
+    from rich.console import Console
+
+    from loradock.gguf.export import export as write
+    from loradock.inference.opener import find
+
+    with redirect_stdout(sys.stderr), Console(stderr=True).status("gguf") as status:
+
+        def show(done: int, total: int) -> None:
+            signals.check()
+            status.update(f"{done:,} of {total:,} tensors")
+
+        found = write(find(model), output, type_name=type_name, progress=show)
+    streams.result_lies_elsewhere()
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2, default=str))
+        return
+    template = f"template {found.template}" if found.template else "no template: the file's own is left to Ollama"
+    click.echo(f"{output}: {found.tensors:,} tensors, {found.size_bytes:,} bytes, pre-tokenizer {found.pre}")
+    click.echo(f"{found.modelfile}: {template}")

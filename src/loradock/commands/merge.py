@@ -1,0 +1,126 @@
+"""`loradock merge`: an adapter and its base as one model directory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loradock import signals, streams
+from loradock.commands.model_options import BASE_MODEL, quiet
+
+if TYPE_CHECKING:
+    from loradock.merge.job import Job
+    from loradock.merge.merge import Merged
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("adapter", metavar="RUN|ADAPTER", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
+@click.option(
+    "--onto",
+    type=click.Choice(("auto", "trained", "original")),
+    default="auto",
+    show_default=True,
+    help="trained: the weights of training (dequantised NF4); original: the base's files. auto: trained for NF4 runs.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(("auto", "bf16", "f16", "f32")),
+    default="auto",
+    show_default=True,
+    help="Of the merged weights; auto: as the base's files.",
+)
+@click.option("--checkpoint", type=click.IntRange(min=0), metavar="N", help="Of a run: the adapter of step N.")
+@click.option(
+    "--verify",
+    type=click.Choice(("weights", "full")),
+    default="weights",
+    show_default=True,
+    help="weights: read the files back; full: also load them in another process and compare with base and adapter.",
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and the disk and memory it needs.")
+@click.option(
+    "--quantization", type=click.Choice(("nf4", "int8", "none")), help="How the base was stored, if not recorded."
+)
+@BASE_MODEL
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def merge(adapter: Path, output: Path, *, verify: str, dry_run: bool, as_json: bool, **asked: Any) -> None:
+    """Merge an adapter into its base: OUT is a model directory that needs neither loradock nor PEFT.
+
+    \b
+    loradock merge runs/a-001 merged
+    loradock merge runs/a-001 merged --dtype f32 --verify full
+
+    An adapter of an NF4 run was trained on dequantised NF4 weights, so by default these are what it is added to.
+    OUT appears whole or not at all. merge.json in it has the hashes of what was merged and of each file.
+    """
+    quiet()
+    from loradock.merge.job import Asked, prepared
+    from loradock.merge.staging import refuse_existing
+
+    refuse_existing(output)
+    with redirect_stdout(sys.stderr), prepared(adapter, Asked(**asked)) as job:
+        _show_job(job)
+        result = _facts(job) if dry_run else _merged(job, output, verify=verify)
+    if not dry_run:
+        streams.result_lies_elsewhere()
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+    elif dry_run:
+        click.echo(f"{output}: {result['tensors']:,} tensors, disk {result['disk']}, memory {result['memory']}")
+    else:
+        click.echo(f"{output}: {result['tensors']:,} tensors, {result['proof']}")
+
+
+def _show_job(job: Job) -> None:
+    plan = job.plan
+    click.echo(f"onto the {plan.onto} weights: {job.why}", err=True)
+    counts = f"{plan.count('merge')} merged, {plan.count('replace')} replaced, {plan.count('dequantise')} dequantised"
+    copied = plan.count("copy") + plan.count("cast")
+    untied = "; head and embedding are untied" if plan.is_untied else ""
+    click.echo(f"tensors: {counts}, {copied} copied{untied}", err=True)
+
+
+def _facts(job: Job) -> dict[str, Any]:
+    from loradock.training.run_dir.disk_space import shown
+
+    plan = job.plan
+    return {
+        "onto": plan.onto,
+        "why": job.why,
+        "tensors": len(plan.steps),
+        "disk": shown(plan.disk_bytes),
+        "disk_bytes": plan.disk_bytes,
+        "memory": shown(plan.memory_bytes),
+        "memory_bytes": plan.memory_bytes,
+    }
+
+
+def _merged(job: Job, output: Path, *, verify: str) -> dict[str, Any]:
+    from rich.console import Console
+
+    from loradock.merge.run import run
+
+    with Console(stderr=True).status("merge") as status:
+
+        def show(done: int, total: int) -> None:
+            signals.check()
+            status.update(f"{done:,} of {total:,} tensors")
+
+        merged, proven = run(job, output, is_full=verify == "full", progress=show)
+    _warn_of_faint(merged)
+    kl = proven.get("verified")
+    proof = f"KL from base and adapter {kl['kl_mean']:.2g} nats per token" if kl else "files read back"
+    return {**_facts(job), "output": str(output), "files": dict(merged.files), "proof": proof, **proven}
+
+
+def _warn_of_faint(merged: Merged) -> None:
+    if merged.faint:
+        count = f"{len(merged.faint)} of {len(merged.unchanged)} layers"
+        what = f"{count} keep more than 90 % of their weights after rounding"
+        click.echo(f"warning: {what}, first {merged.faint[0]}; --dtype f32 keeps what the adapter adds", err=True)

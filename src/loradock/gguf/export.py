@@ -1,0 +1,211 @@
+"""Export: a model directory becomes one GGUF file and a Modelfile beside it, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loradock import atomic_io
+from loradock.errors import EnvironmentUnfit, UsageError, storage_error
+from loradock.gguf import metadata, modelfile, vocabulary, weights
+from loradock.gguf.metadata import Shape
+from loradock.gguf.vocabulary import Vocabulary
+from loradock.inference.opener import Origin
+from loradock.merge.staging import locked, refuse_existing, refuse_small_disk
+
+HEADER_BYTES = 64 << 20
+"""Names and merges of the largest vocabularies, and what a file system rounds up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What was written. `template`: the name of the Modelfile's; None where the GGUF alone holds it."""
+
+    file: Path
+    modelfile: Path
+    size_bytes: int
+    tensors: int
+    pre: str
+    template: str | None
+    notes: tuple[str, ...]
+
+
+def export(origin: Origin, file: Path, *, type_name: str, progress: Callable[[int, int], None]) -> Exported:
+    """Write `file`, which does not exist yet, and FILE.Modelfile. `type_name`: a key of `weights.TYPES`.
+
+    Raises UsageError for an adapter or a file that exists, ModelError where llama.cpp has not the architecture or the
+    tokenizer, EnvironmentUnfit without the package gguf, and DiskFull, NotWritable, StorageError or Locked; then no
+    file appears.
+    """
+    refuse(origin, file)
+    shape = metadata.read(origin.base.config)
+    tied = bool(getattr(origin.base.config, "tie_word_embeddings", False))
+    found = weights.resolve(origin.base.weight_files, shape, type_name=type_name, is_tied=tied)
+    rows = next(each.entry.shape[0] for each in found if each.name == "token_embd.weight")
+    words = vocabulary.read(origin.directory, rows=rows)
+    size = sum(map(weights.size, found))
+    refuse_small_disk(file, size + HEADER_BYTES)
+    special = Tokens.of(origin, words)
+    with staged(file) as place:
+        writer = _writer(place, origin, shape, words, special, type_name=type_name)
+        _write(writer, found, shape, progress)
+        beside = file.with_name(f"{file.name}.Modelfile")
+        ends = [words.tokens[each] for each in special.ends]
+        text = modelfile.text(file, template=special.template, eos=words.tokens[special.eos], ends=ends)
+        atomic_io.replace(beside, text)
+    return Exported(
+        file=file,
+        modelfile=beside,
+        size_bytes=file.stat().st_size,
+        tensors=len(found),
+        pre=words.pre,
+        template=modelfile.name_of(special.template),
+        notes=_notes(shape),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Ids that have a meaning. `ends`: all that end an answer; `adds_bos`: prompts of training begin with BOS."""
+
+    bos: int | None
+    eos: int
+    pad: int | None
+    unknown: int | None
+    ends: tuple[int, ...]
+    adds_bos: bool
+    template: str | None
+
+    @classmethod
+    def of(cls, origin: Origin, words: Vocabulary) -> Tokens:
+        """Those of a model directory."""
+        from loradock.model.tokenizer import open_tokenizer
+
+        tokenizer: Any = open_tokenizer(origin.base, directory=origin.directory)
+        settings = origin.directory / "generation_config.json"
+        content = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
+        named = content.get("eos_token_id")
+        listed = named if isinstance(named, list) else [] if named is None else [named]
+        return cls(
+            bos=words.id_of(tokenizer.bos_token),
+            eos=tokenizer.eos_token_id,
+            pad=words.id_of(tokenizer.pad_token),
+            unknown=words.id_of(tokenizer.unk_token),
+            ends=tuple(dict.fromkeys([tokenizer.eos_token_id, *listed])),
+            adds_bos=_adds_bos(tokenizer),
+            template=tokenizer.chat_template,
+        )
+
+
+def refuse(origin: Origin, file: Path) -> None:
+    """UsageError for what cannot be exported, EnvironmentUnfit without the package."""
+    refuse_existing(file)
+    if origin.has_adapter:
+        hint = f"loradock merge {origin.directory} MERGED, then loradock export gguf MERGED -o {file}"
+        raise UsageError(f"{origin.directory} is an adapter; GGUF holds whole models", hint=hint)
+    try:
+        import gguf  # noqa: F401
+    except ImportError as error:
+        raise EnvironmentUnfit("the package gguf is not installed", hint="pip install gguf==0.19.0") from error
+
+
+def _adds_bos(tokenizer: Any) -> bool:
+    """Whether prompts begin with BOS: as the chat template writes them, else as the tokenizer does.
+
+    llama.cpp puts BOS before what a template wrote where the file says so, and takes a second one away.
+    """
+    if tokenizer.chat_template:
+        turns = [{"role": "user", "content": "a"}]
+        written: str = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        return bool(tokenizer.bos_token) and written.startswith(tokenizer.bos_token)
+    return tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
+
+
+def _writer(place: Path, origin: Origin, shape: Shape, words: Vocabulary, special: Tokens, *, type_name: str) -> Any:
+    import gguf
+
+    writer = gguf.GGUFWriter(place, shape.architecture)
+    writer.add_type("model")
+    writer.add_name(origin.directory.resolve().name)
+    writer.add_file_type(gguf.LlamaFileType[weights.FILE_TYPES[type_name]])
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    metadata.put(writer, shape, rows=len(words.tokens))
+    writer.add_tokenizer_model(words.model)
+    writer.add_tokenizer_pre(words.pre)
+    writer.add_token_list(words.tokens)
+    writer.add_token_types(words.types)
+    if words.scores:
+        writer.add_token_scores(words.scores)
+    if words.merges:
+        writer.add_token_merges(words.merges)
+    writer.add_add_space_prefix(words.adds_space)
+    writer.add_add_bos_token(special.adds_bos)
+    writer.add_add_eos_token(False)
+    writer.add_eos_token_id(special.eos)
+    others = [each for each in special.ends if each != special.eos]
+    for put, index in (
+        (writer.add_bos_token_id, special.bos),
+        (writer.add_unk_token_id, special.unknown),
+        (writer.add_pad_token_id, special.pad),
+        (writer.add_eot_token_id, others[0] if others else None),
+    ):
+        if index is not None:
+            put(index)
+    if special.template:
+        writer.add_chat_template(special.template)
+    return writer
+
+
+def _write(writer: Any, found: list[weights.Weight], shape: Shape, progress: Callable[[int, int], None]) -> None:
+    """Header and metadata, then one tensor after another."""
+    import gguf
+    import numpy as np
+
+    factors = np.array(shape.factors, dtype=np.float32)
+    if len(factors):
+        writer.add_tensor_info("rope_freqs.weight", factors.shape, factors.dtype, factors.nbytes)
+    dtypes = {"F32": np.dtype("f4"), "F16": np.dtype("f2"), "BF16": np.dtype("i2"), "Q8_0": np.dtype("i1")}
+    for each in found:
+        kind = gguf.GGMLQuantizationType[each.type]
+        writer.add_tensor_info(each.name, each.entry.shape, dtypes[each.type], weights.size(each), raw_dtype=kind)
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        if len(factors):
+            writer.write_tensor_data(factors)
+        for number, each in enumerate(found, 1):
+            writer.write_tensor_data(weights.values(each, shape))
+            progress(number, len(found))
+    finally:
+        writer.close()
+
+
+@contextmanager
+def staged(file: Path) -> Iterator[Path]:
+    """Inside, the path to write to; on a clean exit it is flushed and renamed to `file`, else removed."""
+    place = file.with_name(f".{file.name}.staged")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with locked(file):
+            refuse_existing(file)
+            try:
+                yield place
+                atomic_io.sync_file(place)
+                os.rename(place, file)
+                atomic_io.sync_folder(file.parent)
+            finally:
+                place.unlink(missing_ok=True)
+    except OSError as error:
+        raise storage_error(error, file) from error
+
+
+def _notes(shape: Shape) -> tuple[str, ...]:
+    if not shape.is_windowed:
+        return ()
+    return (f"context_length is {shape.context}: llama.cpp has no sliding window for this architecture",)

@@ -1,0 +1,104 @@
+"""What GGUF says of an architecture beside its weights, and which architectures there are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from loradock.errors import ModelError
+
+ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+"""transformers' model_type and llama.cpp's name; Mistral is a Llama there."""
+PERMUTED = ("llama",)
+"""Of these llama.cpp rotates neighbours in place of halves, so rows of queries and keys lie in another order."""
+Put = Callable[[str, Any], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The numbers of a decoder. `factors`: divides each rotary frequency, where the model is of Llama 3.1's kind."""
+
+    architecture: str
+    layers: int
+    heads: int
+    key_heads: int
+    head_width: int
+    hidden: int
+    inner: int
+    context: int
+    epsilon: float
+    theta: float
+    scaling: dict[str, Any]
+    factors: tuple[float, ...]
+    is_windowed: bool
+
+
+def read(config: Any) -> Shape:
+    """That of a transformers config. ModelError for an architecture or a rotary embedding that is not exported."""
+    if config.model_type not in ARCHITECTURES:
+        raise ModelError(
+            f"{config.model_type} models are not exported to GGUF here, only {', '.join(ARCHITECTURES)}",
+            hint="llama.cpp's own convert_hf_to_gguf.py DIR knows more",
+        )
+    head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    rope: dict[str, Any] = dict(getattr(config, "rope_parameters", None) or {})
+    kind = rope.get("rope_type", "default")
+    if kind not in ("default", "linear", "yarn", "llama3") or rope.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ModelError(
+            f"rotary embeddings of kind {kind} are not exported to GGUF here", hint="llama.cpp's converter"
+        )
+    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    context = config.max_position_embeddings
+    return Shape(
+        architecture=ARCHITECTURES[config.model_type],
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        key_heads=config.num_key_value_heads,
+        head_width=head_width,
+        hidden=config.hidden_size,
+        inner=config.intermediate_size,
+        context=min(context, window) if window else context,
+        epsilon=config.rms_norm_eps,
+        theta=rope.get("rope_theta", 10_000.0),
+        scaling=rope if kind in ("linear", "yarn") else {},
+        factors=_factors(rope, head_width=head_width) if kind == "llama3" else (),
+        is_windowed=bool(window and window < context),
+    )
+
+
+def put(writer: Any, shape: Shape, *, rows: int) -> None:
+    """Write them; `writer` is a gguf.GGUFWriter."""
+    from gguf import RopeScalingType
+
+    writer.add_block_count(shape.layers)
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.hidden)
+    writer.add_feed_forward_length(shape.inner)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.key_heads)
+    writer.add_rope_freq_base(shape.theta)
+    writer.add_layer_norm_rms_eps(shape.epsilon)
+    writer.add_vocab_size(rows)
+    writer.add_rope_dimension_count(shape.head_width)
+    if shape.head_width * shape.heads != shape.hidden or shape.architecture == "qwen3":
+        writer.add_key_length(shape.head_width)
+        writer.add_value_length(shape.head_width)
+    if shape.scaling:
+        writer.add_rope_scaling_type(RopeScalingType(shape.scaling["rope_type"]))
+        writer.add_rope_scaling_factor(shape.scaling["factor"])
+        if original := shape.scaling.get("original_max_position_embeddings"):
+            writer.add_rope_scaling_orig_ctx_len(original)
+
+
+def _factors(rope: dict[str, Any], *, head_width: int) -> tuple[float, ...]:
+    """By what Llama 3.1 divides each rotary frequency: long waves by the factor, short ones by one, and between."""
+    factor, low, high = rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"]
+    trained = rope["original_max_position_embeddings"]
+    found: list[float] = []
+    for index in range(0, head_width, 2):
+        wavelength = 2 * math.pi * rope["rope_theta"] ** (index / head_width)
+        share = min(1.0, max(0.0, (trained / wavelength - low) / (high - low)))
+        found.append(1 / ((1 - share) / factor + share))
+    return tuple(found)

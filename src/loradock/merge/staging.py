@@ -1,0 +1,94 @@
+"""A new directory that appears whole or not at all, whatever ends the process that writes it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from loradock import atomic_io
+from loradock.errors import DiskFull, Locked, UsageError, storage_error
+from loradock.machine import Host
+from loradock.training.run_dir.disk_space import shown
+
+
+@contextmanager
+def staged(output: Path) -> Iterator[Path]:
+    """Inside, an empty directory beside `output`; on a clean exit it is flushed to the disk and renamed to it.
+
+    What a process that was killed left behind is removed: a lock says that no other one is at it. Raises UsageError
+    where `output` exists, Locked where another process writes it, DiskFull, NotWritable or StorageError; then nothing
+    appears.
+    """
+    refuse_existing(output)
+    folder = output.with_name(f".{output.name}.staged")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with locked(output):
+            refuse_existing(output)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            try:
+                yield folder
+                _put_in_place(folder, output)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+    except OSError as error:
+        raise storage_error(error, output) from error
+
+
+def refuse_existing(output: Path) -> None:
+    """UsageError where anything has that name."""
+    if os.path.lexists(output):
+        raise UsageError(f"{output} already exists", hint=f"name a new one, or rm -r {output}")
+
+
+@contextmanager
+def locked(output: Path) -> Iterator[None]:
+    """Inside, no other process writes `output`. Locked where one does."""
+    file = output.with_name(f".{output.name}.lock")
+    while True:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise Locked(f"another process is writing {output}", hint="wait for it, or name another output") from None
+        if _is_same(descriptor, file):  # else the process before removed it after it was opened here
+            break
+        os.close(descriptor)
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _is_same(descriptor: int, file: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), file.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _put_in_place(folder: Path, output: Path) -> None:
+    atomic_io.open_to_the_group(folder)
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            atomic_io.sync_file(file)
+    atomic_io.sync_folder(folder)
+    os.rename(folder, output)
+    atomic_io.sync_folder(output.parent)
+
+
+def refuse_small_disk(output: Path, need: int) -> int | None:
+    """Free bytes where `output` will lie, None where they are not known. DiskFull where `need` is more."""
+    room = Host().space(Host().nearest(output.absolute()))
+    if room is not None and need > room.free_bytes:
+        what = f"{output} needs {shown(need)}, and {shown(room.free_bytes, is_floor=True)} are free"
+        raise DiskFull(what, hint=f"free {shown(need - room.free_bytes)} there, or name an output on a larger disk")
+    return room.free_bytes if room else None

@@ -1,0 +1,212 @@
+"""Tensors in safetensors files, read and written one at a time: what is in memory is one tensor, never a file.
+
+Files are read by offset and not mapped: mapped pages count as memory of the process, up to the size of the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from loradock.errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
+
+BLOCK_BYTES = 1 << 22
+ALIGNMENT = 8
+DTYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
+    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+}  # fmt: skip
+CODES = {name: code for code, name in DTYPES.items()}
+FLOATING = ("F64", "F32", "F16", "BF16")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A tensor of a file: `dtype` as safetensors writes it, `begin` its first byte in the file."""
+
+    name: str
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    size: int
+
+    @property
+    def count(self) -> int:
+        """How many numbers it has."""
+        total = 1
+        for each in self.shape:
+            total *= each
+        return total
+
+
+def entries(file: Path) -> tuple[Entry, ...]:
+    """The tensors of a safetensors file in their order in it. ModelError for another kind of file."""
+    if file.suffix != ".safetensors":
+        raise ModelError(
+            f"{file.name} is not a safetensors file, and merging reads single tensors",
+            hint="convert it: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)",
+        )
+    with file.open("rb") as stream:
+        length = struct.unpack("<Q", stream.read(8))[0]
+        header: dict[str, Any] = json.loads(stream.read(length))
+    header.pop("__metadata__", None)
+    found = [
+        Entry(
+            name=name,
+            file=file,
+            dtype=each["dtype"],
+            shape=tuple(each["shape"]),
+            begin=8 + length + each["data_offsets"][0],
+            size=each["data_offsets"][1] - each["data_offsets"][0],
+        )
+        for name, each in header.items()
+    ]
+    return tuple(sorted(found, key=lambda entry: (entry.begin, entry.name)))
+
+
+def blocks(entry: Entry) -> Iterator[bytes]:
+    """The tensor's bytes, in blocks. ModelError where the file ends before."""
+    with entry.file.open("rb", buffering=0) as stream:
+        stream.seek(entry.begin)
+        left = entry.size
+        while left:
+            block = stream.read(min(left, BLOCK_BYTES))
+            if not block:
+                raise truncated(entry)
+            left -= len(block)
+            yield block
+
+
+def digest(entry: Entry) -> str:
+    """The sha256 of the tensor's bytes."""
+    found = hashlib.sha256()
+    for block in blocks(entry):
+        found.update(block)
+    return found.hexdigest()
+
+
+def read(entry: Entry) -> torch.Tensor:
+    """The tensor, on the CPU, in memory of its own."""
+    import torch
+
+    content = bytearray(entry.size)
+    with entry.file.open("rb", buffering=0) as stream:
+        stream.seek(entry.begin)
+        view, done = memoryview(content), 0
+        while done < entry.size:
+            count = stream.readinto(view[done:])
+            if not count:
+                raise truncated(entry)
+            done += count
+    if not content:
+        return torch.empty(entry.shape, dtype=dtype_of(entry.dtype))
+    return torch.frombuffer(content, dtype=dtype_of(entry.dtype)).reshape(entry.shape)
+
+
+def truncated(entry: Entry) -> ModelError:
+    """What to raise where a file is shorter than its header says."""
+    return ModelError(f"{entry.file} ends within {entry.name}", hint="copy the file again")
+
+
+def dtype_of(code: str) -> torch.dtype:
+    """The torch dtype of safetensors' name of it. ModelError for one that is not known."""
+    import torch
+
+    if code not in DTYPES:
+        raise ModelError(f"tensors of dtype {code} cannot be merged", hint="convert the base to bfloat16")
+    return getattr(torch, DTYPES[code])
+
+
+def code_of(dtype: torch.dtype) -> str:
+    """safetensors' name of a torch dtype."""
+    return CODES[str(dtype).removeprefix("torch.")]
+
+
+def width(code: str) -> int:
+    """Bytes of one number."""
+    return dtype_of(code).itemsize
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """Where a tensor will lie in a new file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+
+
+class Shard:
+    """A new safetensors file, a context manager: its header at once, then its tensors in their order.
+
+    Slots are laid out widest dtype first, as safetensors does, so that each begins aligned. On a clean exit the file
+    is complete and flushed to the disk, and `digest` its sha256. OSErrors come out as they are.
+    """
+
+    def __init__(self, file: Path, slots: Sequence[Slot]) -> None:
+        self.file = file
+        self.slots = tuple(sorted(slots, key=lambda slot: -width(slot.dtype)))
+        self.digest = ""
+        self._hash = hashlib.sha256()
+
+    def __enter__(self) -> Self:
+        self._stream = self.file.open("xb", buffering=0)
+        self._put(header(self.slots))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        try:
+            if kind is None:
+                os.fsync(self._stream.fileno())
+                self.digest = self._hash.hexdigest()
+        finally:
+            self._stream.close()
+
+    def put(self, tensor: torch.Tensor) -> None:
+        """Write the next slot's tensor, of its dtype."""
+        import torch
+
+        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        for start in range(0, len(flat), BLOCK_BYTES):
+            self._put(flat[start : start + BLOCK_BYTES].data)
+
+    def copy(self, entry: Entry) -> None:
+        """Write the next slot's bytes as they are in another file."""
+        for block in blocks(entry):
+            self._put(block)
+
+    def _put(self, content: bytes | memoryview) -> None:
+        rest = memoryview(content)
+        self._hash.update(rest)
+        while rest:
+            rest = rest[self._stream.write(rest) :]
+
+
+def header(slots: Sequence[Slot]) -> bytes:
+    """The first bytes of a safetensors file that holds these tensors in this order."""
+    content: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    begin = 0
+    for slot in slots:
+        offsets = [begin, begin + slot.size]
+        content[slot.name] = {"dtype": slot.dtype, "shape": list(slot.shape), "data_offsets": offsets}
+        begin += slot.size
+    text = json.dumps(content, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    return struct.pack("<Q", len(text)) + text
+
+
+def sha256(file: Path) -> str:
+    """The sha256 of a file."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
