@@ -40,7 +40,7 @@ def items(tmp_path_factory: pytest.TempPathFactory) -> list[Item]:
     rows = [{"instruction": f"{n} {'winter ' * n}?\nAnswer format: {names}", "output": "a lamp"} for n in range(10)]
     write_lines(own, rows)
     found = [*tasks.named("boolq").read(boolq).items, *tasks.named("arc-easy").read(arc).items]
-    found += of_data(own, needs_candidates=True).items
+    found += of_data(own, needs="candidates").items
     return [replace(item, row=row) for row, item in enumerate(found)]
 
 

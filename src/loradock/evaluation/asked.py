@@ -19,6 +19,7 @@ from loradock.inference.opener import Opened
 TASK_TOKENS, DATA_TOKENS = 32, 256
 """The longest answer of a task, which is a word, and of rows of one's own."""
 ACCURACY = "accuracy"
+NEEDS: dict[str, Literal["candidates", "prompts", "rows"]] = {"choice": "candidates", "loss": "rows"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +93,9 @@ def _of_task(task: Task, options: Options) -> Callable[[Opened], Method]:
 
 
 def _data(file: Path, options: Options) -> Wanted:
-    is_choice = options.metric == "choice"
-    items = of_data(file, needs_candidates=is_choice, limit=options.limit)
-    if is_choice:
+    needs = NEEDS.get(options.metric, "prompts")
+    items = of_data(file, needs=needs, limit=options.limit)
+    if options.metric == "choice":
         return Wanted(items=items, metric=ACCURACY, method=Choice)
     if options.metric == "loss":
         return Wanted(items=items, metric="loss", method=Loss)
