@@ -48,8 +48,9 @@ def chat(
     with opened_model(model, asked) as (opened, _):
         sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
         talk = Chat(opened, system=system, max_new_tokens=max_new_tokens, sampling=sampling)
-        template = opened.prompts.template.name
-    click.echo(f"{model}: template {template}. {HELP}", err=True)
+        name = opened.prompts.template.name
+        template = "the tokenizer's own" if name.startswith("the ") else f"the {name}"
+    click.echo(f"{model}: rendered with {template} template. {HELP}", err=True)
     while (line := _line()) is not None:
         if line == "/exit":
             return
@@ -85,4 +86,4 @@ def _answer(talk: Chat, line: str) -> None:
             return
         click.echo()
         if answer.finish == "length":
-            click.echo("(cut at --max-new-tokens)", err=True)
+            click.echo("(cut: --max-new-tokens, or the model's longest context)", err=True)

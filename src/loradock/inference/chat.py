@@ -40,13 +40,13 @@ class Chat:
         turns = [*self.messages, Message("user", text)]
         ids = self._opened.prompts(turns)
         limit = longest(self._opened)
-        if limit is not None and len(ids) + self._max_new_tokens > limit:
-            what = f"{len(ids)} tokens and an answer of {self._max_new_tokens} exceed the model's {limit}"
-            raise UsageError(what, hint="/reset, or a smaller --max-new-tokens")
+        left = self._max_new_tokens if limit is None else min(self._max_new_tokens, limit - len(ids))
+        if left < 1:
+            raise UsageError(f"the turns have {len(ids)} tokens, and the model knows {limit}", hint="/reset")
         seed = seed_of(self._sampling, row=str(ids), sample=0)
         pieces = Pieces(self._opened.tokenizer, show, stops=self._opened.prompts.stop_ids)
         request = Request(ids=ids, seed=seed)
-        given = {"max_new_tokens": self._max_new_tokens, "sampling": self._sampling, "on_token": pieces}
+        given: dict[str, Any] = {"max_new_tokens": left, "sampling": self._sampling, "on_token": pieces}
         (answer,) = answers(self._opened, [request], **given)
         pieces.end()
         self.ids = ids

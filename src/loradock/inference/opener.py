@@ -202,10 +202,11 @@ def opened(origin: Origin, *, dtype: str = "auto", device: str = "auto") -> Open
 def with_adapter(model: Any, adapter: Path) -> Any:
     """The PeftModel with the adapter of a directory. ModelError where it does not fit the base."""
     from peft import PeftModel
+    from safetensors import SafetensorError
 
     try:
         return PeftModel.from_pretrained(model, str(adapter))
-    except (RuntimeError, ValueError, KeyError, OSError) as error:
+    except (RuntimeError, ValueError, KeyError, OSError, SafetensorError) as error:
         first = str(error).strip().splitlines()[0]
         raise ModelError(f"the adapter in {adapter} does not load: {first}", hint="is it of this base?") from error
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from loradock.data.formats.base import Completion, Conversation, Message
+from loradock.data.formats.base import Completion, Conversation, Message, RowError
 from loradock.data.render import Renderer
 from loradock.data.spans import Rendering, Span
 from loradock.data.templates import ChatTemplate, resolve
@@ -78,10 +78,10 @@ class Prompts:
         return self(sample.messages[:-1])
 
     def _end_of_turn(self) -> frozenset[int]:
-        """The special token that training learns at the end of an answer."""
-        ids, ranges = self.row(Conversation(PROBE))
-        last = ids[ranges[-1][1] - 1] if ranges else None
-        return frozenset([last]) if last in self._special_ids() else frozenset()
-
-    def _special_ids(self) -> set[int | None]:
-        return {self._encode.id_of(token) for token in self._spec.end_tokens}
+        """The special token that training learns at the end of an answer; none where the template refuses a probe."""
+        try:
+            ids, ranges = self.row(Conversation(PROBE))
+        except RowError:
+            return frozenset()
+        special = {self._encode.id_of(token) for token in self._spec.end_tokens}
+        return frozenset(ids[last - 1] for _, last in ranges[-1:] if ids[last - 1] in special)

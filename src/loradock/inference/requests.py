@@ -54,7 +54,7 @@ def _open_ended(turns: Any) -> Any:
     kept = list(turns)
     while kept and kept[-1].get("role", kept[-1].get("from")) in SPOKEN:
         kept.pop()
-    return [*kept, {"role": "assistant", "content": PLACEHOLDER}]
+    return [*kept, {"role": "assistant", "content": PLACEHOLDER}] if kept else kept
 
 
 def key_of(row: Mapping[str, Any], number: int) -> str:

@@ -23,7 +23,9 @@ def densify(model: Any, *, dtype: torch.dtype) -> bool:
     from bitsandbytes import functional
     from bitsandbytes.nn import Linear4bit
 
-    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, Linear4bit)]
+    layers: list[tuple[str, Any]] = [
+        (name, each) for name, each in model.named_modules() if isinstance(each, Linear4bit)
+    ]
     wanted_bytes = dtype.itemsize * sum(module.weight.quant_state.shape.numel() for _, module in layers)
     if not layers or wanted_bytes > SHARE * free_bytes(model.device):
         return False

@@ -1,0 +1,162 @@
+"""`loradock evaluate --task | --data`: how good a model's answers are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from loradock.commands.evaluate_tables import show
+from loradock.commands.model_options import BASE_MODEL, counted, opened_model, quiet
+from loradock.commands.option_groups import Group
+from loradock.commands.page import page
+from loradock.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from loradock.evaluation.asked import Wanted
+    from loradock.evaluation.evaluate import Model
+    from loradock.inference.opener import Opened
+
+OPTIONS = Group(
+    click.option(
+        "--task",
+        "named",
+        multiple=True,
+        metavar="NAME[=FILE],...",
+        help="Tasks by name, each with its file, or looked for in --tasks-dir.",
+    ),
+    click.option(
+        "--tasks-dir",
+        metavar="DIR",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        help="Where NAME.json, NAME/test.json or NAME_test*.json lie.",
+    ),
+    click.option("--data", metavar="FILE", type=click.Path(path_type=Path), help="Rows of your own, with answers."),
+    click.option(
+        "--metric",
+        type=click.Choice(("exact", "choice", "f1", "rouge-l", "loss")),
+        default="exact",
+        show_default=True,
+        help="What --data is measured by; choice: accuracy by log-probability.",
+    ),
+    click.option(
+        "--method",
+        type=click.Choice(("choice", "generate")),
+        help="How tasks are answered: by log-probability, or greedily. [default: choice]",
+    ),
+    click.option(
+        "--protocol",
+        type=click.Choice(("own", "llm-adapters")),
+        default="own",
+        show_default=True,
+        help="own: the model's template; llm-adapters: that project's prompt, 4 beams.",
+    ),
+    click.option(
+        "--against",
+        metavar="MODEL",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        help="Another model on the same rows, with paired tests.",
+    ),
+    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N rows of each file."),
+    click.option("--max-new-tokens", type=click.IntRange(min=1), help="[default: tasks 32, --data 256]"),
+    click.option(
+        "--training-data",
+        multiple=True,
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Rows that were trained on, to look for the evaluated ones. [default: the run's own]",
+    ),
+    click.option(
+        "-o",
+        "--output",
+        metavar="DIR",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Where outcomes and results.json are kept. [default: RUN/evaluations, else evaluations/NAME]",
+    ),
+    BASE_MODEL,
+)
+"""Those that only answers have."""
+
+
+def evaluate_answers(
+    model: Path,
+    *,
+    named: Sequence[str],
+    tasks_dir: Path | None,
+    data: Path | None,
+    metric: str,
+    method: Literal["choice", "generate"] | None,
+    protocol: Literal["own", "llm-adapters"],
+    against: Path | None,
+    limit: int | None,
+    max_new_tokens: int | None,
+    training_data: Sequence[Path],
+    output: Path | None,
+    base: str | None,
+    has_base: bool,
+    as_json: bool,
+    computing: dict[str, Any],
+) -> None:
+    """Evaluate, compare, keep and print."""
+    quiet()
+    from loradock.evaluation import asked, evaluate
+
+    if against and has_base:
+        raise UsageError("--against and --base both name what to compare with", hint="leave out one of them")
+    options = asked.Options(metric=metric, method=method, protocol=protocol, limit=limit, max_new_tokens=max_new_tokens)
+    wanted = asked.read(named, folder=tasks_dir, data=data, options=options)
+    batch_tokens = computing.pop("batch_tokens")
+    other: Model | None = None
+    with opened_model(model, {**computing, "base": base}) as (opened, status):
+        _check(opened, model, has_base=has_base)
+        folder = output or evaluate.directory_of(opened.origin, model)
+        sources, gone = evaluate.trained_on(opened.origin, training_data)
+        run = _runner(wanted, batch_tokens=batch_tokens)
+        own = run(opened, status, model, folder)
+        if has_base:
+            other = run(opened, status, model, folder, has_adapter=False)
+        del opened
+    if against:
+        with opened_model(against, computing) as (second, status):
+            other = run(second, status, against, output or evaluate.directory_of(second.origin, against))
+    settings = {"protocol": protocol, "limit": limit, "batch_tokens": batch_tokens}
+    found = evaluate.report(own, wanted, settings=settings, other=other, trained=sources)
+    file = evaluate.write(found, folder)
+    for path in gone:
+        click.echo(f"note: the run trained on {path}, which is not there: --training-data FILE looks there", err=True)
+    if as_json:
+        click.echo(json.dumps(evaluate.as_dict(found), indent=2, ensure_ascii=False))
+        return
+    with page() as screen:
+        show(found, screen, file=file)
+
+
+def _check(opened: Opened, model: Path, *, has_base: bool) -> None:
+    """UsageError for --base without an adapter; a note where the tokenizer has no template."""
+    if has_base and not opened.has_adapter:
+        raise UsageError(f"{model} is a whole model: there is no base beside it", hint="leave out --base")
+    if not opened.tokenizer.chat_template:
+        template = opened.prompts.template.name
+        click.echo(f"note: {model} has no chat template; rows are rendered with {template}, as in training", err=True)
+
+
+def _runner(wanted: Sequence[Wanted], *, batch_tokens: int) -> Any:
+    from loradock.evaluation import evaluate
+
+    def run(opened: Opened, status: Status, given: Path, folder: Path, *, has_adapter: bool = True) -> Model:
+        return evaluate.evaluate(
+            opened,
+            wanted,
+            given=given,
+            directory=folder,
+            batch_tokens=batch_tokens,
+            progress=lambda name, done: counted(status, f"rows of {name}")(done),
+            has_adapter=has_adapter,
+        )
+
+    return run

@@ -1,0 +1,151 @@
+"""What `loradock evaluate` prints of answers: a table of scores, one of differences, and what they cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from loradock.evaluation.evaluate import Report, Result
+    from loradock.evaluation.summary import Score, Summary
+
+UNKNOWN = ""
+
+
+def show(found: Report, screen: Console, *, file: Path) -> None:
+    """Everything, from the scores to where they are kept."""
+    protocol, model = found.settings["protocol"], found.model
+    screen.print(f"{model.name}, protocol {protocol}, {model.dtype} on {model.device}")
+    for metric in dict.fromkeys(each.summary.metric for each in found.results):
+        of_metric = [each for each in found.results if each.summary.metric == metric]
+        screen.print(_scores(metric, of_metric))
+    for line in (*_contaminated(found.results), *_visible(found.results)):
+        screen.print(line)
+    if found.other:
+        screen.print(f"\nagainst {found.other.name}")
+        screen.print(_differences(found))
+    screen.print(f"\n{file}")
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
+    """Columns that are empty in each row are left out."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    kept = [place for place, _ in enumerate(names) if place == 0 or any(row[place] for row in rows)]
+    for place in kept:
+        table.add_column(names[place], justify="left" if place == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[place] for place in kept))
+    return table
+
+
+def _scores(metric: str, results: Sequence[Result]) -> Any:
+    names = (
+        "task",
+        "rows",
+        metric,
+        "95 % interval",
+        "chance",
+        "majority",
+        "per character",
+        "unanswered",
+        "ended by EOS",
+    )
+    return _table((*names, "perplexity", "rows/s"), [_line(metric, each) for each in results])
+
+
+def _line(metric: str, found: Result) -> list[str]:
+    said, pace = found.summary, found.scored.rows_per_second
+    return [
+        found.wanted.items.name,
+        f"{said.score.rows:,}",
+        shown(metric, said.score.value),
+        interval(metric, said.score),
+        percent(said.chance),
+        f"{percent(said.majority)} ({said.majority_answer})" if said.majority is not None else UNKNOWN,
+        percent(said.normalised),
+        percent(said.unanswered),
+        percent(said.stopped),
+        f"{said.perplexity:.3f}" if said.perplexity is not None else UNKNOWN,
+        f"{pace:.1f}" if pace else UNKNOWN,
+    ]
+
+
+def shown(metric: str, value: float) -> str:
+    """A score: percent, or a loss in nats."""
+    return f"{value:.4f}" if metric == "loss" else percent(value)
+
+
+def percent(share: float | None) -> str:
+    """A share with one digit; empty where there is none."""
+    return UNKNOWN if share is None else f"{100 * share:.1f} %"
+
+
+def interval(metric: str, score: Score) -> str:
+    """Its two ends."""
+    return f"{shown(metric, score.low)} to {shown(metric, score.high)}"
+
+
+def _contaminated(results: Sequence[Result]) -> Iterator[str]:
+    looked = [each for each in results if each.contamination]
+    if not looked:
+        yield "contamination: not looked for; --training-data FILE names the rows that were trained on"
+    for each in looked:
+        found, name = each.contamination, each.wanted.items.name
+        assert found
+        if not found.rows:
+            yield f"contamination: {name}: no row stands in {found.trained:,} training texts"
+            continue
+        text = f"{len(found.questions)} rows with their whole question and {len(found.stems)} with its stem"
+        left = f"; without them {_clean(each.summary, each.clean)}" if each.clean else "; no row is left without them"
+        yield f"contamination: {name}: {text} stand in {found.trained:,} training texts{left}"
+
+
+def _clean(said: Summary, score: Score) -> str:
+    return f"{shown(said.metric, score.value)} ({interval(said.metric, score)}) of {score.rows:,} rows"
+
+
+def _visible(results: Sequence[Result]) -> Iterator[str]:
+    seen = [each for each in results if each.summary.detectable is not None]
+    if seen:
+        texts = [f"{each.wanted.items.name} {100 * (each.summary.detectable or 0):.1f} points" for each in seen]
+        yield f"smallest visible difference (10 % disagreement, 80 % power): {', '.join(texts)}"
+
+
+def _differences(found: Report) -> Any:
+    names = (
+        "task",
+        "difference",
+        "95 % interval",
+        "only this right",
+        "only other right",
+        "p",
+        "p (Holm)",
+        "visible from",
+    )
+    metrics = {each.wanted.items.name: each.summary.metric for each in found.results}
+    lines: list[list[str]] = []
+    for name, each in found.comparisons.items():
+        metric, paired = metrics[name], each.difference
+        lines.append(
+            [
+                name,
+                signed(metric, paired.difference),
+                f"{signed(metric, paired.low)} to {signed(metric, paired.high)}",
+                UNKNOWN if paired.own_only is None else f"{paired.own_only:,}",
+                UNKNOWN if paired.other_only is None else f"{paired.other_only:,}",
+                f"{paired.p:.3g}",
+                f"{each.p_holm:.3g}",
+                UNKNOWN if each.detectable is None else f"{100 * each.detectable:.1f} points",
+            ]
+        )
+    return _table(names, lines)
+
+
+def signed(metric: str, value: float) -> str:
+    """A difference: percentage points, or nats."""
+    return f"{value:+.4f}" if metric == "loss" else f"{100 * value:+.1f}"

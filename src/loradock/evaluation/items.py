@@ -1,0 +1,163 @@
+"""Rows to evaluate on: what is asked, the right answer, and the answers to choose from, each with its place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from loradock.config.schema import SourceConfig
+from loradock.data.columns import Contents
+from loradock.data.formats.base import Completion, Conversation, Message, Pairs
+from loradock.data.problems import Problems
+from loradock.data.read import digest, place_of, shown_files
+from loradock.data.sources import samples
+from loradock.errors import DataError, Problem, shown_place
+
+ANSWER_FORMAT = re.compile(r"Answer format:\s*(\S[^\n]*)\s*$")
+FEWEST, MOST = 2, 26
+"""Answers of a file that can be candidates where no row names its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """A row: `sample` with its right answer; `answer` is how that is written where answers are compared.
+
+    `candidates` are the answers to choose from, `texts` what the model would say for each; empty where there are none.
+    """
+
+    row: int
+    place: str
+    sample: Conversation | Completion
+    answer: str
+    candidates: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+
+    @property
+    def question(self) -> str:
+        """All that is asked: the turns before the answer, or the prompt."""
+        if isinstance(self.sample, Completion):
+            return self.sample.prompt
+        return "\n".join(each.content for each in self.sample.messages[:-1] if each.role != "system")
+
+    @property
+    def key(self) -> str:
+        """A digest (16 hex) of all that a score depends on."""
+        turns = [(each.role, each.content) for each in _turns(self.sample)]
+        parts = [turns, self.answer, self.candidates, self.texts]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    def saying(self, text: str) -> Conversation | Completion:
+        """The row with another answer."""
+        if isinstance(self.sample, Completion):
+            return replace(self.sample, completion=text)
+        return replace(self.sample, messages=(*self.sample.messages[:-1], Message("assistant", text)))
+
+
+def _turns(sample: Conversation | Completion) -> Sequence[Message]:
+    if isinstance(sample, Completion):
+        return Message("user", sample.prompt), Message("assistant", sample.completion)
+    return sample.messages
+
+
+@dataclass(frozen=True, kw_only=True)
+class Items:
+    """The rows of a file: `name` heads its results; `sha256` is that of the file; `of_file`: rows that the file has."""
+
+    name: str
+    file: str
+    sha256: str
+    of_file: int
+    items: tuple[Item, ...]
+
+
+def listed(question: str) -> tuple[str, ...]:
+    """The answers that a question names in its last line (`Answer format: true/false`); empty where it names none."""
+    found = ANSWER_FORMAT.search(question.rstrip())
+    return tuple(each.strip() for each in found[1].split("/") if each.strip()) if found else ()
+
+
+def limited(items: Sequence[Item], limit: int | None) -> tuple[Item, ...]:
+    """The first rows."""
+    return tuple(items if limit is None else items[:limit])
+
+
+def of_data(file: Path, *, needs_candidates: bool, limit: int | None = None) -> Items:
+    """The user's own rows, in any format that training reads; the last turn (or the completion) is the right answer.
+
+    Candidates are those that the row's question lists, else all the answers of the file, where those are few. DataError
+    with every row that cannot be read or has no answer, and where there is nothing to choose from.
+    """
+    source = SourceConfig(path=str(file))
+    contents, problems = Contents(), Problems()
+    files = shown_files(source)
+    items: list[Item] = []
+    for line, sample in samples(source, contents=contents):
+        name, number = place_of(files, contents.starts, line)
+        if isinstance(sample, Problem):
+            problems.add(sample)
+        elif what := _unfit(sample):
+            problems.add(Problem(what=what, file=name, line=number))
+        else:
+            assert not isinstance(sample, Pairs)
+            items.append(_item(sample, row=len(items), place=shown_place(name, number)))
+    problems.check(files=files)
+    if needs_candidates:
+        items = _with_candidates(items, file=file)
+    return Items(name=file.name, file=str(file), sha256=digest(source), of_file=len(items), items=limited(items, limit))
+
+
+def _unfit(sample: Conversation | Completion | Pairs) -> str | None:
+    if isinstance(sample, Pairs):
+        return "pairs for an embedding model have no answer: --retrieval or --sts evaluates those"
+    if isinstance(sample, Completion):
+        return None if sample.completion.strip() else "the completion is empty: a row to evaluate on needs its answer"
+    last = sample.messages[-1]
+    if last.role != "assistant" or not last.content.strip():
+        return f"the last turn is of role {last.role}: a row to evaluate on ends with the assistant's answer"
+    return None
+
+
+def _item(sample: Conversation | Completion, *, row: int, place: str) -> Item:
+    text = _turns(sample)[-1].content
+    return Item(row=row, place=place, sample=sample, answer=text.strip())
+
+
+def said(text: str, answer: str, candidate: str) -> str | None:
+    """What a text would say with another answer in the place of its last; None where it does not name its answer."""
+    before, found, after = text.rpartition(answer)
+    return f"{before}{candidate}{after}" if found else None
+
+
+def _with_candidates(items: Sequence[Item], *, file: Path) -> list[Item]:
+    of_file = {each.answer: _turns(each.sample)[-1].content for each in items}
+    found: list[Item] = []
+    problems = Problems()
+    for item in items:
+        names = listed(item.question)
+        chosen = _listed(item, names) if names else replace(item, candidates=(*of_file,), texts=(*of_file.values(),))
+        if chosen is None:
+            what = f"the answer {item.answer!r} is none of those that the question lists: {', '.join(names)}"
+            problems.add(Problem(what=what, file=item.place))
+        elif not FEWEST <= len(chosen.texts) <= MOST:
+            what = f"{file} has {len(of_file):,} different answers, and its questions do not list theirs"
+            wanted = f"a line such as 'Answer format: yes/no', with {FEWEST} to {MOST} answers"
+            raise DataError(what, hint=f"end each question with {wanted}, or --metric exact")
+        else:
+            found.append(chosen)
+    problems.check(files=[])
+    return found
+
+
+def _listed(item: Item, names: tuple[str, ...]) -> Item | None:
+    """The row with the answers that its question lists, one of which its own is or ends with (`it is true`)."""
+    answer = max((name for name in names if item.answer.endswith(name)), key=len, default=None)
+    if answer is None:
+        return None
+    text = _turns(item.sample)[-1].content
+    return replace(
+        item, answer=answer, candidates=names, texts=tuple(said(text, answer, name) or name for name in names)
+    )

@@ -1,0 +1,39 @@
+"""What came of a row."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a row: `score` is 1 or 0 for right or wrong, else the metric; of a loss it is the sum over `tokens`.
+
+    `given`: the answer, empty where none was found. `logprobs`: of each candidate, float. `normalised`: the candidate
+    with the highest log-probability per character. `text` was generated, `finish` says how it ended: stop or length.
+    """
+
+    row: int
+    key: str
+    place: str
+    answer: str
+    given: str = ""
+    score: float
+    normalised: str | None = None
+    logprobs: tuple[float, ...] | None = None
+    text: str | None = None
+    finish: str | None = None
+    tokens: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON: what is not known is left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> Self:
+        """What `as_dict` gave."""
+        kept: dict[str, Any] = {**values, "logprobs": None}
+        if "logprobs" in values:
+            kept["logprobs"] = tuple(values["logprobs"])
+        return cls(**kept)

@@ -1,0 +1,176 @@
+"""`loradock generate`: rows of every shape answered, resumed after a kill with the same bytes, and refused by line."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from loradock.cli import cli
+from loradock.errors import DataError, DiskFull, UsageError
+from loradock.inference.opener import Opened
+from loradock.inference.requests import key_of, sample_of
+
+QUESTION = {"role": "user", "content": "lamp stone"}
+SHAPES: dict[str, dict[str, Any]] = {
+    "messages": {"messages": [QUESTION]},
+    "messages with their answer": {"messages": [QUESTION, {"role": "assistant", "content": "stone lamp"}]},
+    "sharegpt": {"conversations": [{"from": "human", "value": "lamp stone"}]},
+    "alpaca": {"instruction": "lamp stone"},
+    "alpaca with its answer": {"instruction": "lamp stone", "input": "", "output": "stone lamp"},
+    "prompt of turns": {"prompt": [QUESTION]},
+    "text": {"text": "lamp stone"},
+}
+
+
+def write(file: Path, rows: list[dict[str, Any]]) -> Path:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def generate(*words: object) -> str:
+    found = CliRunner().invoke(cli, ["generate", *map(str, words)], catch_exceptions=False, standalone_mode=False)
+    return found.output
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_row_of_any_shape_asks_the_same(opened: Opened, shape: str) -> None:
+    asked = opened.prompts.prompt_of(sample_of(SHAPES["messages"], is_chat=True))
+    assert opened.prompts.prompt_of(sample_of(SHAPES[shape], is_chat=True)) == asked
+
+
+def test_text_is_raw_for_a_model_that_was_trained_on_raw_text(opened: Opened) -> None:
+    raw = opened.prompts.prompt_of(sample_of({"text": "lamp stone"}, is_chat=False))
+    assert raw == opened.prompts.raw("lamp stone")
+    assert raw == opened.prompts.prompt_of(sample_of({"prompt": "lamp stone"}, is_chat=True))
+
+
+def test_the_key_is_of_content_and_number() -> None:
+    assert key_of({"a": 1, "b": 2}, 0) == key_of({"b": 2, "a": 1}, 0)
+    assert len({key_of({"a": 1}, 0), key_of({"a": 1}, 1), key_of({"a": 2}, 0)}) == 3
+
+
+def test_answers_come_in_the_order_of_rows_with_counts_and_reasons(trained: Path, tmp_path: Path) -> None:
+    file = write(tmp_path / "in.jsonl", [{"instruction": "lamp " * count} for count in (3, 40, 1, 12)])
+    said = generate(trained, "--input", file, "-o", tmp_path / "out.jsonl", "--max-new-tokens", 5, "--json")
+    found = lines(tmp_path / "out.jsonl")
+    assert [each["row"] for each in found] == [0, 1, 2, 3]
+    assert [each["line"] for each in found] == [1, 2, 3, 4]
+    assert found[1]["prompt_tokens"] > found[0]["prompt_tokens"] > found[2]["prompt_tokens"]
+    assert all(each["finish_reason"] == "length" or each["answer_tokens"] < 5 for each in found)
+    assert json.loads(said)["answers"] == 4
+    assert [path.name for path in tmp_path.glob(".*")] == []
+
+
+def test_samples_differ_and_are_the_same_in_any_batch(trained: Path, tmp_path: Path) -> None:
+    file = write(tmp_path / "in.jsonl", [{"instruction": "lamp"}, {"instruction": "horse bridge"}])
+    how = ("--input", file, "--max-new-tokens", 8, "--temperature", 1.5, "--n", 3)
+    for name, tokens in (("one", 1), ("all", 100_000)):
+        generate(trained, *how, "-o", tmp_path / name, "--batch-tokens", tokens)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "all").read_bytes()
+    found = lines(tmp_path / "one")
+    assert [(each["row"], each["sample"]) for each in found] == [(row, n) for row in (0, 1) for n in range(3)]
+    assert len({each["answer"] for each in found[:3]}) > 1
+
+
+def test_a_prompt_that_leaves_no_space_is_an_error_line_and_the_others_are_answered(
+    trained: Path, tmp_path: Path
+) -> None:
+    file = write(tmp_path / "in.jsonl", [{"instruction": "lamp " * 600}, {"instruction": "lamp"}])
+    generate(trained, "--input", file, "-o", tmp_path / "out.jsonl", "--max-new-tokens", 4)
+    long, short = lines(tmp_path / "out.jsonl")
+    assert "exceed the model's 512" in long["error"]
+    assert "answer" not in long
+    assert "answer" in short
+
+
+def test_every_bad_row_is_named_before_anything_is_generated(trained: Path, tmp_path: Path) -> None:
+    rows = [{"instruction": "lamp"}, {"question": "lamp"}, {"messages": []}, {"text": " "}]
+    file = write(tmp_path / "in.jsonl", rows)
+    with pytest.raises(DataError) as error:
+        generate(trained, "--input", file, "-o", tmp_path / "out.jsonl")
+    assert [problem.line for problem in error.value.problems] == [2, 3, 4]
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_an_output_that_exists_and_a_journal_of_other_settings_are_refused(trained: Path, tmp_path: Path) -> None:
+    file, output = write(tmp_path / "in.jsonl", [{"instruction": "lamp"}]), tmp_path / "out.jsonl"
+    generate(trained, "--input", file, "-o", output, "--max-new-tokens", 2)
+    with pytest.raises(UsageError, match="already exists"):
+        generate(trained, "--input", file, "-o", output)
+    output.unlink()
+    (tmp_path / ".out.jsonl.journal").write_text(json.dumps({"identity": {"max_new_tokens": 3}}) + "\n")
+    with pytest.raises(UsageError, match=r"begun with another .*max_new_tokens"):
+        generate(trained, "--input", file, "-o", output, "--max-new-tokens", 2)
+
+
+@pytest.mark.parametrize("words", [("--temperature", "-1"), ("--top-p", "0"), ("--n", "0"), ("--max-new-tokens", "0")])
+def test_a_number_out_of_range_is_refused(trained: Path, tmp_path: Path, words: tuple[str, str]) -> None:
+    file = write(tmp_path / "in.jsonl", [{"instruction": "lamp"}])
+    found = CliRunner().invoke(cli, ["generate", str(trained), "--input", str(file), "-o", str(tmp_path / "o"), *words])
+    assert found.exit_code == 2
+
+
+def test_a_full_disk_ends_with_its_code_and_the_same_command_finishes(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, output = write(tmp_path / "in.jsonl", [{"instruction": "lamp"}]), tmp_path / "out.jsonl"
+    how = (trained, "--input", file, "-o", output, "--max-new-tokens", 2)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(DiskFull):
+            generate(*how)
+    assert not output.exists()
+    generate(*how)
+    assert len(lines(output)) == 1
+
+
+def test_killed_again_and_again_the_same_command_ends_with_the_same_bytes(
+    trained: Path, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    kills = 20 if pytestconfig.getoption("--full") else 3
+    draw = random.Random(3)
+    rows = [{"instruction": "lamp " * draw.randint(1, 60)} for _ in range(60)]
+    file, output = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    how = ["--input", str(file), "--max-new-tokens", "24", "--batch-tokens", "400", "--temperature", "0.8"]
+    generate(trained, *how, "-o", tmp_path / "whole.jsonl")
+    journal, killed = tmp_path / ".out.jsonl.journal", 0
+    while not output.exists():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "loradock", "generate", str(trained), *how, "-o", str(output)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        if killed < kills:
+            before = journal.stat().st_size if journal.exists() else 0
+            wait_until(lambda before=before: journal.exists() and journal.stat().st_size > before, process)
+            time.sleep(draw.random() * 0.05)
+            process.send_signal(signal.SIGKILL)
+            killed += 1
+        process.wait()
+        assert not output.exists() or output.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert killed >= 3
+    assert not journal.exists()
+
+
+def wait_until(seen: Any, process: subprocess.Popen[bytes]) -> None:
+    while not seen() and process.poll() is None:
+        time.sleep(0.002)

@@ -1,0 +1,135 @@
+"""Runs, adapters, merged models and bases are told apart, and what does not fit is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import make_llama
+
+from loradock.errors import InputMissing, LoradockError, ModelError, NoCheckpoint, UsageError
+from loradock.inference.opener import find, open_model
+from loradock.training.lineage import Lineage
+
+IDS = torch.tensor([[5, 9, 11, 30]])
+
+
+@pytest.fixture
+def moved(trained: Path, tmp_path: Path) -> Path:
+    """The adapter of the run, copied away from it."""
+    return Path(shutil.copytree(trained / "adapter", tmp_path / "moved"))
+
+
+def test_a_run_and_its_adapter_are_the_same_model_wherever_the_adapter_lies(trained: Path, moved: Path) -> None:
+    run, adapter, alone = find(trained), find(trained / "adapter"), find(moved)
+    assert [each.kind for each in (run, adapter, alone)] == ["run", "adapter", "adapter"]
+    assert run.lineage == adapter.lineage == alone.lineage
+    assert run.asked.quantization == alone.asked.quantization == "nf4"
+    assert run.digests
+    assert alone.digests is None
+    first, second = open_model(trained), open_model(moved)
+    with first.computing():
+        assert torch.equal(first.model(IDS).logits, second.model(IDS).logits)
+
+
+def test_without_its_adapter_the_base_answers(trained: Path, llama: Path) -> None:
+    run, base = open_model(trained), open_model(llama, quantization="nf4")
+    assert not base.has_adapter
+    with run.computing():
+        with run.without_adapter():
+            assert torch.equal(run.model(IDS).logits, base.model(IDS).logits)
+        assert not torch.equal(run.model(IDS).logits, base.model(IDS).logits)
+
+
+def test_an_adapter_of_somebody_else_has_to_be_given_the_quantisation(moved: Path) -> None:
+    (moved / "training.json").unlink()
+    with pytest.raises(ModelError, match="nobody recorded how the base") as error:
+        find(moved)
+    assert "--quantization nf4" in str(error.value.hint)
+    assert find(moved, quantization="none").asked.quantization == "none"
+
+
+def test_a_base_that_was_moved_is_given_by_its_place(moved: Path, tmp_path: Path, llama: Path) -> None:
+    lineage = Lineage.read(moved)
+    assert lineage
+    lineage.model_copy(update={"base": str(tmp_path / "gone")}).write(moved)
+    with pytest.raises(InputMissing, match="gone does not exist"):
+        find(moved)
+    assert find(moved, base=str(llama)).base.directory == llama
+    with pytest.raises(UsageError, match="is a whole model"):
+        find(llama, base=str(llama))
+
+
+def cut(folder: Path) -> None:
+    file = folder / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def of_another_architecture(folder: Path) -> None:
+    file = folder / "adapter_model.safetensors"
+    save_file({name: torch.zeros(3, 3) for name in load_file(file)}, file)
+
+
+def of_another_base(folder: Path) -> None:
+    other = make_llama(folder.parent / "other", hidden_size=32, num_attention_heads=2)
+    lineage = Lineage.read(folder)
+    assert lineage
+    lineage.model_copy(update={"base": str(other)}).write(folder)
+
+
+def with_wrong_lineage(folder: Path) -> None:
+    (folder / "training.json").write_text(json.dumps({"base": "x", "quantization": "fp3"}))
+
+
+def without_json(folder: Path) -> None:
+    (folder / "training.json").write_text("{")
+
+
+def empty(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind", "what"),
+    [
+        (cut, ModelError, "does not load"),
+        (of_another_architecture, ModelError, "does not load"),
+        (of_another_base, ModelError, "does not load"),
+        (with_wrong_lineage, ModelError, "training.json is wrong"),
+        (without_json, ModelError, "training.json is not JSON"),
+        (empty, InputMissing, "holds neither a run, nor an adapter, nor a model"),
+    ],
+)
+def test_what_is_wrong_with_a_directory_is_named(
+    moved: Path, spoil: object, kind: type[LoradockError], what: str
+) -> None:
+    assert callable(spoil)
+    spoil(moved)
+    with pytest.raises(kind, match=what):
+        open_model(moved)
+
+
+def test_a_run_that_is_not_finished_names_the_command_that_exports_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(NoCheckpoint, match="has no adapter yet"):
+        find(tmp_path)
+
+
+def test_an_adapters_own_file_cannot_ask_for_code_to_be_run(moved: Path) -> None:
+    content = json.loads((moved / "training.json").read_text())
+    (moved / "training.json").write_text(json.dumps({**content, "trust_remote_code": content["base"]}))
+    with pytest.raises(ModelError, match=r"training\.json is wrong"):
+        find(moved)
+
+
+def test_the_digest_changes_with_adapter_and_quantisation(trained: Path, moved: Path) -> None:
+    assert find(trained).digest == find(moved).digest
+    assert find(moved, quantization="none").digest != find(moved).digest
+    file = moved / "adapter_model.safetensors"
+    save_file({name: each + 1 for name, each in load_file(file).items()}, file)
+    assert find(trained).digest != find(moved).digest
