@@ -129,5 +129,4 @@ def test_memory_is_bounded_by_the_largest_target_and_not_by_the_model(tmp_path: 
     command = forking.start(tmp_path, "merge", str(adapter), str(tmp_path / "out"), code=PEAK)
     assert command.finish() == 0, command.text()
     peak = int((tmp_path / "peak").read_text())
-    print(f"peak {peak / 2**20:.0f} MiB over the start")
     assert peak <= (1 << 29) + 16 * 512 * 16384, peak
