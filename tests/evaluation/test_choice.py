@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import torch
 from embedding.made import make_adapter, write_lines
 from evaluation.made import question, true_or_false, write
 from tiny import make_llama
-from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM
+from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
 from loradock.evaluation import tasks
 from loradock.evaluation.items import Item, of_data
 from loradock.evaluation.methods import Choice, Loss, batches
 from loradock.evaluation.methods import choice as choosing
+from loradock.evaluation.methods import forward as forwarding
 from loradock.evaluation.methods.choice import Branches
 from loradock.inference.opener import Opened, open_model
 
@@ -38,7 +40,7 @@ def items(tmp_path_factory: pytest.TempPathFactory) -> list[Item]:
     rows = [{"instruction": f"{n} {'winter ' * n}?\nAnswer format: {names}", "output": "a lamp"} for n in range(10)]
     write_lines(own, rows)
     found = [*tasks.named("boolq").read(boolq).items, *tasks.named("arc-easy").read(arc).items]
-    found += of_data(own, needs_candidates=True).items
+    found += of_data(own, needs="candidates").items
     return [replace(item, row=row) for row, item in enumerate(found)]
 
 
@@ -104,6 +106,41 @@ def test_a_sliding_window_and_capped_logits_change_nothing(tmp_path: Path, items
     chosen = [items[0], items[25], items[45]]
     for item, outcome in zip(chosen, method.run([method.prepare(item) for item in chosen]), strict=True):
         assert outcome.logprobs == pytest.approx([plainly(opened, item, text) for text in item.texts], abs=1e-4)
+
+
+@pytest.mark.parametrize("window", [None, 16])
+def test_what_all_rows_begin_with_is_computed_once(
+    tmp_path: Path, items: list[Item], monkeypatch: pytest.MonkeyPatch, window: int | None
+) -> None:
+    """Padding lies between what is shared and the rest; a window of attention must not notice."""
+    base = make_llama(tmp_path / "base")
+    if window:
+        vocabulary = AutoModelForCausalLM.from_pretrained(base).config.vocab_size
+        shape: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 16}
+        shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": window}
+        torch.manual_seed(0)
+        MistralForCausalLM(MistralConfig(vocab_size=vocabulary, **shape)).save_pretrained(base)
+    opened = open_model(base, dtype="float32", device="cpu")
+    counts: list[int] = []
+    monkeypatch.setattr(forwarding, "forward", counting(forwarding.forward, counts))
+    method = Choice(opened)
+    works = [method.prepare(item) for item in items[:20]]
+    outcomes = method.run(works)
+    assert len(counts) == (1 if window else 2)
+    assert (counts[0] > 1) == bool(window)
+    for work, outcome in zip(works, outcomes, strict=True):
+        wanted = [plainly(opened, work.item, text) for text in work.item.texts]
+        assert outcome.logprobs == pytest.approx(wanted, abs=1e-4)
+
+
+def counting(whole: Callable[..., Any], counts: list[int]) -> Callable[..., Any]:
+    """A forward pass that notes its rows."""
+
+    def forward(opened: Opened, **given: Any) -> Any:
+        counts.append(given["input_ids"].shape[0])
+        return whole(opened, **given)
+
+    return forward
 
 
 def test_a_cache_that_cannot_be_branched_is_done_without(

@@ -105,10 +105,10 @@ def test_rows_of_ones_own_have_their_last_turn_as_the_answer(tmp_path: Path) -> 
     file = tmp_path / "rows.jsonl"
     turns = [("user", "One?"), ("assistant", "1"), ("user", "Two?"), ("assistant", " 2")]
     write_lines(file, [{"messages": [{"role": role, "content": text} for role, text in turns]}])
-    (item,) = of_data(file, needs_candidates=False).items
+    (item,) = of_data(file, needs="prompts").items
     assert (item.answer, item.question) == ("2", "One?\n1\nTwo?")
     write_lines(file, [{"prompt": "Two?", "completion": " 2"}])
-    (item,) = of_data(file, needs_candidates=False).items
+    (item,) = of_data(file, needs="prompts").items
     assert (item.answer, item.question) == ("2", "Two?")
 
 
@@ -117,24 +117,42 @@ def test_rows_without_an_answer_are_named(tmp_path: Path) -> None:
     whole = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     write_lines(file, [whole, {"messages": [*whole["messages"], {"role": "user", "content": "c"}]}])
     with pytest.raises(DataError) as error:
-        of_data(file, needs_candidates=False)
+        of_data(file, needs="prompts")
     assert f"{file}:2: " in str(error.value)
+
+
+def test_plain_text_has_a_loss_alone(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    write_lines(file, [{"text": "a b"}])
+    assert len(of_data(file, needs="rows").items) == 1
+    with pytest.raises(DataError) as error:
+        of_data(file, needs="prompts")
+    assert f"{file}:1: plain text asks nothing: --metric loss" in str(error.value)
+
+
+def test_columns_of_no_format_are_named_without_an_option_that_is_not_here(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    write_lines(file, [{"question": "a", "reply": "b"}])
+    with pytest.raises(DataError) as error:
+        of_data(file, needs="prompts")
+    assert f"{file}:1: " in str(error.value)
+    assert "--set" not in str(error.value)
 
 
 def test_candidates_are_those_of_the_question_else_the_answers_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     rows = [{"instruction": f"Is {n} odd?", "output": "odd" if n % 2 else "even"} for n in range(5)]
     write_lines(file, rows)
-    assert {item.candidates for item in of_data(file, needs_candidates=True).items} == {("even", "odd")}
+    assert {item.candidates for item in of_data(file, needs="candidates").items} == {("even", "odd")}
     listed = [{"instruction": "Pick.\nAnswer format: a/b/c", "output": "b"}]
     write_lines(file, rows + listed)
-    assert of_data(file, needs_candidates=True).items[-1].candidates == ("a", "b", "c")
+    assert of_data(file, needs="candidates").items[-1].candidates == ("a", "b", "c")
     write_lines(file, [{"instruction": "Pick.\nAnswer format: a/b/ab", "output": "it is ab\n"}])
-    (item,) = of_data(file, needs_candidates=True).items
+    (item,) = of_data(file, needs="candidates").items
     assert (item.answer, item.texts) == ("ab", ("it is a\n", "it is b\n", "it is ab\n"))
     write_lines(file, [{"instruction": "Pick.\nAnswer format: a/b/c", "output": "d"}])
     with pytest.raises(DataError, match=r"1 problem"):
-        of_data(file, needs_candidates=True)
+        of_data(file, needs="candidates")
     write_lines(file, [{"instruction": str(n), "output": str(n)} for n in range(40)])
     with pytest.raises(DataError, match="40 different answers"):
-        of_data(file, needs_candidates=True)
+        of_data(file, needs="candidates")

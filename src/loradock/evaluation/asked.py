@@ -16,9 +16,10 @@ from loradock.evaluation.tasks.base import Task
 from loradock.evaluation.text_metrics import METRICS, exact
 from loradock.inference.opener import Opened
 
-TASK_TOKENS, DATA_TOKENS = 32, 256
-"""The longest answer of a task, which is a word, and of rows of one's own."""
+TASK_TOKENS, DATA_TOKENS, MORE_TOKENS = 32, 256, 8
+"""The longest answer of a task, which is a word; of rows of one's own; and beyond the longest right one of `exact`."""
 ACCURACY = "accuracy"
+NEEDS: dict[str, Literal["candidates", "prompts", "rows"]] = {"choice": "candidates", "loss": "rows"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +93,19 @@ def _of_task(task: Task, options: Options) -> Callable[[Opened], Method]:
 
 
 def _data(file: Path, options: Options) -> Wanted:
-    is_choice = options.metric == "choice"
-    items = of_data(file, needs_candidates=is_choice, limit=options.limit)
-    if is_choice:
+    needs = NEEDS.get(options.metric, "prompts")
+    items = of_data(file, needs=needs, limit=options.limit)
+    if options.metric == "choice":
         return Wanted(items=items, metric=ACCURACY, method=Choice)
     if options.metric == "loss":
         return Wanted(items=items, metric="loss", method=Loss)
-    most = options.max_new_tokens or DATA_TOKENS
-    method = partial(Generate, max_new_tokens=most, score=METRICS[options.metric])
+    def method(opened: Opened) -> Method:
+        most = options.max_new_tokens or (longest(opened, items) if options.metric == "exact" else DATA_TOKENS)
+        return Generate(opened, max_new_tokens=most, score=METRICS[options.metric])
+
     return Wanted(items=items, metric=options.metric, method=method)
+
+
+def longest(opened: Opened, items: Items) -> int:
+    """Tokens of the longest right answer, and a few: what goes beyond them is another answer."""
+    return MORE_TOKENS + max(len(opened.prompts.raw(item.answer)) for item in items.items)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from loradock.config.schema import SourceConfig
 from loradock.data.columns import Contents
@@ -85,11 +86,12 @@ def limited(items: Sequence[Item], limit: int | None) -> tuple[Item, ...]:
     return tuple(items if limit is None else items[:limit])
 
 
-def of_data(file: Path, *, needs_candidates: bool, limit: int | None = None) -> Items:
+def of_data(file: Path, *, needs: Literal["candidates", "prompts", "rows"], limit: int | None = None) -> Items:
     """The user's own rows, in any format that training reads; the last turn (or the completion) is the right answer.
 
-    Candidates are those that the row's question lists, else all the answers of the file, where those are few. DataError
-    with every row that cannot be read or has no answer, and where there is nothing to choose from.
+    `needs`: a loss takes any `rows`, an answer needs a prompt, a choice its candidates: those that the row's question
+    lists, else all the answers of the file, where those are few. DataError with every row that cannot be read, has no
+    answer or not what is needed.
     """
     source = SourceConfig(path=str(file))
     contents, problems = Contents(), Problems()
@@ -98,23 +100,24 @@ def of_data(file: Path, *, needs_candidates: bool, limit: int | None = None) -> 
     for line, sample in samples(source, contents=contents):
         name, number = place_of(files, contents.starts, line)
         if isinstance(sample, Problem):
-            problems.add(sample)
-        elif what := _unfit(sample):
+            problems.add(replace(sample, hint=None))  # it would name an option of training
+        elif what := _unfit(sample, needs_prompt=needs != "rows"):
             problems.add(Problem(what=what, file=name, line=number))
         else:
             assert not isinstance(sample, Pairs)
             items.append(_item(sample, row=len(items), place=shown_place(name, number)))
     problems.check(files=files)
-    if needs_candidates:
+    if needs == "candidates":
         items = _with_candidates(items, file=file)
     return Items(name=file.name, file=str(file), sha256=digest(source), of_file=len(items), items=limited(items, limit))
 
 
-def _unfit(sample: Conversation | Completion | Pairs) -> str | None:
+def _unfit(sample: Conversation | Completion | Pairs, *, needs_prompt: bool) -> str | None:
     if isinstance(sample, Pairs):
         return "pairs for an embedding model have no answer: --retrieval or --sts evaluates those"
     if isinstance(sample, Completion):
-        return None if sample.completion.strip() else "the completion is empty: a row to evaluate on needs its answer"
+        is_asked = bool(sample.prompt.strip()) or not needs_prompt
+        return None if is_asked else "plain text asks nothing: --metric loss is for such rows"
     last = sample.messages[-1]
     if last.role != "assistant" or not last.content.strip():
         return f"the last turn is of role {last.role}: a row to evaluate on ends with the assistant's answer"

@@ -1,7 +1,7 @@
 """Forward passes over prompts of different lengths, with logits at the last positions alone.
 
 Rows are padded on the left, so that what is needed stands at the end of each, and a cache of keys and values can be
-continued without a gap.
+continued. What all rows of a batch begin with (a system prompt, a task's instruction) is computed once.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ import torch
 
 from loradock.errors import OutOfMemory
 from loradock.inference.opener import Opened
+
+KNOWN_LAYERS = frozenset(("full_attention", "sliding_attention"))
+SHARING_ROWS, SHARED_TOKENS = 4, 8
+"""Rows, and tokens that they have in common, from which on those are computed apart."""
 
 
 def left_padded(rows: Sequence[Sequence[int]], *, padding: int, device: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -38,16 +42,48 @@ def positions(mask: torch.Tensor) -> torch.Tensor:
 
 def last_logits(opened: Opened, rows: Sequence[Sequence[int]], *, last: int, has_cache: bool) -> tuple[Any, Any, Any]:
     """Logits [rows, last, vocabulary] at the last positions; the attention mask; the cache, None unless asked for."""
-    ids, mask = left_padded(rows, padding=padding_of(opened), device=opened.model.device)
+    device, padding = opened.model.device, padding_of(opened)
+    shared = _shared(opened, rows, last=last)
+    ids, mask = left_padded([row[shared:] for row in rows], padding=padding, device=device)
+    begun: dict[str, Any] = {}
+    if shared:
+        begun["past_key_values"] = _repeated(opened, rows[0][:shared], rows=len(rows))
+        ones = torch.ones(len(rows), shared, dtype=mask.dtype, device=device)
+        mask = torch.cat([ones, mask], dim=-1)
     output = forward(
         opened,
         input_ids=ids,
         attention_mask=mask,
-        position_ids=positions(mask),
-        use_cache=has_cache,
+        position_ids=positions(mask)[:, shared:],
+        use_cache=has_cache or bool(shared),
         logits_to_keep=min(last, ids.shape[1]),
+        **begun,
     )
     return output.logits, mask, output.past_key_values if has_cache else None
+
+
+def _repeated(opened: Opened, ids: Sequence[int], *, rows: int) -> Any:
+    """The keys and values of these tokens, for each of so many rows."""
+    first = torch.tensor([list(ids)], device=opened.model.device)
+    cache = forward(opened, input_ids=first, use_cache=True, logits_to_keep=1).past_key_values
+    cache.batch_select_indices(torch.zeros(rows, dtype=torch.long, device=first.device))
+    return cache
+
+
+def _shared(opened: Opened, rows: Sequence[Sequence[int]], *, last: int) -> int:
+    """Tokens that all rows begin with and that need no logits; 0 where one pass more would not pay for them.
+
+    Padding then lies behind them, which a window of attention would count: rows longer than it are computed whole.
+    """
+    config = opened.model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None) or ()
+    window = getattr(config, "sliding_window", None)
+    is_within = window is None or max(map(len, rows)) <= window
+    if len(rows) < SHARING_ROWS or not is_within or not KNOWN_LAYERS.issuperset(kinds):
+        return 0
+    most = min(len(row) for row in rows) - last
+    shared = next((at for at in range(most) if len({row[at] for row in rows}) > 1), most)
+    return shared if shared >= SHARED_TOKENS else 0
 
 
 def forward(opened: Opened, **given: Any) -> Any:
