@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 from click.testing import CliRunner, Result
@@ -25,7 +26,6 @@ from loradock.errors import LoradockError
 from loradock.gguf import metadata
 from loradock.merge.proof import kl
 
-gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
 IN_Q8_0 = 5e-3
 TEXTS = [
     "Hello World 123 it's  a   test",

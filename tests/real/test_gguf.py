@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import gguf
 import pytest
 from click.testing import CliRunner
 from real.conftest import Real
@@ -14,7 +15,6 @@ from loradock.cli import cli
 from loradock.errors import ModelError
 from loradock.gguf import vocabulary
 
-gguf = pytest.importorskip("gguf", reason="the package gguf is not installed")
 # What llama.cpp's converter takes from a model card and a file's name.
 FROM_CARD = {f"general.{each}" for each in "basename file_type finetune languages license name organization".split()}
 IN_Q4_1 = 0.01

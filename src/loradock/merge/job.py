@@ -41,6 +41,7 @@ class Asked:
 class Job:
     """The plan, why it is so, and what the merged model needs besides. `dtype`: safetensors' name, None as the base."""
 
+    given: Path
     plan: MergePlan
     origin: Origin
     why: str
@@ -48,6 +49,7 @@ class Job:
     digests: Mapping[str, str] | None
     stop_ids: frozenset[int]
     about: Mapping[str, Any]
+    record: Mapping[str, Any]
 
 
 @contextmanager
@@ -74,6 +76,7 @@ def prepared(given: Path, asked: Asked) -> Iterator[Job]:
         )
         about = {"run_id": record.get("run_id"), "checkpoint": asked.checkpoint}
         yield Job(
+            given=given,
             plan=plan,
             origin=origin,
             why=why,
@@ -81,6 +84,7 @@ def prepared(given: Path, asked: Asked) -> Iterator[Job]:
             digests=record.get("weights_sha256") or None,
             stop_ids=_stop_ids(origin, vocabulary=plan.vocabulary),
             about=about,
+            record=record,
         )
 
 
