@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from analysis.report.made_runs import BEGAN, made_run, write_lines
@@ -51,6 +53,30 @@ def test_the_checkpoints_that_are_left_are_named_by_step(tmp_path: Path) -> None
         (directory / "checkpoints" / name).mkdir(parents=True)
     told = dict(sections.summary(*read([directory])))["Checkpoints"]
     assert told == "1 written; left: checkpoint-40, checkpoint-100"
+
+
+def test_what_evaluate_found_last_is_told_with_its_interval(tmp_path: Path) -> None:
+    directory = made_run(tmp_path / "run")
+    assert not [name for name, _ in sections.summary(*read([directory])) if name.startswith("Evaluated")]
+    scores: dict[str, Any] = {
+        "tasks": [
+            {
+                "task": "boolq",
+                "metric": "accuracy",
+                "score": {"rows": 200, "value": 0.635, "low": 0.566, "high": 0.698},
+            },
+            {"task": "rows.jsonl", "metric": "loss", "score": {"rows": 9, "value": 1.25, "low": 1.1, "high": 1.4}},
+            {"task": "damaged", "metric": "accuracy", "score": 3},
+        ],
+        "against": {"tasks": {"boolq": {"difference": {"difference": 0.235, "p": 0.00012}}}},
+    }
+    (directory / "evaluations").mkdir()
+    (directory / "evaluations" / "results.json").write_text(json.dumps(scores), encoding="utf-8")
+    told = dict(sections.summary(*read([directory])))
+    gained = "; +23.5 points against the other model, p 0.00012"
+    assert told["Evaluated on boolq"] == f"accuracy 63.5 % (56.6 % to 69.8 %) of 200 rows{gained}"
+    assert told["Evaluated on rows.jsonl"] == "loss 1.2500 (1.1000 to 1.4000) of 9 rows"
+    assert "Evaluated on damaged" not in told
 
 
 def test_samples_of_a_run_of_seconds_are_drawn_over_seconds(tmp_path: Path) -> None:

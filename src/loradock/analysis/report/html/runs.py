@@ -16,7 +16,9 @@ from loradock.training.run_dir.paths import CHECKPOINTS, RECORD, STATUS
 
 METRICS = "metrics.jsonl"
 MONITOR = "monitor.jsonl"
-FILES = (RECORD, STATUS, METRICS, MONITOR)
+SCORES = "evaluations/results.json"
+"""What `loradock evaluate` found of the run last."""
+FILES = (RECORD, STATUS, METRICS, MONITOR, SCORES)
 
 Line = Mapping[str, Any]
 
@@ -25,8 +27,8 @@ Line = Mapping[str, Any]
 class Run:
     """One run. `train`, `evaluations` and `checkpoints` are metric lines in the order of their steps.
 
-    `label` names it among the others of a report; `samples` are those of the monitor; `kept` names the checkpoints that
-    are left; `notes` says what could not be read.
+    `label` names it among the others of a report; `samples` are those of the monitor; `scores` what `loradock evaluate`
+    found last; `kept` names the checkpoints that are left; `notes` says what could not be read.
     """
 
     directory: Path
@@ -37,6 +39,7 @@ class Run:
     evaluations: Sequence[Line]
     checkpoints: Sequence[Line]
     samples: Sequence[Line]
+    scores: Mapping[str, Any]
     kept: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -67,7 +70,8 @@ def read_one(directory: Path) -> Run:
         raise InputMissing(f"there is no run in {directory}", hint="name the directory that holds run.json")
     notes: list[str] = []
     secrets = redact.of(os.environ)
-    record, status = (cleaned(document(directory / name, notes), secrets) for name in (RECORD, STATUS))
+    names = (RECORD, STATUS, SCORES)
+    record, status, scores = (cleaned(document(directory / name, notes), secrets) for name in names)
     metrics = [line for line in lines(directory / METRICS, notes) if number(line.get("step")) is not None]
     return Run(
         directory=directory,
@@ -78,6 +82,7 @@ def read_one(directory: Path) -> Run:
         evaluations=of_kind(metrics, "eval"),
         checkpoints=of_kind(metrics, "checkpoint"),
         samples=lines(directory / MONITOR, notes),
+        scores=scores,
         kept=tuple(path.name for path in kept(directory)),
         notes=tuple(notes),
     )

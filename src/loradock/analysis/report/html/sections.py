@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -21,8 +21,11 @@ from loradock.analysis.report.html.differences import (
     tokens_per_second,
 )
 from loradock.analysis.report.html.environment import Note, Rows, add
-from loradock.analysis.report.html.runs import Run, listed, number, numbers
+from loradock.analysis.report.html.runs import Run, at, listed, number, numbers
 from loradock.plan.plan import shown
+
+SCORE_NUMBERS = 3
+"""Value, low and high."""
 
 
 def standing(run: Run) -> str:
@@ -52,6 +55,7 @@ def summary(run: Run) -> Rows:
     add(rows, "Training loss", ends_of_loss(run))
     add(rows, "Evaluation loss", from_to(numbers(run.evaluations, "loss")))
     add(rows, "Accuracy of the exam", exam_line(run))
+    rows += [(f"Evaluated on {name}", told) for name, told in score_lines(run)]
     if (found := tokens_per_second(run)) is not None:
         rows.append(("Throughput", f"{rate(found)} real tokens a second of training"))
     if peak := peak_bytes(run):
@@ -148,6 +152,40 @@ def exam_line(run: Run) -> str:
     """What the model scored before and after training."""
     before, after = (number(run.at("exam", when, "accuracy")) for when in ("before", "after"))
     return f"{before:.1f} % before, {after:.1f} % after" if before is not None and after is not None else ""
+
+
+def score_lines(run: Run) -> list[tuple[str, str]]:
+    """Each task that `loradock evaluate` measured last: its score, the interval, and the gain over another model."""
+    found: list[tuple[str, str]] = []
+    for task in listed(run.scores.get("tasks")):
+        score, metric = object_at(task, "score"), str(task.get("metric"))
+        ends = [value for key in ("value", "low", "high") for value in numbers([score], key)]
+        if len(ends) == SCORE_NUMBERS:
+            value, low, high = (scored(metric, each) for each in ends)
+            told = f"{metric} {value} ({low} to {high}) of {score.get('rows')} rows"
+            found.append((str(task.get("task")), told + gain_line(run, str(task.get("task")), metric)))
+    return found
+
+
+def gain_line(run: Run, task: str, metric: str) -> str:
+    """The difference to the other model, where there was one."""
+    paired = object_at(run.scores, "against", "tasks", task, "difference")
+    gained, p = number(paired.get("difference")), number(paired.get("p"))
+    if gained is None or p is None:
+        return ""
+    shown = f"{gained:+.4f}" if metric == "loss" else f"{100 * gained:+.1f} points"
+    return f"; {shown} against the other model, p {p:.2g}"
+
+
+def object_at(content: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    """The object under these keys; empty where there is none."""
+    found = at(content, *path)
+    return found if isinstance(found, Mapping) else {}
+
+
+def scored(metric: str, value: float) -> str:
+    """A score: nats of a loss, else percent."""
+    return f"{value:.4f}" if metric == "loss" else f"{100 * value:.1f} %"
 
 
 def slowdowns(run: Run) -> str:
