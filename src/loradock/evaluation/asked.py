@@ -99,6 +99,7 @@ def _data(file: Path, options: Options) -> Wanted:
         return Wanted(items=items, metric=ACCURACY, method=Choice)
     if options.metric == "loss":
         return Wanted(items=items, metric="loss", method=Loss)
+
     def method(opened: Opened) -> Method:
         most = options.max_new_tokens or (longest(opened, items) if options.metric == "exact" else DATA_TOKENS)
         return Generate(opened, max_new_tokens=most, score=METRICS[options.metric])
