@@ -108,7 +108,15 @@ def _plan(job: Job, onto: Onto) -> MergePlan:
     plan = job.plan
     if plan.onto == onto:
         return plan
-    return make(plan.base, plan.adapter, asked=plan.asked, load_dtype=plan.load_dtype, onto=onto, dtype=job.dtype)
+    return make(
+        plan.base,
+        plan.adapter,
+        asked=plan.asked,
+        load_dtype=plan.load_dtype,
+        onto=onto,
+        dtype=job.dtype,
+        device=plan.device,
+    )
 
 
 def losses(model: Any, rows: Sequence[Row], count: Callable[[], None]) -> torch.Tensor:
