@@ -45,7 +45,7 @@ def ours(opened: Opened, *, has_beams: bool) -> Answer:
         method = LlmAdapters(opened, rows[0][0]) if has_beams else Choice(opened)
         numbered = {id(item): number for number, (_, item) in enumerate(rows)}
         works = [method.prepare(item) for _, item in rows]
-        for batch in batches(works, batch_tokens=BATCH_TOKENS, vocabulary=opened.model.config.vocab_size):
+        for batch in batches(method, works, batch_tokens=BATCH_TOKENS):
             for work, outcome in zip(batch, method.run(batch), strict=True):
                 found[numbered[id(work.item)]] = outcome.text if has_beams else list(outcome.logprobs or ())
         return [found[number] for number in range(len(rows))]

@@ -61,7 +61,7 @@ def test_log_probabilities_are_those_of_whole_passes(opened: Opened, items: list
     works = [method.prepare(item) for item in items]
     found = {
         outcome.row: outcome
-        for batch in batches(works, batch_tokens=batch_tokens, vocabulary=512)
+        for batch in batches(method, works, batch_tokens=batch_tokens)
         for outcome in method.run(batch)
     }
     for item in items:
@@ -175,12 +175,17 @@ def test_the_loss_is_that_of_the_tokens_that_training_learns(opened: Opened, ite
         assert math.isfinite(outcome.score)
 
 
-def test_batches_are_longest_first_and_bounded(opened: Opened, items: list[Item]) -> None:
-    works = [Choice(opened).prepare(item) for item in items]
-    found = list(batches(works, batch_tokens=500, vocabulary=512))
+def test_batches_are_longest_first_and_bounded(
+    opened: Opened, items: list[Item], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = Choice(opened)
+    works = [method.prepare(item) for item in items]
+    found = list(batches(method, works, batch_tokens=500))
     assert sorted(work.item.row for batch in found for work in batch) == list(range(len(items)))
     longest = [max(work.tokens for work in batch) for batch in found]
     assert longest == sorted(longest, reverse=True)
     assert all(len(batch) == 1 or most * len(batch) <= 500 for batch, most in zip(found, longest, strict=True))
-    few = list(batches(works, batch_tokens=10**9, vocabulary=10**8))
-    assert max(map(len, few)) == 1
+    on_cpu = [max(work.tokens for work in batch) * len(batch) for batch in batches(method, works, batch_tokens=10**9)]
+    assert max(on_cpu) <= 1_024
+    monkeypatch.setattr("loradock.evaluation.methods.base.LOGITS_BYTES", 1)
+    assert max(map(len, batches(method, works, batch_tokens=10**9))) == 1

@@ -67,8 +67,7 @@ def score(
         return Scored(outcomes=_read(file), file=file, computed=0, seconds=0.0)
     with Journal(file, identity=known) as journal:
         before = len(journal.done)
-        vocabulary = method.opened.model.config.get_text_config().vocab_size
-        for batch in batches(works, batch_tokens=batch_tokens, vocabulary=vocabulary):
+        for batch in batches(method, works, batch_tokens=batch_tokens):
             if all(_name(work) in journal.done for work in batch):
                 continue
             for work, outcome in zip(batch, method.run(batch), strict=True):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from loradock.evaluation.items import Item
-from loradock.evaluation.methods.base import Work
+from loradock.evaluation.methods.base import CPU_TOKENS, Work
 from loradock.evaluation.methods.forward import (
     forward,
     last_logits,
@@ -49,6 +49,7 @@ class Choice:
     """See above. `score` is that of the raw log-probability; per character, as lm-eval's acc_norm, stands beside."""
 
     name = "choice"
+    cpu_tokens: int | None = CPU_TOKENS
 
     def __init__(self, opened: Opened) -> None:
         self.opened = opened

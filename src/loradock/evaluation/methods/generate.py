@@ -18,6 +18,7 @@ class Generate:
     """
 
     name = "generate"
+    cpu_tokens: int | None = None
 
     def __init__(
         self,

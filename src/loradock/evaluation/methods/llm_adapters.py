@@ -46,6 +46,7 @@ class LlmAdapters:
     """See above."""
 
     name = "generate"
+    cpu_tokens: int | None = None
 
     def __init__(self, opened: Opened, task: Task) -> None:
         self.opened, self._task = opened, task

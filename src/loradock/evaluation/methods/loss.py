@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loradock.evaluation.items import Item
-from loradock.evaluation.methods.base import Work
+from loradock.evaluation.methods.base import CPU_TOKENS, Work
 from loradock.evaluation.methods.forward import last_logits, log_probabilities
 from loradock.evaluation.outcomes import Outcome
 from loradock.inference.opener import Opened
@@ -16,6 +16,7 @@ class Loss:
     """`score` is the sum in nats over `tokens`; what ends the answer is one of them."""
 
     name = "loss"
+    cpu_tokens: int | None = CPU_TOKENS
 
     def __init__(self, opened: Opened) -> None:
         self.opened = opened
