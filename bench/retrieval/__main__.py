@@ -12,10 +12,11 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench.retrieval import table, task
+from bench.retrieval import measured, table, task
 from bench.retrieval.generation import held_out_loss
 
 ROOT = Path(__file__).parents[2]
@@ -59,18 +60,24 @@ def result(asked: argparse.Namespace, objective: str, seed: int) -> dict[str, An
     pairs = ["--data", str(asked.work / "task" / "pairs.jsonl")]
     train = ["train", "--model", str(asked.model), *pairs, *rows, *sets, "--max-steps", str(asked.steps)]
     loradock(*train, "--output", str(folder))
-    measures = {name: evaluated(folder, asked.work / "task" / name) for name in task.TESTS}
+    tests = {name: asked.work / "task" / name for name in task.TESTS}
     held_out = asked.work / "task" / "held_out.jsonl"
-    losses = [held_out_loss(asked.model, each, held_out) for each in (None, folder / "adapter")]
+    losses = {
+        "before": base_loss(asked.model, held_out),
+        "after": held_out_loss(asked.model, folder / "adapter", held_out),
+    }
     record = json.loads((folder / "run.json").read_text("utf-8"))
-    seconds = record["outcome"]["seconds"]
-    return {"measures": measures, "generative_loss": {"before": losses[0], "after": losses[1]}, "seconds": seconds}
+    return {
+        "measures": measured.against_base(folder, tests, instruction=task.INSTRUCTION),
+        "generative_loss": losses,
+        "seconds": record["outcome"]["seconds"],
+    }
 
 
-def evaluated(folder: Path, retrieval: Path) -> dict[str, Any]:
-    """Measures of base and adapter on a test set, with the interval of their difference."""
-    words = ["evaluate", str(folder), "--retrieval", str(retrieval), "--instruction", task.INSTRUCTION]
-    return json.loads(loradock(*words, "--base", "--json"))["measures"]
+@cache
+def base_loss(model: Path, held_out: Path) -> float:
+    """Measured once."""
+    return held_out_loss(model, None, held_out)
 
 
 def loradock(*words: str) -> str:

@@ -28,9 +28,9 @@ def places() -> dict[str, str]:
     cities: list[tuple[str, str]] = []
     regions: defaultdict[str, set[str]] = defaultdict(set)
     for code, _, zone, *_ in table("zone.tab"):
-        region, *_, city = zone.split("/")
+        region, city = zone.split("/")[0], zone.split("/")[-1].replace("_", " ")
         regions[code].add(region)
-        cities.append((city.replace("_", " "), region))
+        cities.append((city, region))
     cities += [(countries[code], min(found)) for code, found in regions.items() if len(found) == 1]
     random.Random(0).shuffle(cities)
     return {place: region for place, region in reversed(cities) if region not in POLES}

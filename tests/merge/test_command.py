@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -27,6 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, llama: Path, rows: Path) -> Pa
     """A finished NF4 run of 4 steps with a checkpoint at step 2."""
     directory = tmp_path_factory.mktemp("runs") / "one"
     asked = ("train.max_steps=4", "train.global_batch=8", "checkpoints.every=2", "checkpoints.keep=3", "lora.rank=4")
+    asked += ("data.validation=0.25", "train.learning_rate=0.01")
     train(directory, *asked, model=llama, data=rows)
     return directory
 
@@ -56,6 +58,18 @@ def test_a_run_is_merged_and_proven_and_the_same_again_to_the_byte(tmp_path: Pat
     assert typed(run, tmp_path / "two", "--verify", "full").exit_code == 0
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
     assert str(tmp_path) not in (tmp_path / "one" / "merge.json").read_text()
+
+
+def test_both_merges_are_compared_on_held_out_rows(tmp_path: Path, run: Path) -> None:
+    result = typed(run, tmp_path / "out", "--compare", "--dry-run", "--json")
+    found = json.loads(result.stdout)["compared"]
+    assert found["rows"] == 12
+    assert abs(found["trained"] - found["adapter"]) < 1e-5
+    assert abs(found["original"] - found["adapter"]) > 1e-4
+    assert "held-out rows, merged onto: trained" in result.stderr
+    alone = typed(Path(shutil.copytree(run / "adapter", tmp_path / "alone")), tmp_path / "out", "--compare")
+    assert isinstance(alone.exception, LoradockError)
+    assert alone.exception.exit_code == 64
 
 
 def test_a_checkpoint_is_merged_too(tmp_path: Path, run: Path) -> None:
@@ -129,5 +143,4 @@ def test_memory_is_bounded_by_the_largest_target_and_not_by_the_model(tmp_path: 
     command = forking.start(tmp_path, "merge", str(adapter), str(tmp_path / "out"), code=PEAK)
     assert command.finish() == 0, command.text()
     peak = int((tmp_path / "peak").read_text())
-    print(f"peak {peak / 2**20:.0f} MiB over the start")
     assert peak <= (1 << 29) + 16 * 512 * 16384, peak

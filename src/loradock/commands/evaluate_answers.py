@@ -63,7 +63,11 @@ OPTIONS = Group(
         help="Another model on the same rows, with paired tests.",
     ),
     click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N rows of each file."),
-    click.option("--max-new-tokens", type=click.IntRange(min=1), help="[default: tasks 32, --data 256]"),
+    click.option(
+        "--max-new-tokens",
+        type=click.IntRange(min=1),
+        help="[default: tasks 32; exact: the longest right answer; else 256]",
+    ),
     click.option(
         "--training-data",
         multiple=True,

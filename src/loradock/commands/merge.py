@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,13 +44,16 @@ if TYPE_CHECKING:
     show_default=True,
     help="weights: read the files back; full: also load them in another process and compare with base and adapter.",
 )
+@click.option("--compare", is_flag=True, help="Of an NF4 run: print the loss of both merges on its held-out rows.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and the disk and memory it needs.")
 @click.option(
     "--quantization", type=click.Choice(("nf4", "int8", "none")), help="How the base was stored, if not recorded."
 )
 @BASE_MODEL
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def merge(adapter: Path, output: Path, *, verify: str, dry_run: bool, as_json: bool, **asked: Any) -> None:
+def merge(
+    adapter: Path, output: Path, *, verify: str, compare: bool, dry_run: bool, as_json: bool, **asked: Any
+) -> None:
     """Merge an adapter into its base: OUT is a model directory that needs neither loradock nor PEFT.
 
     \b
@@ -66,11 +70,12 @@ def merge(adapter: Path, output: Path, *, verify: str, dry_run: bool, as_json: b
     refuse_existing(output)
     with redirect_stdout(sys.stderr), prepared(adapter, Asked(**asked)) as job:
         _show_job(job)
+        compared = _compared(job) if compare else {}
         result = _facts(job) if dry_run else _merged(job, output, verify=verify)
     if not dry_run:
         streams.result_lies_elsewhere()
     if as_json:
-        click.echo(json.dumps(result, indent=2))
+        click.echo(json.dumps(result | compared, indent=2))
     elif dry_run:
         click.echo(f"{output}: {result['tensors']:,} tensors, disk {result['disk']}, memory {result['memory']}")
     else:
@@ -84,6 +89,20 @@ def _show_job(job: Job) -> None:
     copied = plan.count("copy") + plan.count("cast")
     untied = "; head and embedding are untied" if plan.is_untied else ""
     click.echo(f"tensors: {counts}, {copied} copied{untied}", err=True)
+
+
+def _compared(job: Job) -> dict[str, Any]:
+    from rich.console import Console
+
+    from loradock.commands.model_options import counted
+    from loradock.merge.compare import compare
+
+    with Console(stderr=True).status("held-out rows") as status:
+        found = compare(job, progress=counted(status, "rows compared"))
+    losses = f"trained {found.trained:.5f}, original {found.original:.5f}, the adapter itself {found.adapter:.5f}"
+    wins = f"onto trained is lower on {found.trained_wins} rows"
+    click.echo(f"loss a token over {found.rows} held-out rows, merged onto: {losses}; {wins}", err=True)
+    return {"compared": asdict(found)}
 
 
 def _facts(job: Job) -> dict[str, Any]:

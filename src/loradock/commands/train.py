@@ -66,6 +66,7 @@ def train(
     The same command again continues an interrupted run, and shows the summary of a finished one. On a signal a run
     saves its last step before it ends: exit code 75, or 76 if there was no new step.
     """
+    from loradock.commands import train_after as after
     from loradock.commands.train_screen import Screen
     from loradock.data import first_look
     from loradock.model.patches import avx512
@@ -85,6 +86,7 @@ def train(
         content = standing.record
         if standing.state == "finished":
             screen.was_finished(standing)
+            directory = standing.directory
         else:
             look_for_inputs(loaded.config)
             if is_alone(os.environ):  # else the other ranks wait for this one to join them
@@ -99,9 +101,11 @@ def train(
                 skips_env_check=skip_env_check,
             )
             result = run(around, exam=exam)
-            content = result.record
+            content, directory = result.record, result.directory
             with signals.deferred():  # it is done: what is left is to say so
                 screen.finished(result)
+        if screen.is_first and directory:
+            after.make(loaded.config.after, directory, note=screen.note)
     if as_json:
         click.echo(json.dumps(content, indent=2, default=str))
 

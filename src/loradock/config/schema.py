@@ -319,6 +319,16 @@ class LimitsConfig(Section):
     )
 
 
+class AfterConfig(Section):
+    """What is made of a finished run."""
+
+    merge: Literal["none", "auto", "trained", "original"] = Field(
+        default="none",
+        description="Also write DIRECTORY/merged, one model of base and adapter, onto the weights of training "
+        "(trained), the base's files (original), or as loradock merge decides (auto).",
+    )
+
+
 class RunConfig(Section):
     """A whole run."""
 
@@ -347,6 +357,7 @@ class RunConfig(Section):
     checkpoints: CheckpointConfig = CheckpointConfig()
     logging: LoggingConfig = LoggingConfig()
     limits: LimitsConfig = LimitsConfig()
+    after: AfterConfig = AfterConfig()
 
     @property
     def step_samples(self) -> int:

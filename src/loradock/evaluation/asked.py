@@ -16,8 +16,8 @@ from loradock.evaluation.tasks.base import Task
 from loradock.evaluation.text_metrics import METRICS, exact
 from loradock.inference.opener import Opened
 
-TASK_TOKENS, DATA_TOKENS = 32, 256
-"""The longest answer of a task, which is a word, and of rows of one's own."""
+TASK_TOKENS, DATA_TOKENS, MORE_TOKENS = 32, 256, 8
+"""The longest answer of a task, which is a word; of rows of one's own; and beyond the longest right one of `exact`."""
 ACCURACY = "accuracy"
 NEEDS: dict[str, Literal["candidates", "prompts", "rows"]] = {"choice": "candidates", "loss": "rows"}
 
@@ -99,6 +99,14 @@ def _data(file: Path, options: Options) -> Wanted:
         return Wanted(items=items, metric=ACCURACY, method=Choice)
     if options.metric == "loss":
         return Wanted(items=items, metric="loss", method=Loss)
-    most = options.max_new_tokens or DATA_TOKENS
-    method = partial(Generate, max_new_tokens=most, score=METRICS[options.metric])
+
+    def method(opened: Opened) -> Method:
+        most = options.max_new_tokens or (longest(opened, items) if options.metric == "exact" else DATA_TOKENS)
+        return Generate(opened, max_new_tokens=most, score=METRICS[options.metric])
+
     return Wanted(items=items, metric=options.metric, method=method)
+
+
+def longest(opened: Opened, items: Items) -> int:
+    """Tokens of the longest right answer, and a few: what goes beyond them is another answer."""
+    return MORE_TOKENS + max(len(opened.prompts.raw(item.answer)) for item in items.items)

@@ -14,6 +14,7 @@ from loradock import atomic_io
 from loradock.errors import EnvironmentUnfit, UsageError, storage_error
 from loradock.gguf import metadata, modelfile, vocabulary, weights
 from loradock.gguf.metadata import Shape
+from loradock.gguf.modelfile import Form, form_of, writes_bos
 from loradock.gguf.vocabulary import Vocabulary
 from loradock.inference.opener import Origin
 from loradock.merge.staging import locked, refuse_existing, refuse_small_disk
@@ -56,7 +57,7 @@ def export(origin: Origin, file: Path, *, type_name: str, progress: Callable[[in
         _write(writer, found, shape, progress)
         beside = file.with_name(f"{file.name}.Modelfile")
         ends = [words.tokens[each] for each in special.ends]
-        text = modelfile.text(file, template=special.template, eos=words.tokens[special.eos], ends=ends)
+        text = modelfile.text(file, special.form, eos=words.tokens[special.eos], ends=ends)
         atomic_io.replace(beside, text)
     return Exported(
         file=file,
@@ -64,7 +65,7 @@ def export(origin: Origin, file: Path, *, type_name: str, progress: Callable[[in
         size_bytes=file.stat().st_size,
         tensors=len(found),
         pre=words.pre,
-        template=modelfile.name_of(special.template),
+        template=special.form.name if special.form else None,
         notes=_notes(shape),
     )
 
@@ -80,6 +81,7 @@ class Tokens:
     ends: tuple[int, ...]
     adds_bos: bool
     template: str | None
+    form: Form | None
 
     @classmethod
     def of(cls, origin: Origin, words: Vocabulary) -> Tokens:
@@ -99,6 +101,7 @@ class Tokens:
             ends=tuple(dict.fromkeys([tokenizer.eos_token_id, *listed])),
             adds_bos=_adds_bos(tokenizer),
             template=tokenizer.chat_template,
+            form=form_of(tokenizer),
         )
 
 
@@ -120,9 +123,7 @@ def _adds_bos(tokenizer: Any) -> bool:
     llama.cpp puts BOS before what a template wrote where the file says so, and takes a second one away.
     """
     if tokenizer.chat_template:
-        turns = [{"role": "user", "content": "a"}]
-        written: str = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        return bool(tokenizer.bos_token) and written.startswith(tokenizer.bos_token)
+        return writes_bos(tokenizer)
     return tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
 
 
@@ -145,7 +146,6 @@ def _writer(place: Path, origin: Origin, shape: Shape, words: Vocabulary, specia
         writer.add_token_merges(words.merges)
     writer.add_add_space_prefix(words.adds_space)
     writer.add_add_bos_token(special.adds_bos)
-    writer.add_add_eos_token(False)
     writer.add_eos_token_id(special.eos)
     others = [each for each in special.ends if each != special.eos]
     for put, index in (

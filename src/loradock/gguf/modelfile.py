@@ -1,17 +1,28 @@
-"""An Ollama Modelfile: the GGUF file, the chat template in Go's language where it is one that we know, and the ends."""
+"""An Ollama Modelfile: the GGUF file, the chat template in Go's language where it has such a form, and what ends.
+
+A template is known by what it writes: it is compared with those that have a form in Go on a few conversations.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
 
 from loradock.data.templates import named
 
 ALPACA = "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+TURNS = (
+    "{{ bos_token }}{% for message in messages %}{{ '<|' + message.role + '|>\\n' + message.content + eos_token }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"
+)
 USER, ASSISTANT = '{{ if eq .Role "user" }}', '{{ else if eq .Role "assistant" }}'
-# Each writes what the Jinja template of that name does, but for BOS, which llama.cpp puts before it.
-TEMPLATES = {
+# Each writes what the Jinja template of that name does but for BOS, which llama.cpp puts before it; EOS is its text.
+FORMS: Mapping[str, str] = {
     "chatml": (
         "{{ range .Messages }}<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n{{ end }}<|im_start|>assistant\n"
     ),
@@ -35,22 +46,81 @@ TEMPLATES = {
     ),
     "phi3": "{{ range .Messages }}<|{{ .Role }}|>\n{{ .Content }}<|end|>\n{{ end }}<|assistant|>\n",
     "zephyr": "{{ range .Messages }}<|{{ .Role }}|>\n{{ .Content }}EOS\n{{ end }}<|assistant|>\n",
+    "turns": "{{ range .Messages }}<|{{ .Role }}|>\n{{ .Content }}EOS{{ end }}<|assistant|>\n",
 }  # fmt: skip
+SYSTEM = {"role": "system", "content": "Answer in rhyme."}
+ASKED = {"role": "user", "content": "How tall is K2?"}
+ANSWERED = {"role": "assistant", "content": "8,611 m."}
+PROBES = ([ASKED], [SYSTEM, ASKED], [ASKED, ANSWERED, ASKED], [SYSTEM, ASKED, ANSWERED, ASKED])
+MARK = "\u2042"
 
 
-def name_of(template: str | None) -> str | None:
-    """The name of a chat template of ours that can be written for Ollama; None for another."""
-    return next((name for name in TEMPLATES if template == named(name).text), None)
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """A template that has a form in Go. `system`: the message that the model's own puts first where there is none."""
+
+    name: str
+    system: str | None
 
 
-def text(file: Path, *, template: str | None, eos: str, ends: Sequence[str]) -> str:
-    """The Modelfile for a GGUF file beside it. `template`: the model's Jinja chat template; `ends`: tokens that end."""
+def form_of(tokenizer: Any) -> Form | None:
+    """The form of a tokenizer's chat template; None where it has none."""
+    if not tokenizer.chat_template:
+        return None
+    own = [_written(tokenizer, tokenizer.chat_template, turns) for turns in PROBES]
+    for name in FORMS:
+        jinja = jinja_of(name)
+        system = _default(tokenizer, jinja, own[0])
+        first = [{"role": "system", "content": system}] if system else []
+        wanted = [turns if turns[0] is SYSTEM else [*first, *turns] for turns in PROBES]
+        found = [_written(tokenizer, jinja, turns) for turns in wanted]
+        if None not in found and found == own:
+            return Form(name=name, system=system)
+    return None
+
+
+def jinja_of(name: str) -> str:
+    """The Jinja template of a form."""
+    return TURNS if name == "turns" else named(name).text
+
+
+def writes_bos(tokenizer: Any) -> bool:
+    """Whether the chat template puts BOS first. One whose first token is BOS by its text alone does not count."""
+    written = _written(tokenizer, tokenizer.chat_template, [ASKED], bos=MARK)
+    return bool(tokenizer.bos_token) and written is not None and written.startswith(MARK)
+
+
+def _written(tokenizer: Any, template: str, turns: Sequence[Mapping[str, str]], *, bos: str = "") -> str | None:
+    """The prompt of a conversation with `bos` in the place of BOS; None where the template refuses it."""
+    try:
+        text: str = tokenizer.apply_chat_template(
+            list(turns), chat_template=template, tokenize=False, add_generation_prompt=True, bos_token=bos
+        )
+    except TemplateError:
+        return None
+    return text
+
+
+def _default(tokenizer: Any, jinja: str, own: str | None) -> str | None:
+    """The system message that a template writes by itself, where it is otherwise the one in `jinja`."""
+    around = _written(tokenizer, jinja, [{"role": "system", "content": MARK}, ASKED])
+    if own is None or around is None or MARK not in around or own == _written(tokenizer, jinja, [ASKED]):
+        return None
+    before, _, after = around.partition(MARK)
+    is_around = own.startswith(before) and own.endswith(after) and len(own) > len(before) + len(after)
+    return own[len(before) : len(own) - len(after)] if is_around else None
+
+
+def text(file: Path, form: Form | None, *, eos: str, ends: Sequence[str]) -> str:
+    """The Modelfile for a GGUF file beside it; `ends`: tokens that end an answer."""
     lines = [f"FROM ./{file.name}"]
-    if name := name_of(template):
-        lines.append(f"# chat template: {name}")
-        lines.append(f'TEMPLATE """{TEMPLATES[name].replace("EOS", eos)}"""')
+    if form:
+        lines.append(f'TEMPLATE """{FORMS[form.name].replace("EOS", eos)}"""')
+        lines += [f'SYSTEM """{form.system}"""'] if form.system else []
     else:
-        lines.append("# No TEMPLATE: the chat template is none that has a form in Go here; Ollama looks at")
-        lines.append("# tokenizer.chat_template in the GGUF file. Compare its prompts with loradock chat before use.")
+        lines.append(
+            "# No TEMPLATE: the chat template has no known form in Go. Ollama looks at tokenizer.chat_template"
+        )
+        lines.append("# in the GGUF file, and takes the nearest that it knows: compare its prompts with loradock chat.")
     lines += [f"PARAMETER stop {json.dumps(end, ensure_ascii=False)}" for end in ends]
     return "\n".join(lines) + "\n"

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     import torch
 
 
-def dequantised(weight: torch.Tensor, *, dtype: torch.dtype, double_quant: bool, transposed: bool) -> torch.Tensor:
+def dequantised(
+    weight: torch.Tensor, *, dtype: torch.dtype, double_quant: bool, transposed: bool, device: str
+) -> torch.Tensor:
     """The values [rows, columns], float32 on the CPU, that a weight has once it is loaded in NF4.
 
     The way of the loader: cast to the `dtype` that the model is loaded in, quantised whole (the scales of double
-    quantisation are relative to their mean over the matrix), on the GPU where there is one. `transposed`: a Conv1D,
+    quantisation are relative to their mean over the matrix), on `device` (cpu or cuda). `transposed`: a Conv1D,
     which is quantised as the linear layer that it stands for.
     """
-    import torch
     from bitsandbytes import functional
     from bitsandbytes.nn import Params4bit
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
         whole_blocks.fix()
     value = weight.to(dtype)

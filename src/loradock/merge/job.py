@@ -41,6 +41,7 @@ class Asked:
 class Job:
     """The plan, why it is so, and what the merged model needs besides. `dtype`: safetensors' name, None as the base."""
 
+    given: Path
     plan: MergePlan
     origin: Origin
     why: str
@@ -48,6 +49,7 @@ class Job:
     digests: Mapping[str, str] | None
     stop_ids: frozenset[int]
     about: Mapping[str, Any]
+    record: Mapping[str, Any]
 
 
 @contextmanager
@@ -70,10 +72,17 @@ def prepared(given: Path, asked: Asked) -> Iterator[Job]:
         onto, why = _onto(asked.onto, origin)
         dtype = DTYPES[asked.dtype]
         plan = make(
-            origin.base, origin.directory, asked=origin.asked, load_dtype=load_dtype(origin), onto=onto, dtype=dtype
+            origin.base,
+            origin.directory,
+            asked=origin.asked,
+            load_dtype=load_dtype(origin),
+            onto=onto,
+            dtype=dtype,
+            device=device_of(record),
         )
         about = {"run_id": record.get("run_id"), "checkpoint": asked.checkpoint}
         yield Job(
+            given=given,
             plan=plan,
             origin=origin,
             why=why,
@@ -81,6 +90,7 @@ def prepared(given: Path, asked: Asked) -> Iterator[Job]:
             digests=record.get("weights_sha256") or None,
             stop_ids=_stop_ids(origin, vocabulary=plan.vocabulary),
             about=about,
+            record=record,
         )
 
 
@@ -97,6 +107,13 @@ def load_dtype(origin: Origin) -> torch.dtype:
         if entry.dtype in tensors.FLOATING
     ]
     return tensors.dtype_of(floating[0]) if floating else torch.bfloat16
+
+
+def device_of(record: Mapping[str, Any]) -> str:
+    """cuda where there is a GPU, but for a run on the CPU: kernels of both may differ in a code that is near a tie."""
+    decisions = (record.get("plan") or {}).get("decisions", [])
+    was_on_cpu = any((each["name"], each["value"]) == ("device", "cpu") for each in decisions)
+    return "cuda" if torch.cuda.is_available() and not was_on_cpu else "cpu"
 
 
 def _onto(asked: str, origin: Origin) -> tuple[Onto, str]:

@@ -134,7 +134,11 @@ def computed(step: Step, plan: MergePlan, unchanged: dict[str, float]) -> torch.
     value = tensors.read(step.entry)
     if step.is_quantised:
         value = delta.dequantised(
-            value, dtype=plan.load_dtype, double_quant=plan.asked.double_quant, transposed=step.is_transposed
+            value,
+            dtype=plan.load_dtype,
+            double_quant=plan.asked.double_quant,
+            transposed=step.is_transposed,
+            device=plan.device,
         )
     if step.kind != "merge":
         return value.to(dtype)
@@ -158,7 +162,11 @@ def _record(
     plan: MergePlan, base: Mapping[str, str], files: Mapping[str, str], unchanged: Mapping[str, float]
 ) -> dict[str, Any]:
     """merge.json: nothing in it depends on when or where the merge was done."""
-    quantisation = {"double_quant": plan.asked.double_quant, "load_dtype": str(plan.load_dtype).removeprefix("torch.")}
+    quantisation = {
+        "double_quant": plan.asked.double_quant,
+        "load_dtype": str(plan.load_dtype).removeprefix("torch."),
+        "quantised_on": plan.device,
+    }
     return {
         "loradock": __version__,
         "onto": plan.onto,

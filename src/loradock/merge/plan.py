@@ -56,7 +56,8 @@ class Step:
 class MergePlan:
     """Steps by the name of the file that will hold them, in the layout of the base's files.
 
-    `load_dtype`: that in which the base was loaded in training. `untied`: head and embedding are two tensors now.
+    `load_dtype`: that in which the base was loaded in training; `device` (cpu or cuda) quantises.
+    `is_untied`: head and embedding are two tensors now.
     """
 
     base: BaseModel
@@ -64,6 +65,7 @@ class MergePlan:
     onto: Onto
     asked: ModelConfig
     load_dtype: torch.dtype
+    device: str
     adapted: Adapted
     shards: Mapping[str, tuple[Step, ...]]
     is_untied: bool
@@ -91,7 +93,14 @@ class MergePlan:
 
 
 def make(
-    base: BaseModel, adapter: Path, *, asked: ModelConfig, load_dtype: torch.dtype, onto: Onto, dtype: str | None
+    base: BaseModel,
+    adapter: Path,
+    *,
+    asked: ModelConfig,
+    load_dtype: torch.dtype,
+    onto: Onto,
+    dtype: str | None,
+    device: str = "cpu",
 ) -> MergePlan:
     """The plan. `asked`: how training loaded the base; `dtype`: safetensors' name of the result's, None as the base's.
 
@@ -123,6 +132,7 @@ def make(
         onto=onto,
         asked=asked,
         load_dtype=load_dtype,
+        device=device,
         adapted=found,
         shards=shards,
         is_untied=any(step.name not in weight_of for step in steps),

@@ -39,6 +39,7 @@ FREE_KEYS = {
     "output": "where the run lies: the directory itself says which run it is",
     "name": "a name for people",
     "logging.": "what is written about the training, which reads none of it back",
+    "after.": "what is made of the finished run",
     "limits.": "when a run counts as hung",
     "checkpoints.keep": "how many old checkpoints stay",
     "data.max_dropped": "ends a run or not; which rows are left is a field",
