@@ -16,7 +16,7 @@ from loradock.evaluation import contamination
 from loradock.evaluation.asked import Wanted
 from loradock.evaluation.compare import Comparison, compare
 from loradock.evaluation.contamination import Contamination
-from loradock.evaluation.scoring import Scored, score
+from loradock.evaluation.scoring import Scored, remove_staged, score
 from loradock.evaluation.summary import Score, Summary, score_of, summary, without
 from loradock.inference.opener import Opened, Origin
 from loradock.training.run_dir.resume import recorded_config
@@ -171,6 +171,7 @@ def write(found: Report, directory: Path) -> Path:
     """Put results.json in place, whole. DiskFull, NotWritable or StorageError."""
     file = directory / RESULTS
     try:
+        remove_staged(file)
         atomic_io.replace(file, json.dumps(as_dict(found), indent=2, ensure_ascii=False) + "\n")
     except OSError as error:
         raise storage_error(error, file) from error

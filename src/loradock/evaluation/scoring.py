@@ -65,6 +65,7 @@ def score(
     file = directory / f"{items.name}-{method.name}-{digest[:SHOWN_DIGITS]}.jsonl"
     if file.is_file():
         return Scored(outcomes=_read(file), file=file, computed=0, seconds=0.0)
+    remove_staged(file)
     with Journal(file, identity=known) as journal:
         before = len(journal.done)
         for batch in batches(method, works, batch_tokens=batch_tokens):
@@ -79,6 +80,13 @@ def score(
         journal.finish("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     outcomes = tuple(Outcome.of(line) for line in lines)
     return Scored(outcomes=outcomes, file=file, computed=computed, seconds=time.monotonic() - began)
+
+
+def remove_staged(file: Path) -> None:
+    """Take away what a process that was killed while it put `file` in place left beside it."""
+    for left in file.parent.glob(f".{file.name}.*"):
+        if left.suffix[1:].isdigit():
+            left.unlink(missing_ok=True)
 
 
 def prepared(method: Method, items: Items) -> list[Work]:
