@@ -63,9 +63,9 @@ def score(
     }
     digest = _digest(sorted(known.items()))
     file = directory / f"{items.name}-{method.name}-{digest[:SHOWN_DIGITS]}.jsonl"
+    remove_staged(file)
     if file.is_file():
         return Scored(outcomes=_read(file), file=file, computed=0, seconds=0.0)
-    remove_staged(file)
     with Journal(file, identity=known) as journal:
         before = len(journal.done)
         for batch in batches(method, works, batch_tokens=batch_tokens):
@@ -83,9 +83,12 @@ def score(
 
 
 def remove_staged(file: Path) -> None:
-    """Take away what a process that was killed while it put `file` in place left beside it."""
+    """Take away what a process that was killed while it put `file` in place left beside it.
+
+    That is what it staged, and, where the file is there, the journal that it was made of.
+    """
     for left in file.parent.glob(f".{file.name}.*"):
-        if left.suffix[1:].isdigit():
+        if left.suffix[1:].isdigit() or file.is_file():
             left.unlink(missing_ok=True)
 
 
