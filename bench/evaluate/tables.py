@@ -10,8 +10,12 @@ from typing import Any
 from bench.evaluate.arms import BEAMS, LM_EVAL, OURS, OURS_BEAMS
 from loradock.env_check.paired_ratio import ratio
 
-BOUND = 1e-4
-"""Largest difference of a log-probability between arms."""
+BOUND = 2e-4
+"""Largest difference of a log-probability of an answer of some six tokens between arms.
+
+On six rows of boolq, ours lie within 2e-5 of float64; lm-eval's, from torch's float32 log_softmax over 49,152 tokens,
+5e-5 to 7e-5 above it.
+"""
 PAIRS = ((OURS, LM_EVAL), (OURS_BEAMS, BEAMS))
 Line = dict[str, Any]
 
