@@ -27,7 +27,7 @@ COMMANDS = {
     "merge": ("loradock.commands.merge", "Merge an adapter and its base into one model directory."),
     "export": ("loradock.commands.export", "Write a merged model as GGUF, for llama.cpp and Ollama."),
     "embed": ("loradock.commands.embed", "Embed the texts of a file with a trained adapter."),
-    "evaluate": ("loradock.commands.evaluate", "Measure answers on tasks and rows, or embeddings; compare models."),
+    "evaluate": ("loradock.commands.evaluate", "Measure answers on tasks and rows, or embeddings."),
     "config": ("loradock.commands.config", "Show, validate or describe a run's configuration."),
     "report": ("loradock.commands.report", "Make an HTML page of a run, or compare several."),
     "data": ("loradock.commands.data", "Describe a data set: lengths, truncation, padding, odd rows."),

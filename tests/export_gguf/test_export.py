@@ -114,6 +114,27 @@ def test_ids_are_those_of_the_tokenizer(tmp_path: Path, llama: Path) -> None:
     assert fields["tokenizer.chat_template"].contents() == own.chat_template
 
 
+def test_tokens_that_end_an_answer_are_control_tokens(tmp_path: Path) -> None:
+    own = make_llama(tmp_path / "base")
+    (own / "generation_config.json").write_text('{"eos_token_id": [1, 4, 300]}')
+    file = own / "tokenizer_config.json"
+    settings = json.loads(file.read_text())
+    del settings["pad_token"]
+    file.write_text(json.dumps(settings))
+    content = json.loads((own / "tokenizer.json").read_text())
+    for each in content["added_tokens"]:
+        each["special"] = each["id"] < 3
+    (own / "tokenizer.json").write_text(json.dumps(content))
+    exported(own, tmp_path / "a.gguf")
+    fields = gguf.GGUFReader(tmp_path / "a.gguf").fields
+    assert fields["tokenizer.ggml.token_type"].contents()[:6] == [3, 3, 3, 3, 3, 3]
+    assert fields["tokenizer.ggml.eos_token_id"].contents() == 1
+    assert fields["tokenizer.ggml.eot_token_id"].contents() == 4  # 300 is a word, which ends no answer
+    assert "tokenizer.ggml.padding_token_id" not in fields
+    stops = [line for line in (tmp_path / "a.gguf.Modelfile").read_text().splitlines() if "stop" in line]
+    assert stops == ['PARAMETER stop "</s>"', 'PARAMETER stop "<|assistant|>"']
+
+
 def test_pieces_of_sentencepiece_are_merged_in_their_order(tmp_path: Path) -> None:
     base = make_llama(tmp_path / "base")
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))

@@ -48,7 +48,7 @@ def test_dequantised_weights_are_those_of_the_loaded_layers_to_the_bit(
     found = load_file(tmp_path / "out" / "model.safetensors")
     asked = ModelConfig.model_validate({"name": str(base), "quantization": "nf4", "double_quant": double_quant})
     loaded = load.load_whole(source.find(asked), asked, dtype=getattr(torch, dtype), device="cpu")
-    layers = {name: each for name, each in loaded.named_modules() if isinstance(each, Linear4bit)}
+    layers: dict[str, Any] = {name: each for name, each in loaded.named_modules() if isinstance(each, Linear4bit)}
     assert len(layers) == 14
     for name, layer in layers.items():
         wanted = functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state)

@@ -93,16 +93,27 @@ class Tokens:
         content = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
         named = content.get("eos_token_id")
         listed = named if isinstance(named, list) else [] if named is None else [named]
+        others = {
+            index for index, kind in enumerate(words.types) if kind in (vocabulary.CONTROL, vocabulary.USER_DEFINED)
+        }
+        others -= {tokenizer.eos_token_id}
         return cls(
             bos=words.id_of(tokenizer.bos_token),
             eos=tokenizer.eos_token_id,
-            pad=words.id_of(tokenizer.pad_token),
+            pad=words.id_of(_own_pad(origin.directory)),
             unknown=words.id_of(tokenizer.unk_token),
-            ends=tuple(dict.fromkeys([tokenizer.eos_token_id, *listed])),
+            ends=(tokenizer.eos_token_id, *dict.fromkeys(each for each in listed if each in others)),
             adds_bos=_adds_bos(tokenizer),
             template=tokenizer.chat_template,
             form=form_of(tokenizer),
         )
+
+
+def _own_pad(folder: Path) -> str | None:
+    """The pad token that the tokenizer names itself; where it has none, an opened one takes EOS for it."""
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    pad = settings.get("pad_token")
+    return pad.get("content") if isinstance(pad, dict) else pad
 
 
 def refuse(origin: Origin, file: Path) -> None:

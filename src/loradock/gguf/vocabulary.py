@@ -15,6 +15,8 @@ from loradock.gguf import pre_tokenizers
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """GGUF's token types."""
 NEVER_MERGED = -1e9
+LOOKS_SPECIAL = re.compile(r"<[|\uff5c].*[|\uff5c]>")
+"""Added tokens that llama.cpp never reads out of plain text, whatever tokenizer.json says of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +76,8 @@ def _types(
         if has_bytes and re.fullmatch(r"<0x[0-9A-F]{2}>", token):
             types[index] = BYTE
     for each in added:
-        types[each["id"]] = CONTROL if each["special"] else USER_DEFINED
+        is_control = each["special"] or LOOKS_SPECIAL.fullmatch(each["content"])
+        types[each["id"]] = CONTROL if is_control else USER_DEFINED
     if has_bytes:
         for index, token in names.items():
             types[index] = UNKNOWN if token == unknown else types[index]
