@@ -54,6 +54,14 @@ def test_an_adapter_of_another_base_is_refused(tmp_path: Path, adapter: Path) ->
     refused(adapter, tmp_path / "out", ModelError, "belong to nothing in", base=str(other))
 
 
+def test_a_base_without_one_of_its_tensors_is_refused(tmp_path: Path, base: Path, adapter: Path) -> None:
+    own = shutil.copytree(base, tmp_path / "base")
+    tensors = load_file(own / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, own / "model.safetensors", metadata={"format": "pt"})
+    refused(adapter, tmp_path / "out", ModelError, "does not hold the whole model", base=str(own))
+
+
 def test_a_base_whose_weights_are_not_the_recorded_ones_is_refused(tmp_path: Path, adapter: Path) -> None:
     with prepared(adapter, Asked()) as job, pytest.raises(ModelError, match="not the base that the adapter") as caught:
         merge(

@@ -12,7 +12,7 @@ from loradock.errors import ModelError
 from loradock.merge import tensors
 from loradock.merge.adapted import Adapted, adapted, empty
 from loradock.merge.tensors import Entry, Slot
-from loradock.model import load
+from loradock.model import load, whole
 from loradock.model.source import BaseModel
 
 if TYPE_CHECKING:
@@ -104,8 +104,10 @@ def make(
 ) -> MergePlan:
     """The plan. `asked`: how training loaded the base; `dtype`: safetensors' name of the result's, None as the base's.
 
-    Raises what `adapted` raises, and ModelError where a weight that is to change is not in the base's files.
+    Raises what `whole.check` and `adapted` raise, and ModelError where a weight that is to change is not in the base's
+    files.
     """
+    whole.check(base)
     found = adapted(base, adapter)
     quantised = _quantised(base, asked, load_dtype) if onto == "trained" and asked.quantization == "nf4" else {}
     files = {file.name: tensors.entries(file) for file in base.weight_files}
