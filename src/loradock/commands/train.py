@@ -89,6 +89,7 @@ def train(
             directory = standing.directory
         else:
             look_for_inputs(loaded.config)
+            after.check(loaded.config)
             if is_alone(os.environ):  # else the other ranks wait for this one to join them
                 first_look.look(loaded.config.data)
             around = claiming.claimed(
@@ -105,7 +106,7 @@ def train(
             with signals.deferred():  # it is done: what is left is to say so
                 screen.finished(result)
         if screen.is_first and directory:
-            after.make(loaded.config.after, directory, note=screen.note)
+            after.make(loaded.config, directory, note=screen.note)
     if as_json:
         click.echo(json.dumps(content, indent=2, default=str))
 

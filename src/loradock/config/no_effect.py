@@ -30,6 +30,11 @@ def _evaluation_cadence(config: RunConfig) -> Iterator[KeyProblem]:
         yield _idle("evaluation.every", "nothing is held out (data.validation)")
 
 
+def _tasks(config: RunConfig) -> Iterator[KeyProblem]:
+    if config.objective == "embedding":
+        yield _idle("evaluation.tasks", "objective embedding answers nothing")
+
+
 def _split_seed(config: RunConfig) -> Iterator[KeyProblem]:
     if not has_validation(config):
         yield _idle("data.seed", "nothing is held out (data.validation)")
@@ -138,6 +143,7 @@ WARNINGS: tuple[Rule, ...] = (
     _epochs,
     _double_quant,
     _evaluation_cadence,
+    _tasks,
     _split_seed,
     _tracker_project,
     _deterministic,

@@ -273,9 +273,14 @@ class EmbeddingConfig(Section):
 
 
 class EvaluationConfig(Section):
-    """Evaluation on the held-out part."""
+    """Evaluation on the held-out part, and on tasks."""
 
     every: Positive | Auto = Field(default="auto", description="Optimiser steps between evaluations.")
+    tasks: tuple[str, ...] = Field(
+        default=(),
+        description="Tasks that base and adapter answer once the run is finished, each as NAME=FILE: "
+        "see loradock evaluate --task.",
+    )
 
 
 class CheckpointConfig(Section):

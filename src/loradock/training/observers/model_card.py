@@ -38,6 +38,7 @@ def write(
         table("Data", data_rows(content)),
         table("Decisions", [(d["name"], f"{shown(d['value'])} ({d['why']})") for d in plan["decisions"]]),
         results(evaluations),
+        tasks(content),
         embedding_usage(content["embedding"]) if embeds else "",
         usage(base_id or model["name"], content, prompt=prompt) if answers else "",
     ]
@@ -129,6 +130,28 @@ def results(evaluations: Sequence[dict[str, Any]]) -> str:
     ]
     rows = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines)]
     return "\n".join(["## Results", "", *rows, "", curve])
+
+
+def tasks(content: dict[str, Any]) -> str:
+    """What base and adapter answered, where the run was asked for it."""
+    found = content.get("tasks")
+    if not found:
+        return ""
+    head = ["task", "rows", "base", "adapter", "difference (95 %)", "majority class", "rows that were trained on"]
+    lines = [
+        [
+            each["task"],
+            f"{each['rows']:,}",
+            f"{each['base']:.1%}",
+            f"{each['adapter']:.1%}",
+            f"{100 * each['interval'][0]:+.1f} to {100 * each['interval'][1]:+.1f} points",
+            f"{each['majority']:.1%}",
+            "not looked for" if each["trained_on"] is None else str(each["trained_on"]),
+        ]
+        for each in found
+    ]
+    rows = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines)]
+    return "\n".join(["## Tasks", "", "Accuracy by log-probability among the answers of each question.", "", *rows])
 
 
 def table(title: str, rows: Sequence[tuple[str, str]]) -> str:

@@ -40,6 +40,7 @@ FREE_KEYS = {
     "name": "a name for people",
     "logging.": "what is written about the training, which reads none of it back",
     "after.": "what is made of the finished run",
+    "evaluation.tasks": "what the finished run is asked",
     "limits.": "when a run counts as hung",
     "checkpoints.keep": "how many old checkpoints stay",
     "data.max_dropped": "ends a run or not; which rows are left is a field",
