@@ -13,6 +13,8 @@ from click.testing import CliRunner
 from tiny import make_llama, write_rows
 
 from loradock.analysis.diagnose import seeds
+from loradock.analysis.diagnose.accuracy import Asked, lines, measure
+from loradock.analysis.diagnose.arms import Arm
 from loradock.cli import cli
 from loradock.commands.diagnose import command_of
 from loradock.commands.run_options import Ask
@@ -158,3 +160,53 @@ def test_each_row_of_a_note_is_a_valid_change_to_its_preset(name: str) -> None:
     for row in rows:
         assert changed_config(config, row.trial.settings) != config
     assert seeds.published(name)[rows[0].trial.name] == rows[0].said
+
+
+@pytest.fixture(scope="module")
+def task(place: Path) -> Path:
+    """Questions in the layout of a task."""
+    rows = [
+        {
+            "instruction": f"Is {word} white?\n\nAnswer format: true/false",
+            "input": "",
+            "output": f"the correct answer is {answer}",
+            "answer": answer,
+        }
+        for word, answer in (("salt", "true"), ("coal", "false"), ("snow", "true"), ("a horse", "false"))
+    ]
+    file = place / "boolq.json"
+    file.write_text(json.dumps(rows), encoding="utf-8")
+    return file
+
+
+def test_a_trial_is_asked_for_its_accuracy_beside_the_baseline(forking: Forking, place: Path, task: Path) -> None:
+    asked = ("--trials", "lora-rank-x0.5", "--evaluate", f"boolq={task}", "--evaluate-steps", "2")
+    command = start(forking, place, *asked, "--output", "accurate", "--budget", "4m")
+    assert command.finish() == 0, command.text()
+    found = json.loads((place / "accurate" / "diagnosis.json").read_text())["accuracy"]
+    assert (found["steps"], list(found["rows"])) == (2, ["baseline", "lora-rank-x0.5"])
+    baseline, trial = (found["rows"][name]["boolq"] for name in ("baseline", "lora-rank-x0.5"))
+    assert trial["value"] - baseline["value"] == pytest.approx(trial["difference"])
+    assert trial["interval"][0] <= trial["difference"] <= trial["interval"][1]
+    run = json.loads((place / "accurate" / "accuracy" / "lora-rank-x0.5" / "run.json").read_text())
+    assert (run["config"]["lora"]["rank"], run["outcome"]["steps"]) == (8, 2)
+    assert "accuracy after 2 steps" in command.text()
+
+
+def test_a_task_that_cannot_be_asked_is_refused_before_anything_is_measured(forking: Forking, place: Path) -> None:
+    command = start(forking, place, "--evaluate", "boolq=gone.json")
+    assert command.finish() == 66
+    assert "gone.json of task boolq does not exist" in command.text()
+
+
+def test_an_arm_that_cannot_be_trained_says_why(tmp_path: Path, place: Path, task: Path) -> None:
+    arm = Arm(name="bad", settings=("lora.rank=0",))
+    words = ["train", "--model", str(place / "base"), "--data", str(place / "rows.jsonl")]
+
+    def train(settings: Sequence[str]) -> list[str]:
+        return [*words, *(word for each in settings for word in ("--set", each))]
+
+    asked = Asked(tasks=(f"boolq={task}",), steps=1)
+    found = measure([arm], asked, train=train, folder=tmp_path, tell=lambda _: None)
+    assert "lora.rank" in found["rows"]["bad"]["failure"]
+    assert any("bad: not measured" in line for line in lines(found))

@@ -9,12 +9,14 @@ import sys
 import warnings
 from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from loradock import signals
+from loradock.commands import diagnose_accuracy
 from loradock.commands.run_options import Ask, Price, RunCommand, look_for_inputs, run_options
 from loradock.errors import UsageError
 
@@ -64,6 +66,7 @@ class Duration(click.ParamType):
 )
 @click.option("--trials", metavar="A,B", help="Only these trials.")
 @click.option("--list", "is_listing", is_flag=True, help="List the trials for this configuration, run none.")
+@diagnose_accuracy.options
 @click.option("--price-per-hour", type=Price(), metavar="X", help="Price of the machine, for the cost saved.")
 @click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as JSON on stdout.")
 def diagnose(
@@ -75,6 +78,9 @@ def diagnose(
     repeats: int,
     trials: str | None,
     is_listing: bool,
+    tasks: tuple[str, ...],
+    evaluate_steps: int,
+    evaluate_limit: int | None,
     price_per_hour: float | None,
     as_json: bool,
 ) -> None:
@@ -88,8 +94,12 @@ def diagnose(
     Each trial is a short real run in its own process, measured in rounds with the unchanged run (the baseline) until
     the difference is beyond the noise or the budget is spent. No trained weights are kept. With --output, results are
     kept in that directory and the same command continues from them. One process on one GPU.
+
+    With --evaluate, what is faster is trained and asked as well, so that its risk to accuracy is a measured interval;
+    that time comes on top of the budget.
     """
-    from loradock.analysis.diagnose import children, seeds
+    from loradock.analysis.diagnose import accuracy, children, seeds
+    from loradock.analysis.diagnose.accuracy import Asked
     from loradock.analysis.diagnose.diagnose import chosen
     from loradock.commands.train import QUIET, set_environment
 
@@ -104,6 +114,8 @@ def diagnose(
     if is_listing and of_note:  # they are written down: no model, rows or GPU is needed to name them
         listed(chosen(of_note, names))
         return
+    if tasks:
+        diagnose_accuracy.check(tasks)
     with redirect_stdout(sys.stderr):
         search, by = searched(
             asked,
@@ -115,7 +127,12 @@ def diagnose(
     if is_listing:
         listed(search.trials)
         return
-    told(search, asked, folder=folder, price_per_hour=price_per_hour, as_json=as_json)
+    accuracies = None
+    if tasks and not by and search.baseline.rounds:
+        wanted = Asked(tasks=tasks, steps=evaluate_steps, limit=evaluate_limit)
+        arms = accuracy.arms_of(search, names=names)
+        accuracies = diagnose_accuracy.measured(arms, wanted, command=partial(command_of, asked), folder=folder)
+    told(search, asked, folder=folder, price_per_hour=price_per_hour, as_json=as_json, accuracies=accuracies)
     if by:
         stopped(search, by, folder)
 
@@ -187,10 +204,18 @@ def loader(ask: Ask) -> Any:
     return load
 
 
-def told(search: Search, ask: Ask, *, folder: Path | None, price_per_hour: float | None, as_json: bool) -> None:
+def told(
+    search: Search,
+    ask: Ask,
+    *,
+    folder: Path | None,
+    price_per_hour: float | None,
+    as_json: bool,
+    accuracies: dict[str, Any] | None = None,
+) -> None:
     """Print and keep what was found."""
     from loradock import atomic_io
-    from loradock.analysis.diagnose import seeds
+    from loradock.analysis.diagnose import accuracy, seeds
     from loradock.analysis.diagnose.document import document
     from loradock.analysis.report import diagnosis as report
     from loradock.commands.page import page
@@ -202,6 +227,7 @@ def told(search: Search, ask: Ask, *, folder: Path | None, price_per_hour: float
     patch = content["patch"]
     command = command_of(ask, patch["settings"]) if patch else None
     content["command"] = command
+    content["accuracy"] = accuracies
     if folder:
         atomic_io.replace(folder / DOCUMENT, json.dumps(content, indent=2) + "\n")
         if patch:
@@ -215,6 +241,8 @@ def told(search: Search, ask: Ask, *, folder: Path | None, price_per_hour: float
     note(report.left_out_line(content, columns=columns))
     click.echo(report.phases_line(content))
     for line in report.verdict_lines(content, command=command):
+        click.echo(line)
+    for line in accuracy.lines(accuracies) if accuracies else ():
         click.echo(line)
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock import atomic_io, signals
+from loradock.commands import diagnose_accuracy
 from loradock.config.schema import RunConfig
-from loradock.errors import ConfigError, InputMissing, UsageError
+from loradock.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from loradock.evaluation.evaluate import Report
@@ -24,17 +25,10 @@ Note = Callable[[str], None]
 
 def check(config: RunConfig) -> None:
     """Before anything is trained: ConfigError for a task that is none, InputMissing for a file that is not there."""
-    from loradock.evaluation import tasks
-
-    for text in config.evaluation.tasks:
-        name, _, file = text.partition("=")
-        try:
-            tasks.named(name)
-        except UsageError as error:
-            raise ConfigError(f"evaluation.tasks: {error.what}", hint=error.hint) from error
-        if not Path(file).is_file():
-            what = f"evaluation.tasks: {file or 'no file'} of task {name} does not exist"
-            raise InputMissing(what, hint=f"--set evaluation.tasks=[{name}=FILE]")
+    try:
+        diagnose_accuracy.check(config.evaluation.tasks)
+    except UsageError as error:
+        raise ConfigError(f"evaluation.tasks: {error.what}", hint=error.hint) from error
 
 
 def make(config: RunConfig, directory: Path, *, note: Note) -> None:

@@ -28,7 +28,8 @@ def finding_parts(findings: Sequence[Opportunity]) -> Iterator[RenderableType]:
     """
     for number, finding in enumerate(findings, 1):
         trial = finding.trial
-        risks = f"risk to accuracy {trial.accuracy_risk}, to stability {trial.stability_risk}"
+        unmeasured = "" if trial.accuracy_risk == "none" else " (not measured: diagnose --evaluate)"
+        risks = f"risk to accuracy {trial.accuracy_risk}{unmeasured}, to stability {trial.stability_risk}"
         word = Text(f"{finding.severity:<9}", style=COLORS[finding.severity])
         yield Text.assemble(f"{number:>2}  ", word, f" {factor(finding.gain)}  ", (risks, "dim"))
         for line in change_lines(finding):
