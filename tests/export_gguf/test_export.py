@@ -229,3 +229,11 @@ def test_kills_leave_no_half_file_and_the_same_command_finishes(tmp_path: Path, 
     assert last.finish() == 0, last.text()
     assert (tmp_path / "a.gguf").read_bytes() == wanted
     assert not list(tmp_path.glob(".a.gguf*"))
+
+
+def test_what_a_killed_export_staged_is_removed_by_the_next(tmp_path: Path, llama: Path) -> None:
+    for name in (".a.gguf.staged", ".a.gguf.Modelfile.staged"):
+        (tmp_path / name).write_text("half")
+    done = typed(llama, "-o", tmp_path / "a.gguf")
+    assert done.exit_code == 0, done.output
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.gguf", "a.gguf.Modelfile"]

@@ -58,7 +58,7 @@ def export(origin: Origin, file: Path, *, type_name: str, progress: Callable[[in
         beside = file.with_name(f"{file.name}.Modelfile")
         ends = [words.tokens[each] for each in special.ends]
         text = modelfile.text(file, special.form, eos=words.tokens[special.eos], ends=ends)
-        atomic_io.replace(beside, text)
+        _put(beside, text)
     return Exported(
         file=file,
         modelfile=beside,
@@ -195,6 +195,14 @@ def _write(writer: Any, found: list[weights.Weight], shape: Shape, progress: Cal
             progress(number, len(found))
     finally:
         writer.close()
+
+
+def _put(file: Path, text: str) -> None:
+    """Write a file whole or not at all, staged under a name that does not change: a run after a kill removes it."""
+    place = file.with_name(f".{file.name}.staged")
+    place.unlink(missing_ok=True)
+    atomic_io.write(place, text.encode())
+    os.rename(place, file)
 
 
 @contextmanager
