@@ -1,7 +1,7 @@
 """Makes and verifies the lock files: one resolve, every package by hash. `scripts/lock` is its door.
 
 The development lock is resolved first, from all extras and the pins of docker/versions.json; the runtime lock takes
-its versions from it, and the DeepSpeed lock, which is the runtime lock with DeepSpeed, all of its own. Each lock begins
+its versions from it, and the locks with DeepSpeed and with lm-eval, which are the runtime lock and more. Each lock begins
 with the digest of what it was made from and of its own body, so that `--check` notices a forgotten run of scripts/lock,
 or an edit by hand, without a network.
 """
@@ -25,7 +25,14 @@ DEV_LOCK = ROOT / "docker" / "requirements-dev.lock"
 RUNTIME_LOCK = ROOT / "docker" / "requirements.lock"
 DEEPSPEED_EXTRAS = (*RUNTIME_EXTRAS, "deepspeed")
 DEEPSPEED_LOCK = ROOT / "docker" / "requirements-deepspeed.lock"
-LOCKS = {RUNTIME_LOCK: RUNTIME_EXTRAS, DEV_LOCK: DEV_EXTRAS, DEEPSPEED_LOCK: DEEPSPEED_EXTRAS}
+HARNESS_EXTRAS = (*RUNTIME_EXTRAS, "harness")
+HARNESS_LOCK = ROOT / "docker" / "requirements-harness.lock"
+LOCKS = {
+    DEV_LOCK: DEV_EXTRAS,
+    RUNTIME_LOCK: RUNTIME_EXTRAS,
+    DEEPSPEED_LOCK: DEEPSPEED_EXTRAS,
+    HARNESS_LOCK: HARNESS_EXTRAS,
+}
 RESOLVE = (
     "--universal",
     "--python-version=3.11",
@@ -88,8 +95,7 @@ def make(*, uv: str, upgrade: bool) -> None:
         made, pinned = Path(folder, "made.txt"), Path(folder, "pins.txt")
         if DEV_LOCK.exists():
             shutil.copy(DEV_LOCK, made)
-        for lock in (DEV_LOCK, RUNTIME_LOCK, DEEPSPEED_LOCK):
-            extras = LOCKS[lock]
+        for lock, extras in LOCKS.items():
             pinned.write_text("".join(f"{name}=={version}\n" for name, version in pins(extras).items()), "utf-8")
             is_first = lock == DEV_LOCK
             bodies[lock] = resolve(made, extras=extras, constraints=pinned, uv=uv, upgrade=upgrade and is_first)

@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCKS = ("requirements.lock", "requirements-dev.lock", "requirements-deepspeed.lock")
+LOCKS = (
+    "requirements.lock",
+    "requirements-dev.lock",
+    "requirements-deepspeed.lock",
+    "requirements-harness.lock",
+)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 OURS = (
     *("Dockerfile", "entrypoint", "pyproject.toml", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
@@ -56,7 +61,7 @@ def test_a_lock_holds_no_address(lock: str) -> None:
     assert "--find-links" not in text
 
 
-@pytest.mark.parametrize("larger", LOCKS[1:])
+@pytest.mark.parametrize("larger", LOCKS[1:3])
 def test_the_runtime_lock_is_part_of_every_other(larger: str) -> None:
     assert entries(LOCKS[0]).items() <= entries(larger).items()
 
@@ -66,6 +71,15 @@ def test_the_deepspeed_lock_adds_only_deepspeed_and_what_it_needs() -> None:
     version = json.loads((ROOT / "docker" / "versions.json").read_text(encoding="utf-8"))["deepspeed"]["version"]
     assert added == {"deepspeed", "hjson", "msgpack", "ninja", "py-cpuinfo"}
     assert f"deepspeed=={version} ; sys_platform == 'linux'" in entries(LOCKS[2])
+
+
+def test_the_harness_lock_has_another_version_only_where_lm_eval_needs_an_older_one() -> None:
+    ours, theirs = (
+        {requirement.partition("==")[0]: requirement for requirement in entries(lock)} for lock in (LOCKS[0], LOCKS[3])
+    )
+    other = {name for name, requirement in ours.items() if theirs.get(name) != requirement}
+    assert other == {"python-dateutil", "tzdata"}
+    assert "lm-eval" in theirs
 
 
 @pytest.mark.parametrize("lock", LOCKS)

@@ -131,7 +131,10 @@ def diagnose(
     if tasks and not by and search.baseline.rounds:
         wanted = Asked(tasks=tasks, steps=evaluate_steps, limit=evaluate_limit)
         arms = accuracy.arms_of(search, names=names)
-        accuracies = diagnose_accuracy.measured(arms, wanted, command=partial(command_of, asked), folder=folder)
+        try:
+            accuracies = diagnose_accuracy.measured(arms, wanted, command=partial(command_of, asked), folder=folder)
+        except KeyboardInterrupt:
+            by = signals.requested() or "a signal"
     told(search, asked, folder=folder, price_per_hour=price_per_hour, as_json=as_json, accuracies=accuracies)
     if by:
         stopped(search, by, folder)

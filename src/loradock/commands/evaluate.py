@@ -2,20 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from loradock.commands import evaluate_answers, evaluate_embedding
+from loradock.commands import evaluate_answers, evaluate_embedding, evaluate_harness
 from loradock.commands.model_options import BATCH_TOKENS, MODEL, computing_options
+from loradock.commands.option_groups import Group
 from loradock.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What can be evaluated. `starts`: the parameters of which one asks for it; `shares`: those of others it has too."""
+
+    what: str
+    options: Group
+    starts: tuple[str, ...]
+    page: Callable[..., None]
+    shares: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all parameters that the page takes."""
+        return (*self.options.names, *self.shares)
+
+
+KINDS = (
+    Kind(
+        what="of answers",
+        options=evaluate_answers.OPTIONS,
+        starts=("named", "data"),
+        page=evaluate_answers.evaluate_answers,
+    ),
+    Kind(
+        what="of embeddings",
+        options=evaluate_embedding.OPTIONS,
+        starts=("retrieval", "sts"),
+        page=evaluate_embedding.evaluate_embedding,
+    ),
+    Kind(
+        what="of lm-eval",
+        options=evaluate_harness.OPTIONS,
+        starts=("harness",),
+        page=evaluate_harness.evaluate_harness,
+        shares=("limit", "output", "base"),
+    ),
+)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @MODEL
 @evaluate_answers.OPTIONS
 @evaluate_embedding.OPTIONS
+@evaluate_harness.OPTIONS
 @click.option("--base", "has_base", is_flag=True, help="Evaluate the base without the adapter too, and compare.")
 @computing_options
 @BATCH_TOKENS
@@ -28,6 +71,7 @@ def evaluate(context: click.Context, model: Path, **given: Any) -> None:
     loradock evaluate runs/a-001 --task boolq,arc-easy --tasks-dir data/ --base
     loradock evaluate runs/a-001 --task boolq=boolq.json --against runs/b-001
     loradock evaluate runs/a-001 --data heldout.jsonl --metric exact
+    loradock evaluate runs/a-001 --harness arc_easy,hellaswag --base
     loradock evaluate runs/pairs-001 --retrieval scifact/ --instruction "Find the evidence"
     loradock evaluate runs/pairs-001 --sts stsb.jsonl --base
 
@@ -39,18 +83,21 @@ def evaluate(context: click.Context, model: Path, **given: Any) -> None:
     Embeddings: nDCG@10, recall@1, recall@10 and MRR@10, by cosine similarity over all passages; of sentences Spearman's
     correlation. The instruction stands with queries, and with both sentences of a pair. With --base each measure has
     the 95 % interval of its difference, by a paired bootstrap over queries or pairs.
+
+    lm-eval: the model is handed to EleutherAI's harness, where it is installed; its tasks, prompts and figures, never
+    in one table with ours. It fetches a task's rows as the task says.
     """
-    answers, embedding = evaluate_answers.OPTIONS.typed(context), evaluate_embedding.OPTIONS.typed(context)
-    if answers and embedding:
-        what = f"{answers[0]} is of answers, {embedding[0]} of embeddings: one command evaluates one of them"
-        raise UsageError(what, hint=f"leave out {', '.join(embedding)}, or {', '.join(answers)}")
-    if not any(given[name] for name in ("named", "data", "retrieval", "sts")):
+    started = [kind for kind in KINDS if any(given[name] for name in kind.starts)]
+    if not started:
         hint = "add --task boolq=FILE or --data FILE; of an embedding model --retrieval DIR or --sts FILE"
         raise UsageError("there is nothing to evaluate on", hint=hint)
+    kind = started[0]
+    own = kind.options.typed(context)
+    for other in KINDS:
+        if others := [] if other is kind else other.options.typed(context, but=kind.names):
+            what = f"{own[0]} is {kind.what}, {others[0]} {other.what}: one command evaluates one of them"
+            raise UsageError(what, hint=f"leave out {', '.join(others)}, or {', '.join(own)}")
     names = ("quantization", "dtype", "device", "batch_tokens")
     shared = {"has_base": given["has_base"], "as_json": given["as_json"]}
     shared["computing"] = {name: given[name] for name in names}
-    is_answers = bool(given["named"] or given["data"])
-    group = evaluate_answers.OPTIONS if is_answers else evaluate_embedding.OPTIONS
-    page = evaluate_answers.evaluate_answers if is_answers else evaluate_embedding.evaluate_embedding
-    page(model, **{name: given[name] for name in group.names}, **shared)
+    kind.page(model, **{name: given[name] for name in kind.names}, **shared)

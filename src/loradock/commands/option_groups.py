@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import click
@@ -23,13 +23,13 @@ class Group:
             command = option(command)
         return command
 
-    def typed(self, context: click.Context) -> list[str]:
-        """Those that stand on the command line, as options are written."""
+    def typed(self, context: click.Context, *, but: Collection[str] = ()) -> list[str]:
+        """Those that stand on the command line, as options are written; `but`: parameters that do not count."""
         default = click.core.ParameterSource.DEFAULT
         return [
             each.opts[0]
             for each in context.command.params
-            if each.name in self.names and context.get_parameter_source(each.name) is not default
+            if each.name in self.names and each.name not in but and context.get_parameter_source(each.name) is not default
         ]
 
 

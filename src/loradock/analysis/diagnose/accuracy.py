@@ -59,7 +59,7 @@ def measure(
     for name, settings in ((BASELINE, ()), *((arm.name, arm.settings) for arm in arms)):
         tell(f"accuracy of {name}: {asked.steps} steps, then {', '.join(asked.tasks)} ...")
         run = folder / FOLDER / slug(name)
-        words = [*train(settings), "--max-steps", str(asked.steps), "--output", str(run)]
+        words = [*train((*settings, f"train.max_steps={asked.steps}")), "--output", str(run)]
         failure = _loradock(words, log=run.with_name(f"{run.name}.log"))
         rows[name] = {"failure": failure} if failure else _ask(run, asked, against=run != baseline and baseline)
         if "failure" in rows[BASELINE]:
@@ -106,9 +106,10 @@ def _loradock(words: Sequence[str], *, log: Path) -> str | None:
             raise
     if code == 0:
         return None
-    said = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    errors = [line for line in said if line.startswith("error: ")]
-    return (errors or said or [f"exit code {code}"])[-1].removeprefix("error: ")
+    said = log.read_text(encoding="utf-8", errors="replace").strip()
+    if "error: " not in said:
+        return f"exit code {code}: {said[said.rfind(chr(10)) + 1 :]}"
+    return "; ".join(line.strip() for line in said[said.rindex("error: ") + len("error: ") :].splitlines())
 
 
 def lines(content: Mapping[str, Any]) -> Iterator[str]:

@@ -1,0 +1,115 @@
+"""`loradock evaluate --harness`: lm-eval's tasks, with the model that loradock opened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loradock.commands.model_options import opened_model, quiet
+from loradock.commands.option_groups import Group
+from loradock.commands.page import page
+from loradock.errors import UsageError, storage_error
+
+if TYPE_CHECKING:
+    from loradock.evaluation.harness import Measures
+
+FILE = "harness.json"
+OPTIONS = Group(
+    click.option("--harness", metavar="TASK,...", help="Tasks of lm-eval (an extra), by its names and prompts."),
+    click.option(
+        "--harness-tasks-dir",
+        metavar="DIR",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        help="lm-eval: further tasks, as YAML files.",
+    ),
+    click.option("--num-fewshot", type=click.IntRange(min=0), metavar="N", help="lm-eval: [default: the task's own]"),
+    click.option("--apply-chat-template", "has_template", is_flag=True, help="lm-eval: prompts as chats."),
+)
+"""Those that only lm-eval has."""
+
+
+def evaluate_harness(
+    model: Path,
+    *,
+    harness: str,
+    harness_tasks_dir: Path | None,
+    num_fewshot: int | None,
+    has_template: bool,
+    limit: int | None,
+    output: Path | None,
+    base: str | None,
+    has_base: bool,
+    as_json: bool,
+    computing: dict[str, Any],
+) -> None:
+    """Measure, keep in harness.json and print."""
+    quiet()
+    from loradock import atomic_io
+    from loradock.evaluation import evaluate
+    from loradock.evaluation import harness as lm_eval
+    from loradock.machine import Host
+
+    lm_eval.check()
+    asked = lm_eval.Asked(
+        tasks=tuple(dict.fromkeys(name.strip() for name in harness.split(",") if name.strip())),
+        folder=harness_tasks_dir,
+        limit=limit,
+        num_fewshot=num_fewshot,
+        has_template=has_template,
+        batch_tokens=computing.pop("batch_tokens"),
+    )
+    manager = lm_eval.tasks_of(asked)
+    with opened_model(model, {**computing, "base": base}) as (opened, status):
+        if has_base and not opened.has_adapter:
+            raise UsageError(f"{model} is a whole model: there is no base beside it", hint="leave out --base")
+        folder = output or evaluate.directory_of(opened.origin, model)
+        status.update(f"lm-eval: {harness}")
+        results = [lm_eval.measure(opened, asked, manager=manager)]
+        if has_base:
+            status.update(f"lm-eval: {harness}, without adapter")
+            with opened.without_adapter():
+                results.append(lm_eval.measure(opened, asked, manager=manager))
+        names = [str(model), *([f"{model} without adapter"] if has_base else [])]
+        content = {
+            "lm_eval": Host().package_version("lm-eval"),
+            "tasks": list(asked.tasks),
+            "limit": limit,
+            "num_fewshot": num_fewshot,
+            "apply_chat_template": has_template,
+            "digest": opened.origin.digest,
+            "dtype": str(opened.dtype).removeprefix("torch."),
+            "device": str(opened.model.device),
+            "results": dict(zip(names, results, strict=True)),
+        }
+    text = json.dumps(content, indent=2)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic_io.replace(folder / FILE, text + "\n")
+    except OSError as error:
+        raise storage_error(error, folder) from error
+    if as_json:
+        click.echo(text)
+        return
+    with page() as screen:
+        screen.print(f"lm-eval {content['lm_eval']}, {content['dtype']} on {content['device']}")
+        screen.print(_table(names, lm_eval.rows_of(results)))
+        screen.print(f"\n{folder / FILE}")
+
+
+def _table(names: Sequence[str], rows: Sequence[tuple[str, str, Sequence[Mapping[str, float | None]]]]) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("task", "metric", *names):
+        table.add_column(name, justify="left" if name in ("task", "metric") else "right")
+    for task, metric, each in rows:
+        table.add_row(task, metric, *(_shown(one["value"], one["stderr"]) for one in each))
+    return table
+
+
+def _shown(value: float | None, stderr: float | None) -> str:
+    return f"{value:.4f}" if stderr is None else f"{value:.4f} ± {stderr:.4f}"
