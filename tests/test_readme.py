@@ -51,7 +51,7 @@ NOT_RUN = {
 }
 # What a verdict about the machine may end with.
 VERDICTS = {"scripts/run env-check": (0, 71), "scripts/run net-check": (0, 71)}
-MADE = ("runs", "merged")
+MADE = ("runs", "merged", "demo-merged")
 """What commands of the README write and later ones read."""
 RUN = """\
 model: {name: ./base}
@@ -78,6 +78,8 @@ def place(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "run.yaml").write_text(RUN, encoding="utf-8")
     (folder / "any.yaml").write_bytes((ROOT / "docs" / "examples" / "kubernetes" / "job.yaml").read_bytes())
     shutil.copytree(ROOT / "examples", folder / "examples")
+    (folder / "src" / "loradock" / "demo").mkdir(parents=True)
+    shutil.copy(ROOT / "src" / "loradock" / "demo" / "heldout.jsonl", folder / "src" / "loradock" / "demo")
     (folder / "scripts").mkdir()
     for name, does in (("run", f'exec {shlex.quote(sys.executable)} -m loradock "$@"'), ("real-model", "echo ./base")):
         script = folder / "scripts" / name
@@ -94,9 +96,13 @@ def typed(command: str, place: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def trained(place: Path) -> Path:
-    """The folder after one of its trainings, with a copy of the run under the other name that a report is made of."""
-    done = typed(TRAINS, place)
-    assert done.returncode == 0, done.stdout + done.stderr
+    """The folder after one of its trainings, with a copy of the run under the other name that a report is made of.
+
+    The demo is trained for a few steps, too; tests/merge/test_demo.py trains it whole.
+    """
+    for command in (TRAINS, "scripts/run train --demo --set train.max_steps=4"):
+        done = typed(command, place)
+        assert done.returncode == 0, done.stdout + done.stderr
     shutil.copytree(place / "runs" / "second", place / "runs" / "first")
     return place
 
@@ -113,7 +119,8 @@ def test_each_command_has_options_that_there_are(
         if each.name not in MADE:
             (tmp_path / each.name).symlink_to(each)
     for name in MADE:
-        (tmp_path / name / "places").mkdir(parents=True)
+        for each in ("places", "demo-001"):
+            (tmp_path / name / each).mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     typed_last = command.split(" | ")[-1]
     words = shlex.split(re.sub(r"\s*>\S+$", "", typed_last).split("loradock:0.1.0 ")[-1].replace("scripts/run ", ""))
