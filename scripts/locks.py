@@ -1,7 +1,7 @@
 """Makes and verifies the lock files: one resolve, every package by hash. `scripts/lock` is its door.
 
 The development lock is resolved first, from all extras and the pins of docker/versions.json; the runtime lock takes
-its versions from it, and the locks with DeepSpeed and with lm-eval, which are the runtime lock and more. Each lock begins
+its versions from it, and the locks with DeepSpeed and with lm-eval, which are the runtime lock and more. Each begins
 with the digest of what it was made from and of its own body, so that `--check` notices a forgotten run of scripts/lock,
 or an edit by hand, without a network.
 """

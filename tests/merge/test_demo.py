@@ -35,7 +35,6 @@ def test_the_merged_demo_answers_each_row_as_its_adapter_does(tmp_path: Path, se
     for dtype, bound in KL_BOUND.items():
         words = ("--dtype", dtype, "--verify", "full", "--json")
         found = json.loads(typed("merge", "runs/demo-001", dtype, *words, folder=tmp_path))
-        print(f"seed {seed}, {dtype}: KL {found['verified']['kl_mean']:.2g}")
         assert found["verified"]["kl_mean"] <= bound
         own, merged = answers("runs/demo-001", tmp_path), answers(dtype, tmp_path)
         assert len(own) == 105

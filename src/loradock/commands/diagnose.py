@@ -102,6 +102,7 @@ def diagnose(
     from loradock.analysis.diagnose.accuracy import Asked
     from loradock.analysis.diagnose.diagnose import chosen
     from loradock.commands.train import QUIET, set_environment
+    from loradock.evaluation.tasks import check
 
     set_environment(QUIET | children.BEFORE_IMPORT)
     warnings.simplefilter("ignore")
@@ -115,7 +116,7 @@ def diagnose(
         listed(chosen(of_note, names))
         return
     if tasks:
-        diagnose_accuracy.check(tasks)
+        check(tasks)
     with redirect_stdout(sys.stderr):
         search, by = searched(
             asked,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loradock.commands.model_options import Command
-from loradock.errors import InputMissing
 
 if TYPE_CHECKING:
     from loradock.analysis.diagnose.accuracy import Asked
@@ -36,18 +35,6 @@ def options(command: Command) -> Command:
     for option in reversed(several):
         command = option(command)
     return command
-
-
-def check(tasks: Sequence[str]) -> None:
-    """Before anything is measured: UsageError or InputMissing for a task that cannot be asked."""
-    from loradock.evaluation.tasks import named
-
-    for text in tasks:
-        name, _, file = text.partition("=")
-        named(name)
-        if not Path(file).is_file():
-            what = f"{file or 'no file'} of task {name} does not exist"
-            raise InputMissing(what, hint=f"{name}=FILE names the rows of the task")
 
 
 def measured(

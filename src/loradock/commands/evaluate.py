@@ -17,7 +17,7 @@ from loradock.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What can be evaluated. `starts`: the parameters of which one asks for it; `shares`: those of others it has too."""
+    """What can be evaluated. `starts`: parameters of which one asks for it; `shares`: those of others it has too."""
 
     what: str
     options: Group

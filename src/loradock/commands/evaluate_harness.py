@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -13,9 +13,6 @@ from loradock.commands.model_options import opened_model, quiet
 from loradock.commands.option_groups import Group
 from loradock.commands.page import page
 from loradock.errors import UsageError, storage_error
-
-if TYPE_CHECKING:
-    from loradock.evaluation.harness import Measures
 
 FILE = "harness.json"
 OPTIONS = Group(

@@ -26,11 +26,8 @@ class Group:
     def typed(self, context: click.Context, *, but: Collection[str] = ()) -> list[str]:
         """Those that stand on the command line, as options are written; `but`: parameters that do not count."""
         default = click.core.ParameterSource.DEFAULT
-        return [
-            each.opts[0]
-            for each in context.command.params
-            if each.name in self.names and each.name not in but and context.get_parameter_source(each.name) is not default
-        ]
+        own = [each for each in context.command.params if each.name in self.names and each.name not in but]
+        return [each.opts[0] for each in own if context.get_parameter_source(each.name or "") is not default]
 
 
 def _parameters(options: tuple[Decorator, ...]) -> list[click.Parameter]:

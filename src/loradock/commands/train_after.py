@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock import atomic_io, signals
-from loradock.commands import diagnose_accuracy
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, UsageError
 
@@ -25,8 +24,10 @@ Note = Callable[[str], None]
 
 def check(config: RunConfig) -> None:
     """Before anything is trained: ConfigError for a task that is none, InputMissing for a file that is not there."""
+    from loradock.evaluation import tasks
+
     try:
-        diagnose_accuracy.check(config.evaluation.tasks)
+        tasks.check(config.evaluation.tasks)
     except UsageError as error:
         raise ConfigError(f"evaluation.tasks: {error.what}", hint=error.hint) from error
 

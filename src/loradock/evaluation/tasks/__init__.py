@@ -6,8 +6,10 @@ Their data are local files, never fetched.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
+from pathlib import Path
 
-from loradock.errors import UsageError
+from loradock.errors import InputMissing, UsageError
 from loradock.evaluation.tasks.base import Task
 from loradock.evaluation.tasks.boolq import BOOLQ
 from loradock.evaluation.tasks.completions import HELLASWAG, PIQA, WINOGRANDE
@@ -15,7 +17,7 @@ from loradock.evaluation.tasks.questions import ARC_CHALLENGE, ARC_EASY, OPENBOO
 
 TASKS: tuple[Task, ...] = (BOOLQ, PIQA, SIQA, HELLASWAG, WINOGRANDE, ARC_EASY, ARC_CHALLENGE, OPENBOOKQA)
 
-__all__ = ["TASKS", "Task", "named"]
+__all__ = ["TASKS", "Task", "check", "named"]
 
 
 def named(name: str) -> Task:
@@ -27,3 +29,13 @@ def named(name: str) -> Task:
     close = difflib.get_close_matches(name.lower(), names, n=1)
     hint = f"--task {close[0]}" if close else "--data FILE --metric exact evaluates on rows of your own"
     raise UsageError(f"unknown task: {name}; known: {', '.join(names)}", hint=hint)
+
+
+def check(texts: Sequence[str]) -> None:
+    """UsageError or InputMissing for a NAME=FILE that names no task, or no file that is there."""
+    for text in texts:
+        name, _, file = text.partition("=")
+        named(name)
+        if not Path(file).is_file():
+            what = f"{file or 'no file'} of task {name} does not exist"
+            raise InputMissing(what, hint=f"{name}=FILE names the rows of the task")
