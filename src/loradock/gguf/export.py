@@ -16,8 +16,9 @@ from loradock.gguf import metadata, modelfile, vocabulary, weights
 from loradock.gguf.metadata import Shape
 from loradock.gguf.modelfile import Form, form_of, writes_bos
 from loradock.gguf.vocabulary import Vocabulary
+from loradock.inference.exclusive import locked
 from loradock.inference.opener import Origin
-from loradock.merge.staging import locked, refuse_existing, refuse_small_disk
+from loradock.merge.staging import refuse_existing, refuse_small_disk
 
 HEADER_BYTES = 64 << 20
 """Names and merges of the largest vocabularies, and what a file system rounds up."""

@@ -5,38 +5,45 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
 from loradock import atomic_io
 from loradock.errors import UsageError, storage_error
+from loradock.inference.exclusive import locked
 
 
 class Journal:
     """Lines of a result in the making, each under a key, in `.NAME.journal` beside `output`.
 
-    `done` holds those of an earlier attempt. As context manager; what is added is on the disk when `flush` returns.
+    As context manager, in which `done` holds those of an earlier attempt; what is added is on the disk when `flush`
+    returns.
     """
 
     def __init__(self, output: Path, *, identity: Mapping[str, Any]) -> None:
-        """UsageError where a journal of other settings lies there."""
         self.output, self._identity = output, dict(identity)
         self._file = output.with_name(f".{output.name}.journal")
-        self.done = self._read()
+        self.done: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        try:
-            self.output.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = self._file.open("a", encoding="utf-8")
-            if self._stream.tell() == 0:
-                self._write({"identity": self._identity})
-                self.flush()
-        except OSError as error:
-            raise storage_error(error, self._file) from error
+        """UsageError where a journal of other settings lies there, Locked where another process writes it."""
+        with ExitStack() as around:
+            try:
+                self.output.parent.mkdir(parents=True, exist_ok=True)
+                around.enter_context(locked(self.output))
+                self.done = self._read()
+                self._stream = around.enter_context(self._file.open("a", encoding="utf-8"))
+                if self._stream.tell() == 0:
+                    self._write({"identity": self._identity})
+                    self.flush()
+            except OSError as error:
+                raise storage_error(error, self._file) from error
+            self._around = around.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stream.close()
+        self._around.close()
 
     def add(self, key: str, lines: Any) -> None:
         """Note what came of a row."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -10,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from loradock import atomic_io
-from loradock.errors import DiskFull, Locked, UsageError, storage_error
+from loradock.errors import DiskFull, UsageError, storage_error
+from loradock.inference.exclusive import locked
 from loradock.machine import Host
 from loradock.training.run_dir.disk_space import shown
 
@@ -45,34 +45,6 @@ def refuse_existing(output: Path) -> None:
     """UsageError where anything has that name."""
     if os.path.lexists(output):
         raise UsageError(f"{output} already exists", hint=f"name a new one, or rm -r {output}")
-
-
-@contextmanager
-def locked(output: Path) -> Iterator[None]:
-    """Inside, no other process writes `output`. Locked where one does."""
-    file = output.with_name(f".{output.name}.lock")
-    while True:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise Locked(f"another process is writing {output}", hint="wait for it, or name another output") from None
-        if _is_same(descriptor, file):  # else the process before removed it after it was opened here
-            break
-        os.close(descriptor)
-    try:
-        yield
-    finally:
-        file.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _is_same(descriptor: int, file: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), file.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _put_in_place(folder: Path, output: Path) -> None:
