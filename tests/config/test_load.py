@@ -222,7 +222,7 @@ def test_a_key_below_a_value_or_without_a_position_says_what_belongs_there() -> 
     with pytest.raises(ConfigError) as caught:
         load(None, overrides=["train.epochs.x=1", "data.sources.x=1", ".=1", "=1"], shortcuts=INPUTS)
     hints = [str(problem.hint) for problem in caught.value.problems]
-    assert hints[0] == "train.epochs takes a number above 0"
+    assert hints[0] == "train.epochs takes a number above 0 and at most 100,000"
     assert hints[1] == "entries go by their position: data.sources.0"
     assert hints[2].startswith("known here: name, output")
     assert hints[3] == "such as --set train.learning_rate=1e-4"
@@ -241,7 +241,7 @@ def test_a_seed_that_no_generator_takes_is_refused_by_its_range(key: str, seed: 
     with pytest.raises(ConfigError) as caught:
         load(None, overrides=[f"{key}={seed}", "data.validation=0.1"], needs_inputs=False)
     (problem,) = caught.value.problems
-    assert f"{key} must be a whole number of at least 0 and at most 4294967295, not" in problem.what
+    assert f"{key} must be a whole number from 0 to 4,294,967,295, not" in problem.what
     assert seed in problem.what
     assert seed not in str(problem.hint)
 
@@ -255,3 +255,33 @@ def test_no_tracker_is_written_as_an_empty_list(word: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(None, overrides=[f"logging.trackers={word}"], needs_inputs=False)
     assert caught.value.problems[0].hint == "write []"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "range_"),
+    [
+        ("data.sources.0.weight", "1e6", "above 0 and at most 1,000"),
+        ("data.sources.0.weight", "1e300", "above 0 and at most 1,000"),
+        ("data.max_length", "1e12", "from 1 to 16,777,216"),
+        ("data.seed", "-1", "from 0 to 4,294,967,295"),
+        ("data.workers", "10000", "from 0 to 256"),
+        ("train.workers", "10000", "from 0 to 256"),
+        ("train.seed", "1099511627776", "from 0 to 4,294,967,295"),
+        ("lora.rank", "1e11", "from 1 to 16,384"),
+        ("lora.alpha", "1e300", "above 0 and at most 1,000,000"),
+        ("train.neftune_alpha", "1e300", "from 0 to 1,000"),
+        ("train.epochs", "1e12", "above 0 and at most 100,000"),
+        ("train.max_steps", "1e15", "from 1 to 1,000,000,000"),
+        ("train.global_batch", "1e12", "from 1 to 1,000,000"),
+        ("train.weight_decay", "1e300", "from 0 to 1,000"),
+        ("embedding.negatives", "1e9", "from 0 to 1,000"),
+        ("limits.step_seconds", "1e300", "from 0 to 1,000,000,000"),
+        ("name", "x" * 300, "of at most 200 characters"),
+    ],
+)
+def test_a_number_beyond_any_run_is_refused_with_its_range(key: str, value: str, range_: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded("name: x\n", tmp_path, f"{key}={value}")
+    assert caught.value.exit_code == 78
+    assert key in str(caught.value)
+    assert range_ in str(caught.value)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -139,22 +139,31 @@ def _member_takes(annotation: Any) -> str:
 
 
 def _bounds(annotation: Any) -> str:
-    words: list[str] = []
-    for constraint in _constraints(annotation):
-        match constraint:
-            case Ge(ge=bound):
-                words.append(f"of at least {bound}")
-            case Gt(gt=bound):
-                words.append(f"above {bound}")
-            case Le(le=bound):
-                words.append(f"at most {bound}")
-            case Lt(lt=bound):
-                words.append(f"below {bound}")
-            case MinLen():
-                words.append("that is not empty")
-            case _:
-                pass
-    return f" {' and '.join(words)}" if words else ""
+    constraints = list(_constraints(annotation))
+    match constraints:
+        case [Ge(ge=least), Le(le=most)]:
+            return f" from {least:,} to {most:,}"
+        case _:
+            words = [word for each in constraints for word in _bound(each)]
+            return f" {' and '.join(words)}" if words else ""
+
+
+def _bound(constraint: object) -> Iterator[str]:
+    match constraint:
+        case Ge(ge=bound):
+            yield f"of at least {bound:,}"
+        case Gt(gt=bound):
+            yield f"above {bound:,}"
+        case Le(le=bound):
+            yield f"at most {bound:,}"
+        case Lt(lt=bound):
+            yield f"below {bound:,}"
+        case MaxLen(max_length=bound):
+            yield f"of at most {bound} characters"
+        case MinLen():
+            yield "that is not empty"
+        case _:
+            pass
 
 
 _SINGULARS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}

@@ -11,8 +11,16 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Auto = Literal["auto"]
-Positive = Annotated[int, Field(ge=1)]
-NotNegative = Annotated[int, Field(ge=0)]
+MOST = 1_000_000_000
+"""Of what is counted: beyond any run, and far from what a number can hold."""
+Positive = Annotated[int, Field(ge=1, le=MOST)]
+NotNegative = Annotated[int, Field(ge=0, le=MOST)]
+Batch = Annotated[int, Field(ge=1, le=1_000_000)]
+Length = Annotated[int, Field(ge=1, le=16_777_216)]
+"""Of a sample in tokens."""
+Workers = Annotated[int, Field(ge=0, le=256)]
+Seconds = Annotated[float, Field(ge=0, le=MOST)]
+Weight = Annotated[float, Field(gt=0, le=1_000_000)]
 Named = Annotated[str, Field(min_length=1)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 """What NumPy's, Python's and torch's generators all take."""
@@ -76,7 +84,7 @@ class SourceConfig(Section):
         default_factory=dict, description="The format's field name -> the column that holds it."
     )
     ignore: tuple[str, ...] = Field(default=(), description="Columns that are left out on purpose.")
-    weight: Annotated[float, Field(gt=0)] = Field(
+    weight: Annotated[float, Field(gt=0, le=1000)] = Field(
         default=1.0, description="How many times an epoch sees each row (0.5: half)."
     )
     revision: str | None = Field(default=None, description="Commit of a hub data set.")
@@ -107,7 +115,7 @@ class DataConfig(Section):
         default="as_text",
         description="The text of a special token inside a content (`x</s>y`): plain text, or the control token.",
     )
-    max_length: Positive | Auto = Field(
+    max_length: Length | Auto = Field(
         default="auto",
         description="Longest sample in tokens; auto: the longest row (at least 1024), as positions and memory allow.",
     )
@@ -118,13 +126,13 @@ class DataConfig(Section):
     max_dropped: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.1, description="Share of the rows that may be left out for their length; more ends the run."
     )
-    validation: Annotated[float, Field(ge=0)] | str | Annotated[dict[SetName, str], Field(min_length=1)] = Field(
+    validation: Annotated[float, Field(ge=0, le=MOST)] | str | Annotated[dict[SetName, str], Field(min_length=1)] = Field(
         default=0.0,
         description="Held-out part: a share below 1, a number of rows, a separate file, or several files by name "
         "(`{chat: chat.jsonl, code: code.jsonl}`), each with a loss of its own.",
     )
     seed: Seed = Field(default=0, description="Seed of the train/validation split.")
-    workers: Annotated[int, Field(ge=0)] | Auto = Field(default="auto", description="Processes that prepare rows.")
+    workers: Workers | Auto = Field(default="auto", description="Processes that prepare rows.")
     cache: str | None = Field(
         default=None, description="Where prepared data are kept; default $XDG_CACHE_HOME/loradock."
     )
@@ -144,8 +152,8 @@ class DataConfig(Section):
 class LoraConfig(Section):
     """The adapter."""
 
-    rank: Positive = Field(default=16, description="LoRA rank r.")
-    alpha: Annotated[float, Field(gt=0)] = Field(default=32, description="LoRA scaling numerator.")
+    rank: Annotated[int, Field(ge=1, le=16_384)] = Field(default=16, description="LoRA rank r.")
+    alpha: Annotated[float, Field(gt=0, le=1_000_000)] = Field(default=32, description="LoRA scaling numerator.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.0, description="Dropout before A.")
     targets: Literal["all-linear"] | tuple[str, ...] = Field(
         default="all-linear", description="Names (suffixes) of the linear layers that get an adapter."
@@ -163,12 +171,12 @@ class LoraConfig(Section):
 class TrainConfig(Section):
     """Optimisation."""
 
-    global_batch: Positive = Field(default=16, description="Samples per optimiser step, over all GPUs, packed or not.")
-    micro_batch: Positive | Auto = Field(
+    global_batch: Batch = Field(default=16, description="Samples per optimiser step, over all GPUs, packed or not.")
+    micro_batch: Batch | Auto = Field(
         default="auto", description="Samples (packed: x max_length tokens) per pass of a GPU."
     )
     packing: bool | Auto = Field(default="auto", description="Several documents in one row, without leaking.")
-    epochs: Annotated[float, Field(gt=0)] = Field(
+    epochs: Annotated[float, Field(gt=0, le=100_000)] = Field(
         default=1.0, description="Passes over the data, unless max_steps is set."
     )
     max_steps: Positive | None = Field(default=None, description="Optimiser steps; overrides epochs.")
@@ -176,11 +184,11 @@ class TrainConfig(Section):
     schedule: Literal["cosine", "linear", "constant"] = Field(
         default="cosine", description="Learning rate after warm-up."
     )
-    warmup: Annotated[float, Field(ge=0)] = Field(
+    warmup: Annotated[float, Field(ge=0, le=MOST)] = Field(
         default=0.03, description="Warm-up: a share of the steps below 1, else steps."
     )
-    weight_decay: Annotated[float, Field(ge=0)] = Field(default=0.0, description="Decoupled weight decay.")
-    max_grad_norm: Annotated[float, Field(ge=0)] = Field(default=1.0, description="Gradient clipping; 0: off.")
+    weight_decay: Annotated[float, Field(ge=0, le=1000)] = Field(default=0.0, description="Decoupled weight decay.")
+    max_grad_norm: Annotated[float, Field(ge=0, le=MOST)] = Field(default=1.0, description="Gradient clipping; 0: off.")
     optimizer: Literal["auto", "adamw_fused", "adamw", "adamw_8bit", "paged_adamw_8bit"] = Field(
         default="auto", description="auto: fused AdamW; paged 8-bit only when memory demands it."
     )
@@ -199,7 +207,7 @@ class TrainConfig(Section):
         default="auto",
         description="Gradient checkpointing (recompute activations): all layers, none, or how many (fast engine).",
     )
-    neftune_alpha: Annotated[float, Field(ge=0)] = Field(
+    neftune_alpha: Annotated[float, Field(ge=0, le=1000)] = Field(
         default=0.0, description="NEFTune embedding noise (Jain et al. 2023)."
     )
     memory_fraction: Annotated[float, Field(gt=0, le=1)] | Auto = Field(
@@ -215,7 +223,7 @@ class TrainConfig(Section):
         default="auto",
         description="Replay micro-steps of the fast engine from CUDA graphs; auto: where the host would be the slower.",
     )
-    workers: Annotated[int, Field(ge=0)] | Auto = Field(default="auto", description="Data loader workers per GPU.")
+    workers: Workers | Auto = Field(default="auto", description="Data loader workers per GPU.")
     early_stopping: Positive | None = Field(
         default=None, description="Stop after this many evaluations without improvement."
     )
@@ -224,7 +232,7 @@ class TrainConfig(Section):
         description="Objective gritlm: the generative loss is the mean over a step's learned tokens, or their sum over "
         "its rows (GritLM's `token`).",
     )
-    generative_weight: Annotated[float, Field(gt=0)] = Field(
+    generative_weight: Weight = Field(
         default=1.0, description="Objective gritlm: weight of the generative loss beside `embedding.weight`."
     )
     seed: Seed = Field(default=0, description="Seed of weights, dropout and the order of rows.")
@@ -233,7 +241,7 @@ class TrainConfig(Section):
 class EmbeddingConfig(Section):
     """Contrastive training of an embedding model, under objective embedding or gritlm."""
 
-    global_batch: Annotated[int, Field(ge=2)] = Field(
+    global_batch: Annotated[int, Field(ge=2, le=1_000_000)] = Field(
         default=64, description="Query-passage pairs per optimiser step, over all GPUs: each query against all of them."
     )
     attention: Literal["bidirectional", "causal"] = Field(
@@ -245,10 +253,10 @@ class EmbeddingConfig(Section):
     pool_instruction: bool = Field(
         default=False, description="Pool the tokens of the instruction too; they are always attended to."
     )
-    temperature: Annotated[float, Field(gt=0, le=10)] = Field(
+    temperature: Annotated[float, Field(ge=1e-4, le=10)] = Field(
         default=0.02, description="Cosine similarities are divided by it."
     )
-    negatives: NotNegative = Field(
+    negatives: Annotated[int, Field(ge=0, le=1000)] = Field(
         default=1, description="Hard negatives of each query; other ones are drawn in each epoch."
     )
     in_batch: bool = Field(
@@ -257,12 +265,12 @@ class EmbeddingConfig(Section):
     duplicates: Literal["mask", "keep"] = Field(
         default="mask", description="A passage with the text of a query's own positive: left out for it, or a negative."
     )
-    query_length: Annotated[int, Field(ge=2)] = Field(default=256, description="Longest query in tokens.")
-    passage_length: Annotated[int, Field(ge=2)] = Field(default=512, description="Longest passage in tokens.")
+    query_length: Annotated[int, Field(ge=2, le=16_777_216)] = Field(default=256, description="Longest query in tokens.")
+    passage_length: Annotated[int, Field(ge=2, le=16_777_216)] = Field(default=512, description="Longest passage in tokens.")
     template: str = Field(
         default="gritlm", description="How instruction and text become one text: gritlm, e5, plain, or a .jinja file."
     )
-    weight: Annotated[float, Field(gt=0)] = Field(
+    weight: Weight = Field(
         default=1.0, description="Objective gritlm: weight of the contrastive loss beside `train.generative_weight`."
     )
     passes: Literal["auto", "direct", "cached"] = Field(
@@ -304,7 +312,7 @@ class LoggingConfig(Section):
     every: Positive | Auto = Field(default="auto", description="Optimiser steps between metric lines.")
     trackers: tuple[TrackerName, ...] = Field(default=(), description="Experiment trackers; each has to be installed.")
     project: str = Field(default="loradock", description="Project or experiment name for the trackers.")
-    monitor_seconds: Annotated[float, Field(ge=0)] = Field(
+    monitor_seconds: Seconds = Field(
         default=2.0, description="Between samples of GPU and host in monitor.jsonl; 0: none are taken."
     )
 
@@ -312,14 +320,14 @@ class LoggingConfig(Section):
 class LimitsConfig(Section):
     """How long a phase may make no progress before the run is ended as hung; 0: no limit."""
 
-    setup_seconds: Annotated[float, Field(ge=0)] = Field(
+    setup_seconds: Seconds = Field(
         default=3600, description="Without progress while files are fetched, rows prepared and the base loaded."
     )
-    step_seconds: Annotated[float, Field(ge=0)] = Field(
+    step_seconds: Seconds = Field(
         default=1800, description="For one micro-batch, in training or evaluation."
     )
-    save_seconds: Annotated[float, Field(ge=0)] = Field(default=1800, description="For one checkpoint or the export.")
-    peer_seconds: Annotated[float, Field(ge=0)] = Field(
+    save_seconds: Seconds = Field(default=1800, description="For one checkpoint or the export.")
+    peer_seconds: Seconds = Field(
         default=300, description="For another process of the run, before it is named and this one ends too."
     )
 
@@ -337,7 +345,7 @@ class AfterConfig(Section):
 class RunConfig(Section):
     """A whole run."""
 
-    name: str | None = Field(default=None, description="Name of the run; default: from the model and the data.")
+    name: Annotated[str, Field(max_length=200)] | None = Field(default=None, description="Name of the run; default: from the model and the data.")
     output: Named | None = Field(default=None, description="Run directory; default runs/NAME-NNN, a new one each time.")
     objective: Literal["supervised", "embedding", "gritlm"] = Field(
         default="supervised",
