@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -59,7 +59,8 @@ def prepared(given: Path, asked: Asked) -> Iterator[Job]:
     Raises what `opener.find` and `plan.make` raise, UsageError for a whole model or for options that contradict, and
     NoCheckpoint where the step has none that is good.
     """
-    with TemporaryDirectory(prefix="loradock-adapter-") as folder:
+    is_checkpoint = asked.checkpoint is not None
+    with TemporaryDirectory(prefix="loradock-adapter-") if is_checkpoint else nullcontext("") as folder:
         record: Mapping[str, Any] = {}
         adapter = given
         if asked.checkpoint is not None:
