@@ -21,6 +21,10 @@ Length = Annotated[int, Field(ge=1, le=16_777_216)]
 Workers = Annotated[int, Field(ge=0, le=256)]
 Seconds = Annotated[float, Field(ge=0, le=MOST)]
 Weight = Annotated[float, Field(gt=0, le=1_000_000)]
+TextLength = Annotated[int, Field(ge=2, le=16_777_216)]
+"""Of a text to embed in tokens."""
+HeldOut = Annotated[float, Field(ge=0, le=MOST)]
+"""A share below 1, else a number of rows."""
 Named = Annotated[str, Field(min_length=1)]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 """What NumPy's, Python's and torch's generators all take."""
@@ -126,7 +130,7 @@ class DataConfig(Section):
     max_dropped: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.1, description="Share of the rows that may be left out for their length; more ends the run."
     )
-    validation: Annotated[float, Field(ge=0, le=MOST)] | str | Annotated[dict[SetName, str], Field(min_length=1)] = Field(
+    validation: HeldOut | str | Annotated[dict[SetName, str], Field(min_length=1)] = Field(
         default=0.0,
         description="Held-out part: a share below 1, a number of rows, a separate file, or several files by name "
         "(`{chat: chat.jsonl, code: code.jsonl}`), each with a loss of its own.",
@@ -265,8 +269,8 @@ class EmbeddingConfig(Section):
     duplicates: Literal["mask", "keep"] = Field(
         default="mask", description="A passage with the text of a query's own positive: left out for it, or a negative."
     )
-    query_length: Annotated[int, Field(ge=2, le=16_777_216)] = Field(default=256, description="Longest query in tokens.")
-    passage_length: Annotated[int, Field(ge=2, le=16_777_216)] = Field(default=512, description="Longest passage in tokens.")
+    query_length: TextLength = Field(default=256, description="Longest query in tokens.")
+    passage_length: TextLength = Field(default=512, description="Longest passage in tokens.")
     template: str = Field(
         default="gritlm", description="How instruction and text become one text: gritlm, e5, plain, or a .jinja file."
     )
@@ -323,9 +327,7 @@ class LimitsConfig(Section):
     setup_seconds: Seconds = Field(
         default=3600, description="Without progress while files are fetched, rows prepared and the base loaded."
     )
-    step_seconds: Seconds = Field(
-        default=1800, description="For one micro-batch, in training or evaluation."
-    )
+    step_seconds: Seconds = Field(default=1800, description="For one micro-batch, in training or evaluation.")
     save_seconds: Seconds = Field(default=1800, description="For one checkpoint or the export.")
     peer_seconds: Seconds = Field(
         default=300, description="For another process of the run, before it is named and this one ends too."
@@ -345,7 +347,9 @@ class AfterConfig(Section):
 class RunConfig(Section):
     """A whole run."""
 
-    name: Annotated[str, Field(max_length=200)] | None = Field(default=None, description="Name of the run; default: from the model and the data.")
+    name: Annotated[str, Field(max_length=200)] | None = Field(
+        default=None, description="Name of the run; default: from the model and the data."
+    )
     output: Named | None = Field(default=None, description="Run directory; default runs/NAME-NNN, a new one each time.")
     objective: Literal["supervised", "embedding", "gritlm"] = Field(
         default="supervised",
