@@ -168,7 +168,7 @@ def lines(folder: Path) -> int:
         ("base --data gone.jsonl", MISSING, "gone.jsonl does not exist"),
         ("base --task boolq=bad.json", DATA, "bad.json:2: the row has no answer"),
         ("base --data rows.jsonl --sts a.jsonl", USAGE, "--data is of answers, --sts of embeddings"),
-        ("base --sts a.jsonl --limit 3", USAGE, "--limit is of answers, --sts of embeddings"),
+        ("base --sts a.jsonl --limit 3", USAGE, "--sts is of embeddings, --limit of answers"),
         ("base --data own.jsonl --base", USAGE, "base is a whole model: there is no base beside it"),
         ("run --data own.jsonl --base --against adapter", USAGE, "both name what to compare with"),
         ("base --data own.jsonl --protocol llm-adapters", USAGE, "do not belong in one table"),

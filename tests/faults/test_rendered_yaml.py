@@ -27,6 +27,8 @@ INJECTIONS = (
 ALPHABET = (
     "ab01 _-./~:,#&*!|>'\"%@`{}[]?=<\\\n\r\t$()+;^\x00\x01\x1b\x7f\x85\xa0é日🙂\u2028\u2029\u202e\ufeff\ufffe\U0010ffff"
 )
+LONGEST_NAME = 200
+"""In characters, by the schema."""
 FIELDS = (
     "name",
     "output",
@@ -57,7 +59,7 @@ def config(texts: dict[str, str]) -> RunConfig:
     """A configuration with these texts in every place that takes any text."""
     return RunConfig.model_validate(
         {
-            "name": texts["name"],
+            "name": texts["name"][:LONGEST_NAME],
             "output": texts["output"] or None,
             "model": {"name": texts["model.name"], "revision": texts["revision"]},
             "data": {

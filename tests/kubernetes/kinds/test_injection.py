@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from faults.test_rendered_yaml import INJECTIONS, fuzzed
+from faults.test_rendered_yaml import INJECTIONS, LONGEST_NAME, fuzzed
 from kubernetes.kinds.conftest import IMAGE, workload
 
 from loradock.config.schema import RunConfig
@@ -30,7 +30,12 @@ def config(text: str) -> str:
     """A configuration with the text in it, as the command writes it."""
     from loradock.commands.render_workload import config_text
 
-    values = {"name": text, "output": text or None, "model": {"name": text}, "logging": {"project": text}}
+    values = {
+        "name": text[:LONGEST_NAME],
+        "output": text or None,
+        "model": {"name": text},
+        "logging": {"project": text},
+    }
     return config_text(RunConfig.model_validate(values), name="first")
 
 
@@ -76,7 +81,11 @@ def is_same_configuration(read: list[Any], text: str) -> bool:
     """By the reader that a run uses; the output is put on its volume."""
     content = parse_document(read[0]["data"]["config.yaml"], file="config.yaml")
     found = RunConfig.model_validate(content.values)
-    return not content.problems and (found.name, found.model.name, found.logging.project) == (text, text, text)
+    return not content.problems and (found.name, found.model.name, found.logging.project) == (
+        text[:LONGEST_NAME],
+        text,
+        text,
+    )
 
 
 def skeleton(value: Any) -> Any:
