@@ -139,9 +139,10 @@ def test_a_child_ends_with_the_process_that_asks_it_even_by_sigkill(level: Level
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     process = subprocess.Popen([sys.executable, "-c", HANGS, str(tmp_path), level], env=environment)
     deadline = time.monotonic() + 60
-    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+    pid = tmp_path / "pid"
+    while not (pid.exists() and pid.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.05)
-    sleeper = int((tmp_path / "pid").read_text(encoding="utf-8"))
+    sleeper = int(pid.read_text(encoding="utf-8"))
     child = int(Path(f"/proc/{sleeper}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
     try:
         process.kill()
