@@ -23,7 +23,7 @@ def both() -> list[Peers]:
     keeper = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ways = [keeper, TCPStore("127.0.0.1", keeper.port, is_master=False, wait_for_workers=False)]
     return [
-        Peers(Meeting(group=None, reports=way, hosts=("a", "b")), rank=rank, limit_seconds=300)
+        Peers(Meeting(group=None, reports=way, hosts=("a", "b"), seal=Seal()), rank=rank, limit_seconds=300)
         for rank, way in enumerate(ways)
     ]
 
@@ -58,7 +58,7 @@ def test_the_last_word_of_one_is_heard_by_the_other(both: list[Peers]) -> None:
 def test_many_short_waits_are_not_told_as_one_long_one() -> None:
     """A fast process waits for a slow one nearly all the time: whoever looks now and then hardly sees it elsewhere."""
     keeper = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    alone = Peers(Meeting(group=None, reports=keeper, hosts=("a",)), rank=0, limit_seconds=300)
+    alone = Peers(Meeting(group=None, reports=keeper, hosts=("a",), seal=Seal()), rank=0, limit_seconds=300)
     alone.start()
 
     def told_after(waits: int, seconds: float) -> float:

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from loradock import termination_log
-from loradock.distributed import processes, schedulers
+from loradock.distributed import processes, schedulers, seal
 from loradock.distributed.place import AUTO, LAUNCHER, interfaces, mistakes, place_of
 from loradock.errors import EnvironmentUnfit, LoradockError, Problem, UsageError
 
@@ -104,7 +104,7 @@ def launch(
     launched = processes.launch(
         [sys.executable, "-m", "loradock", *command],
         place=place,
-        environment=environment | chosen | started_by,
+        environment=environment | chosen | started_by | secret(nodes),
         folder=folder,
         grace_seconds=grace,
     )
@@ -114,6 +114,17 @@ def launch(
     elif logs is None:
         shutil.rmtree(folder, ignore_errors=True)
     sys.exit(launched.culprit.code if launched.culprit else 0)
+
+
+def secret(nodes: int) -> dict[str, str]:
+    """What signs the reports of this launch, where nobody gave a secret; UsageError for one that cannot be used."""
+    if seal.secret_in(os.environ):
+        return {}
+    if nodes == 1:
+        return {seal.SECRET: seal.drawn()}
+    note = f"launch: reports between nodes are not signed; {seal.SECRET}, the same on every node, signs them"
+    click.echo(note, err=True)
+    return {}
 
 
 def misspelt(context: click.Context, command: tuple[str, ...]) -> list[Problem]:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from pydantic import TypeAdapter
+
 from loradock.distributed.processes import BY_SIGNAL
 from loradock.errors import EnvironmentUnfit, Hung, LoradockError
 
@@ -43,9 +45,13 @@ class Report:
         return json.dumps({**asdict(self), "what": self.what[:WHAT_CHARACTERS]}).encode()
 
     @classmethod
-    def of(cls, content: bytes) -> Report:
-        """From JSON."""
-        return cls(**json.loads(content))
+    def of(cls, content: bytes) -> Report | None:
+        """From JSON; None for what is no report: anybody who reaches the store can write there."""
+        try:
+            report = _REPORTS.validate_json(content, strict=True)
+        except ValueError:
+            return None
+        return report if report.phase in DOING else None
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.host}"
@@ -54,6 +60,9 @@ class Report:
     def where(self) -> str:
         """How far it came."""
         return f"after step {self.step}" if self.step else BEFORE_A_STEP[self.phase]
+
+
+_REPORTS = TypeAdapter(Report)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,8 @@ class Peers:
         """`limit_seconds` of silence end this process; 0: none do."""
         self.rank, self.hosts, self.limit_seconds, self.step = rank, meeting.hosts, limit_seconds, 0
         self.watchdog: Watchdog | None = None
-        self._store = meeting.reports
+        self._store, self._seal = meeting.reports, meeting.seal
+        self._refused: set[int] = set()
         self._mine = Report(rank=rank, host=self.hosts[rank])
         self._end_of_mine: dict[str, Any] = {}
         self._reports = [Report(rank=each, host=host) for each, host in enumerate(self.hosts)]
@@ -120,7 +121,8 @@ class Peers:
             while not self._is_over.is_set():
                 is_last_word = self._is_leaving.is_set()
                 self._publish()
-                self._reports = list(map(Report.of, self._store.multi_get([str(each.rank) for each in self._reports])))
+                sealed = self._store.multi_get([str(each.rank) for each in self._reports])
+                self._reports = [self._read(rank, each) for rank, each in enumerate(sealed)]
                 self._exchanges += 1
                 if is_last_word:
                     self._is_told.set()
@@ -141,12 +143,33 @@ class Peers:
             waiting_seconds=self._waiting_seconds,
             **self._end_of_mine,
         )
-        self._store.set(str(self.rank), self._mine.as_bytes())
+        self._put(self._mine)
         for rank, word in last_words().items():  # of those who can say nothing themselves any more
             seen = self._reports[rank]
             if seen.code is None and word["code"]:
                 dead = replace(seen, count=seen.count + 1, code=word["code"], what=word["what"])
-                self._store.set(str(rank), dead.as_bytes())
+                self._put(dead)
+
+    def _put(self, report: Report) -> None:
+        name = str(report.rank)
+        self._store.set(name, self._seal.close(name, report.as_bytes()))
+
+    def _read(self, rank: int, sealed: bytes) -> Report:
+        """The report of a rank; the one before, where this one is not its own, or older."""
+        before, name = self._reports[rank], str(rank)
+        content = self._seal.open(name, sealed)
+        report = Report.of(content) if content is not None else None
+        if report is None or report.rank != rank:
+            self._refuse(rank)
+            return before
+        return report if report.count >= before.count else before
+
+    def _refuse(self, rank: int) -> None:
+        """Say once that somebody speaks in the name of that rank."""
+        if rank not in self._refused:
+            self._refused.add(rank)
+            what = f"warning: a report in the name of rank {rank} is not signed with the secret of this run: not counted\n"
+            streams.write_stderr(what.encode())
 
     def _judge(self) -> None:
         """The thread that ends this process."""

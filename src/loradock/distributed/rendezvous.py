@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import ipaddress
 import json
 import os
 import socket
@@ -14,12 +16,15 @@ from typing import Any
 
 from loradock import signals
 from loradock.distributed.place import LAST_WORDS
+from loradock.distributed.seal import SECRET, SECRET_FILE, Seal, secret_in
 from loradock.errors import EnvironmentUnfit, Hung, UsageError
 from loradock.facts import Facts
 
 ATTEMPT_SECONDS = 3.0
 STORE_SECONDS = 60.0
 POLL_SECONDS = 0.1
+BACKLOG = 2048
+"""Connections that wait to be taken: every rank of a large run may come at once."""
 PATIENCE = timedelta(hours=6)
 """For what the process group itself keeps there; who waits in vain is ended by `distributed.heartbeat`."""
 
@@ -34,11 +39,15 @@ class Obstacle:
 
 @dataclass(frozen=True, kw_only=True)
 class Meeting:
-    """The store for the process group, and a second way to it that nothing else blocks; the host of every rank."""
+    """The store for the process group, and a second way to it that nothing else blocks; the host of every rank.
+
+    `seal` signs what stands in `reports`.
+    """
 
     group: Any
     reports: Any
     hosts: tuple[str, ...]
+    seal: Seal
 
 
 def meet(facts: Facts, *, limit_seconds: float) -> Meeting:
@@ -50,26 +59,30 @@ def meet(facts: Facts, *, limit_seconds: float) -> Meeting:
     """
     from torch.distributed import DistError, PrefixStore
 
-    place = address()
+    place, seal = address(), Seal(key=secret_in(os.environ), start=attempt())
     until = time.monotonic() + limit_seconds if limit_seconds else float("inf")
     stores = [opened(place, until=until, keeps=facts.rank == 0 and not number) for number in range(2)]
     group, reports = PrefixStore(f"group/{attempt()}", stores[0]), PrefixStore(f"reports/{attempt()}", stores[1])
     group.set_timeout(PATIENCE)
     try:
-        hosts = all_hosts(reports, facts, place, until=until)
+        hosts = all_hosts(reports, facts, place, seal=seal, until=until)
     except DistError as error:
         what = f"rank 0, which keeps {place[0]}:{place[1]}, ended before all ranks had joined"
         raise EnvironmentUnfit(what, hint="read the log of rank 0") from error
-    return Meeting(group=group, reports=reports, hosts=hosts)
+    return Meeting(group=group, reports=reports, hosts=hosts, seal=seal)
 
 
-def all_hosts(store: Any, facts: Facts, place: tuple[str, int], *, until: float) -> tuple[str, ...]:
-    """The host of every rank, once all have said it."""
-    store.set(f"host/{facts.rank}", socket.gethostname())
+def all_hosts(store: Any, facts: Facts, place: tuple[str, int], *, seal: Seal, until: float) -> tuple[str, ...]:
+    """The host of every rank, once all have said it, signed."""
     keys = [f"host/{rank}" for rank in range(facts.world_size)]
-    while not store.check(keys):
-        pause(until, lambda: missing(facts, place, [rank for rank, key in enumerate(keys) if not store.check([key])]))
-    return tuple(host.decode() for host in store.multi_get(keys))
+    own = keys[facts.rank]
+    mine = seal.close(own, socket.gethostname().encode())
+    while True:
+        store.set(own, mine)  # again: a stranger may have written there
+        hosts = [seal.open(*each) for each in zip(keys, store.multi_get(keys), strict=True)] if store.check(keys) else [None]
+        if None not in hosts:
+            return tuple(host.decode() for host in hosts if host is not None)
+        pause(until, lambda: missing(store, keys, place, seal=seal))
 
 
 def address() -> tuple[str, int]:
@@ -101,16 +114,43 @@ def opened(place: tuple[str, int], *, until: float, keeps: bool) -> Any:
         pause(until, lambda what=what, between=between: Hung(what, hint=between.hint))
     try:
         return store_at(place, keeps=keeps, timeout_seconds=STORE_SECONDS)
-    except DistNetworkError as error:
+    except (DistNetworkError, OSError) as error:
         what = f"the rendezvous address {place[0]}:{place[1]} cannot be {'opened' if keeps else 'used'}: {error}"
         raise EnvironmentUnfit(what, hint="another port: loradock launch --rdzv HOST:PORT") from error
 
 
 def store_at(place: tuple[str, int], *, keeps: bool, timeout_seconds: float) -> Any:
-    """The store there, kept by this process or by another one. Raises torch's DistError."""
+    """The store there, kept by this process or by another one. Raises torch's DistError, or OSError.
+
+    A store that is kept here listens on the address of the rendezvous alone, where that is one of this machine.
+    """
     from torch.distributed import TCPStore
 
-    return TCPStore(*place, is_master=keeps, timeout=timedelta(seconds=timeout_seconds), wait_for_workers=False)
+    listening = listener(place) if keeps else None
+    return TCPStore(
+        *place,
+        is_master=keeps,
+        timeout=timedelta(seconds=timeout_seconds),
+        wait_for_workers=False,
+        master_listen_fd=listening.detach() if listening else None,
+    )
+
+
+def listener(place: tuple[str, int]) -> socket.socket | None:
+    """A socket that listens on that address alone; None where others may have to come by another one.
+
+    That is so where it belongs to a device before this machine, and where a name leads to the loopback here (as Debian's
+    /etc/hosts has it for the machine's own name) and elsewhere does not. Raises OSError where the port is taken.
+    """
+    family, _, _, _, (host, *_) = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)[0]
+    if ipaddress.ip_address(host).is_loopback and place[0] not in (host, "localhost"):
+        return None
+    try:
+        return socket.create_server((host, place[1]), family=family, backlog=BACKLOG)
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            return None
+        raise
 
 
 def obstacle(place: tuple[str, int]) -> Obstacle | None:
@@ -146,11 +186,20 @@ def pause(until: float, why: Any) -> None:
     time.sleep(POLL_SECONDS)
 
 
-def missing(facts: Facts, place: tuple[str, int], ranks: list[int]) -> Hung:
-    """The error that names who did not come."""
-    names = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} of {facts.world_size}"
-    what = f"{names} did not join at {place[0]}:{place[1]} (limits.setup_seconds)"
-    return Hung(what, hint="were they started, with the same --nnodes, --nproc and --rdzv?")
+def missing(store: Any, keys: list[str], place: tuple[str, int], *, seal: Seal) -> Hung:
+    """The error that names who did not come, or came with another secret."""
+    absent = [rank for rank, key in enumerate(keys) if not store.check([key])]
+    there = [rank for rank in range(len(keys)) if rank not in absent]
+    other = [rank for rank in there if seal.open(keys[rank], store.get(keys[rank])) is None]
+    if absent or not other:
+        what = f"{_ranks(absent)} of {len(keys)} did not join at {place[0]}:{place[1]} (limits.setup_seconds)"
+        return Hung(what, hint="were they started, with the same --nnodes, --nproc and --rdzv?")
+    what = f"{_ranks(other)} of {len(keys)} joined at {place[0]}:{place[1]} with another secret"
+    return Hung(what, hint=f"give every node the same {SECRET} (or {SECRET_FILE})")
+
+
+def _ranks(numbers: list[int]) -> str:
+    return f"rank{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def mark_as_told(rank: int) -> None:
