@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 from torch.distributed import TCPStore
@@ -11,19 +12,42 @@ from torch.distributed import TCPStore
 from loradock.distributed.failure import Report
 from loradock.distributed.heartbeat import TELL_SECONDS, Peers
 from loradock.distributed.rendezvous import Meeting
+from loradock.distributed.seal import Seal
 from loradock.distributed.watchdog import LATE_SECONDS
 from loradock.errors import DataError
 
 HEARD_SECONDS = 30.0
 
 
+class Watched:
+    """A way to the store on which a stranger writes in the name of rank 1 just before each look, while `words` are set."""
+
+    def __init__(self, way: Any) -> None:
+        self.way, self.words = way, None
+
+    def set(self, key: str, value: bytes) -> None:
+        self.way.set(key, value)
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        if self.words is not None:
+            self.way.set("1", self.words)
+        return self.way.multi_get(keys)
+
+
+SEAL = Seal(key=b"a secret of sixteen", start="0")
+
+
 @pytest.fixture
-def both() -> list[Peers]:
+def store() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+@pytest.fixture
+def both(store: TCPStore) -> list[Peers]:
     """Ranks 0 and 1, neither of which has begun."""
-    keeper = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    ways = [keeper, TCPStore("127.0.0.1", keeper.port, is_master=False, wait_for_workers=False)]
+    ways = [Watched(store), TCPStore("127.0.0.1", store.port, is_master=False, wait_for_workers=False)]
     return [
-        Peers(Meeting(group=None, reports=way, hosts=("a", "b"), seal=Seal()), rank=rank, limit_seconds=300)
+        Peers(Meeting(group=None, reports=way, hosts=("a", "b"), seal=SEAL), rank=rank, limit_seconds=300)
         for rank, way in enumerate(ways)
     ]
 
@@ -55,6 +79,71 @@ def test_the_last_word_of_one_is_heard_by_the_other(both: list[Peers]) -> None:
     assert "rank 1 on b, while setting up: rows.jsonl:7: not a row" in error.what
 
 
+def forged(**said: Any) -> bytes:
+    return Report(rank=1, host="b", count=10**6, code=79, what="training diverged", is_told=True, **said).as_bytes()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        forged(),
+        Seal(key=b"another secret of theirs", start="0").close("1", forged()),
+        Seal(key=SEAL.key, start="1").close("1", forged()),
+        SEAL.close("0", forged()),
+        b"",
+        b"{}",
+        b"\xff" * 4096,
+    ],
+)
+def test_what_a_stranger_writes_in_the_name_of_a_rank_ends_nothing(
+    both: list[Peers], words: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    way: Any = both[0].store
+    for each in both:
+        each.start()
+    time.sleep(TELL_SECONDS / 2)
+    way.words = words
+    time.sleep(2 * TELL_SECONDS)
+    before = both[0].heard_of(1)
+    assert before.code is None
+    assert "in the name of rank 1 is not signed with the secret of this run" in capfd.readouterr().err
+    way.words = None
+    time.sleep(2 * TELL_SECONDS)
+    assert both[0].heard_of(1).count > before.count
+    both[1].leave(DataError("rows.jsonl:7: not a row"))
+    error = both[0].blamed()
+    both[0].leave(error, is_told=True)
+    assert isinstance(error, DataError)
+
+
+def test_an_old_report_that_is_written_again_does_not_count(both: list[Peers]) -> None:
+    way: Any = both[0].store
+    for each in both:
+        each.start()
+    old = way.way.get("1")
+    time.sleep(1.5 * TELL_SECONDS)
+    before = both[0].heard_of(1).count
+    way.words = old
+    time.sleep(1.5 * TELL_SECONDS)
+    assert both[0].heard_of(1).count == before > 1
+    way.words = None
+    for each in reversed(both):
+        each.leave(None)
+
+
+def test_without_a_secret_only_what_is_a_report_is_heard(store: TCPStore) -> None:
+    way: Any = store
+    alone = Peers(Meeting(group=None, reports=store, hosts=("a", "b"), seal=Seal()), rank=0, limit_seconds=300)
+    way.set("1", b"[1, 2]")
+    alone.start()
+    time.sleep(TELL_SECONDS)
+    assert alone.heard_of(1).count == 0
+    way.set("1", Report(rank=1, host="b", count=3).as_bytes())
+    time.sleep(2 * TELL_SECONDS)
+    assert alone.heard_of(1).count == 3
+    alone.leave(None)
+
+
 def test_many_short_waits_are_not_told_as_one_long_one() -> None:
     """A fast process waits for a slow one nearly all the time: whoever looks now and then hardly sees it elsewhere."""
     keeper = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -65,7 +154,9 @@ def test_many_short_waits_are_not_told_as_one_long_one() -> None:
         for _ in range(waits):
             with alone.waiting():
                 time.sleep(seconds)
-        return Report.of(keeper.get("0")).waiting_seconds
+        report = Report.of(keeper.get("0"))
+        assert report
+        return report.waiting_seconds
 
     assert told_after(50, 0.1) < 2 * LATE_SECONDS
     assert told_after(1, 3 * TELL_SECONDS) > TELL_SECONDS

@@ -161,7 +161,8 @@ def _contradictions(site: Site, directories: dict[str, str]) -> Iterator[Problem
             yield Problem(what=f"/{name} comes from several places", hint=hint)
     if site.allow_egress and not site.network_policy:
         yield Problem(
-            what="--allow-egress has no effect: all traffic is allowed", hint="add --network-policy to block the rest"
+            what="--allow-egress has no effect: the pods may reach everything",
+            hint="add --network-policy to block the rest",
         )
     if site.gpu and site.gpus == 0:
         what = f"--gpu {site.gpu} and --gpus 0 cannot be used together"

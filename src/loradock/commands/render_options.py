@@ -55,7 +55,7 @@ class Site:
     fs_group: int | None
     openshift: bool
     read_only_root: bool
-    network_policy: bool
+    network_policy: bool | None
     allow_egress: tuple[str, ...]
     failures: int
     deadline_seconds: int | None
@@ -142,7 +142,11 @@ SECTIONS: dict[str, Sequence[click.Parameter]] = {
             show_default=True,
             help="Mount the container's root file system read-only.",
         ),
-        _flag("--network-policy", "Allow traffic between the pods and to DNS only."),
+        click.Option(
+            ["--network-policy/--no-network-policy"],
+            default=None,
+            help="Close all traffic but between the pods and to DNS. [default: several pods: only what comes in]",
+        ),
         _many("--allow-egress", "CIDR", "Also allow traffic to these addresses."),
     ),
     "Ending": (

@@ -83,6 +83,7 @@ def assembled(site: Site, given: Given, *, name: str, sizes: Sizes, command: tup
         ),
         has_read_only_root=site.read_only_root,
         egress=site.allow_egress if site.network_policy else None,
+        is_guarded=site.nodes > 1 and site.network_policy is not False,
     )
 
 

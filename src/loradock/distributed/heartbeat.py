@@ -42,7 +42,7 @@ class Peers:
         """`limit_seconds` of silence end this process; 0: none do."""
         self.rank, self.hosts, self.limit_seconds, self.step = rank, meeting.hosts, limit_seconds, 0
         self.watchdog: Watchdog | None = None
-        self._store, self._seal = meeting.reports, meeting.seal
+        self.store, self._seal = meeting.reports, meeting.seal
         self._refused: set[int] = set()
         self._mine = Report(rank=rank, host=self.hosts[rank])
         self._end_of_mine: dict[str, Any] = {}
@@ -71,6 +71,10 @@ class Peers:
             yield
         finally:
             self._is_waiting = False
+
+    def heard_of(self, rank: int) -> Report:
+        """The last report of that rank."""
+        return self._reports[rank]
 
     def blamed(self) -> LoradockError | None:
         """After a collective failed: which process is gone, as the error to end with; None where all seem well."""
@@ -121,7 +125,7 @@ class Peers:
             while not self._is_over.is_set():
                 is_last_word = self._is_leaving.is_set()
                 self._publish()
-                sealed = self._store.multi_get([str(each.rank) for each in self._reports])
+                sealed = self.store.multi_get([str(each.rank) for each in self._reports])
                 self._reports = [self._read(rank, each) for rank, each in enumerate(sealed)]
                 self._exchanges += 1
                 if is_last_word:
@@ -152,7 +156,7 @@ class Peers:
 
     def _put(self, report: Report) -> None:
         name = str(report.rank)
-        self._store.set(name, self._seal.close(name, report.as_bytes()))
+        self.store.set(name, self._seal.close(name, report.as_bytes()))
 
     def _read(self, rank: int, sealed: bytes) -> Report:
         """The report of a rank; the one before, where this one is not its own, or older."""
@@ -168,7 +172,9 @@ class Peers:
         """Say once that somebody speaks in the name of that rank."""
         if rank not in self._refused:
             self._refused.add(rank)
-            what = f"warning: a report in the name of rank {rank} is not signed with the secret of this run: not counted\n"
+            what = (
+                f"warning: a report in the name of rank {rank} is not signed with the secret of this run: not counted\n"
+            )
             streams.write_stderr(what.encode())
 
     def _judge(self) -> None:

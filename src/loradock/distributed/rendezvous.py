@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import ipaddress
 import json
 import os
@@ -79,9 +78,10 @@ def all_hosts(store: Any, facts: Facts, place: tuple[str, int], *, seal: Seal, u
     mine = seal.close(own, socket.gethostname().encode())
     while True:
         store.set(own, mine)  # again: a stranger may have written there
-        hosts = [seal.open(*each) for each in zip(keys, store.multi_get(keys), strict=True)] if store.check(keys) else [None]
-        if None not in hosts:
-            return tuple(host.decode() for host in hosts if host is not None)
+        if store.check(keys):
+            hosts = [seal.open(key, content) for key, content in zip(keys, store.multi_get(keys), strict=True)]
+            if None not in hosts:
+                return tuple(host.decode() for host in hosts if host is not None)
         pause(until, lambda: missing(store, keys, place, seal=seal))
 
 
@@ -114,13 +114,13 @@ def opened(place: tuple[str, int], *, until: float, keeps: bool) -> Any:
         pause(until, lambda what=what, between=between: Hung(what, hint=between.hint))
     try:
         return store_at(place, keeps=keeps, timeout_seconds=STORE_SECONDS)
-    except (DistNetworkError, OSError) as error:
+    except DistNetworkError as error:
         what = f"the rendezvous address {place[0]}:{place[1]} cannot be {'opened' if keeps else 'used'}: {error}"
         raise EnvironmentUnfit(what, hint="another port: loradock launch --rdzv HOST:PORT") from error
 
 
 def store_at(place: tuple[str, int], *, keeps: bool, timeout_seconds: float) -> Any:
-    """The store there, kept by this process or by another one. Raises torch's DistError, or OSError.
+    """The store there, kept by this process or by another one. Raises torch's DistError.
 
     A store that is kept here listens on the address of the rendezvous alone, where that is one of this machine.
     """
@@ -139,18 +139,17 @@ def store_at(place: tuple[str, int], *, keeps: bool, timeout_seconds: float) -> 
 def listener(place: tuple[str, int]) -> socket.socket | None:
     """A socket that listens on that address alone; None where others may have to come by another one.
 
-    That is so where it belongs to a device before this machine, and where a name leads to the loopback here (as Debian's
-    /etc/hosts has it for the machine's own name) and elsewhere does not. Raises OSError where the port is taken.
+    That is so where it belongs to a device before this machine, and where a name leads to the loopback here and
+    elsewhere does not, as Debian's /etc/hosts has it for the machine's own name. None, too, where the name is unknown
+    or the port is taken: torch says so.
     """
-    family, _, _, _, (host, *_) = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)[0]
-    if ipaddress.ip_address(host).is_loopback and place[0] not in (host, "localhost"):
-        return None
     try:
-        return socket.create_server((host, place[1]), family=family, backlog=BACKLOG)
-    except OSError as error:
-        if error.errno == errno.EADDRNOTAVAIL:
+        family, _, _, _, (host, *_) = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)[0]
+        if ipaddress.ip_address(host).is_loopback and place[0] not in (host, "localhost"):
             return None
-        raise
+        return socket.create_server((host, place[1]), family=family, backlog=BACKLOG)
+    except OSError:
+        return None
 
 
 def obstacle(place: tuple[str, int]) -> Obstacle | None:

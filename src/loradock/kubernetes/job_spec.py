@@ -61,20 +61,25 @@ def network() -> dict[str, Any]:
 
 
 def network_policy(workload: Workload) -> list[dict[str, Any]]:
-    """A NetworkPolicy, where one was asked for; between the pods all ports, since gloo and NCCL choose theirs."""
-    if workload.egress is None:
+    """A NetworkPolicy, where there is one; between the pods all ports, since gloo and NCCL choose theirs."""
+    if workload.egress is None and not workload.is_guarded:
         return []
     peers = [{"podSelector": own_pods(workload)}] if workload.nodes > 1 else []
-    ports = (DNS, OPENSHIFTS_DNS) if workload.account.is_openshift else (DNS,)
-    names = {"ports": [{"protocol": protocol, "port": port} for port in ports for protocol in ("UDP", "TCP")]}
-    elsewhere = [{"ipBlock": {"cidr": address}} for address in workload.egress]
-    reached = [{"to": [each]} for each in (*peers, *elsewhere)]
-    spec = {
+    spec: dict[str, Any] = {
         "podSelector": own_pods(workload),
-        "policyTypes": ["Ingress", "Egress"],
+        "policyTypes": ["Ingress"],
         "ingress": [{"from": [each]} for each in peers],
-        "egress": [names, *reached],
     }
+    if workload.egress is not None:
+        spec |= {"policyTypes": ["Ingress", "Egress"], "egress": _egress(workload, workload.egress, peers)}
     return [
         {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata(workload), "spec": spec}
     ]
+
+
+def _egress(workload: Workload, addresses: tuple[str, ...], peers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """DNS, the run's own pods, and these addresses."""
+    ports = (DNS, OPENSHIFTS_DNS) if workload.account.is_openshift else (DNS,)
+    names = {"ports": [{"protocol": protocol, "port": port} for port in ports for protocol in ("UDP", "TCP")]}
+    elsewhere = [{"ipBlock": {"cidr": address}} for address in addresses]
+    return [names, *({"to": [each]} for each in (*peers, *elsewhere))]

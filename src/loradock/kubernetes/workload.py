@@ -83,8 +83,9 @@ class Workload:
     """A run to be described. `command` is what the image is given; `config_text` the ConfigMap's file, None for none.
 
     `nodes` machines with `processes` each; `failures`: how often a failure that may pass is tried again. `egress`: the
-    addresses that a network policy leaves open beside DNS and the run's own pods; None for no policy. `beats`: it shows
-    by heartbeats that it lives, as a training does.
+    addresses that a network policy leaves open beside DNS and the run's own pods; None where nothing is closed.
+    `is_guarded`: nobody but its own pods reaches its pods. `beats`: it shows by heartbeats that it lives, as a training
+    does.
     """
 
     name: str
@@ -114,6 +115,7 @@ class Workload:
     account: Account = Account()
     has_read_only_root: bool = True
     egress: tuple[str, ...] | None = None
+    is_guarded: bool = False
     beats: bool = True
 
     @property

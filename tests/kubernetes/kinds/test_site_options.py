@@ -206,6 +206,12 @@ def test_a_network_policy_leaves_names_the_runs_own_pods_and_what_was_asked_for(
     one = only("NetworkPolicy", content(*asked))["spec"]
     assert (one["ingress"], one["egress"]) == ([], [names])
     assert one["policyTypes"] == ["Ingress", "Egress"]
+    open_ = ("job", *UNKNOWN, *HERE, "--gpus", "2")
+    default = only("NetworkPolicy", content(*open_, "--nodes", "2"))["spec"]
+    assert (default["policyTypes"], default["ingress"]) == (["Ingress"], [{"from": [own]}])
+    assert "egress" not in default
+    for without in ((*open_, "--nodes", "2", "--no-network-policy"), open_):
+        assert "NetworkPolicy" not in {each["kind"] for each in content(*without)}
     shift = only("NetworkPolicy", content(*asked, "--openshift"))["spec"]
     assert {each["port"] for each in shift["egress"][0]["ports"]} == {53, 5353}
     fetched = content(
