@@ -20,7 +20,7 @@ HEARD_SECONDS = 30.0
 
 
 class Watched:
-    """A way to the store on which a stranger writes in the name of rank 1 just before each look, while `words` are set."""
+    """A way to the store. While `words` are set, a stranger writes them in the name of rank 1 just before each look."""
 
     def __init__(self, way: Any) -> None:
         self.way, self.words = way, None
