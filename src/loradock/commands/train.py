@@ -88,6 +88,8 @@ def train(
             screen.was_finished(standing)
             directory = standing.directory
         else:
+            for what in standing.damage:
+                screen.warn((f"{what}: exported again from the last checkpoint",))
             look_for_inputs(loaded.config)
             after.check(loaded.config)
             if is_alone(os.environ):  # else the other ranks wait for this one to join them

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from loradock.errors import NoCheckpoint
 from loradock.training.context import RunContext
 from loradock.training.run_dir.paths import ADAPTER
+from loradock.training.run_dir.resume import EXPORTED, exported
 
 if TYPE_CHECKING:
     from loradock.training.job import Outcome
@@ -99,6 +100,7 @@ def export(context: RunContext, ready: Ready) -> None:
     Lineage.of(record.content).write(adapter)
     if "embedding" in record.content:
         Recipe.model_validate(record.content["embedding"]).write(adapter)
+    record.put(**{EXPORTED: exported(adapter)})
     evaluations = record.metrics("eval")
     loss_curve.draw(record.metrics("train"), evaluations, adapter / "training_curve.png")
     is_chat = ready.found.data.chat_template is not None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,20 +18,27 @@ from loradock.errors import InputMissing, NoCheckpoint, NotWritable, Problem, St
 from loradock.plan.plan import HELD
 from loradock.training.run_dir import fingerprint
 from loradock.training.run_dir import paths as directories
-from loradock.training.run_dir.paths import RECORD
+from loradock.training.run_dir.paths import ADAPTER, RECORD
 
 State = Literal["new", "unfinished", "finished"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """What was found: `directory` is None where a new one has to be made, `record` is the run's where there is one."""
+    """What was found: `directory` is None where a new one has to be made, `record` is the run's where there is one.
+
+    `damage`: what is wrong with the adapter of a run that was finished, and is exported again.
+    """
 
     state: State
     directory: Path | None
     record: dict[str, Any]
+    damage: tuple[str, ...] = ()
 
 
+EXPORTED = "adapter_sha256"
+"""Of run.json: what `exported` found at the end of the run."""
+REWRITTEN = (".md", ".png")
 FORMER_ENGINES = {"trl": "engine peft", "sharded": "engine fsdp"}
 """Of version 0.1.0."""
 NEW = Standing(state="new", directory=None, record={})
@@ -57,6 +65,8 @@ def look(loaded: Loaded, *, parent: Path | None, name: str, must_exist: bool, al
             return replace(standing, state="unfinished")
         if standing.state == "finished":
             check_rows(loaded.config, standing.record, directory)
+            if damage := tuple(damaged(standing.record, directory / ADAPTER)):
+                return replace(standing, state="unfinished", damage=damage)
         return standing
     for last in directories.numbered_before(parent, name):
         try:
@@ -73,6 +83,30 @@ def standing_of(directory: Path) -> Standing:
     record = read(directory)
     is_finished = record.get("status") == "finished" and (directory / "adapter").is_dir()
     return Standing(state="finished" if is_finished else "unfinished", directory=directory, record=record)
+
+
+def damaged(record: Mapping[str, Any], adapter: Path) -> Iterator[str]:
+    """What of the exported files is gone, cannot be read, or is not what the run wrote."""
+    for name, digest_then in record.get(EXPORTED, {}).items():
+        file = adapter / name
+        try:
+            with file.open("rb") as stream:
+                is_same = hashlib.file_digest(stream, "sha256").hexdigest() == digest_then
+        except OSError as error:
+            yield f"{file}: {(error.strerror or str(error)).lower()}"
+        else:
+            if not is_same:
+                yield f"{file} is not what the run wrote"
+
+
+def exported(adapter: Path) -> dict[str, str]:
+    """sha256 by name of what answers depend on; the card and the curve may be written again."""
+    found: dict[str, str] = {}
+    for file in sorted(adapter.iterdir()):
+        if file.is_file() and file.suffix not in REWRITTEN:
+            with file.open("rb") as stream:
+                found[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return found
 
 
 def same(
