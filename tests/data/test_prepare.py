@@ -8,6 +8,8 @@ import multiprocessing
 import os
 import pickle
 import resource
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -20,7 +22,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from loradock.config.schema import DataConfig, SourceConfig
-from loradock.data.cache import writing
+from loradock.data.cache import EntryWriter, writing
 from loradock.data.prepare import choose_workers, prepare
 from loradock.data.prepared import Prepared
 from loradock.data.tokenise import TokenizerSpec
@@ -201,6 +203,56 @@ def test_two_preparers_at_once_leave_one_sound_entry(data: DataConfig, spec: Tok
     (entry,) = (tmp_path / "c").iterdir()
     assert contents(prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")) == sound
     assert {path.name: path.read_bytes() for path in entry.iterdir() if path.suffix != ".json"} == sound
+
+
+def test_a_living_builder_keeps_its_place_however_old_and_what_a_killed_one_left_goes(
+    data: DataConfig, spec: TokenizerSpec, tmp_path: Path
+) -> None:
+    cache = tmp_path / "c"
+    long_ago = time.time() - 9 * 24 * 3600
+    living = EntryWriter(cache, key="a" * 64)
+    killed = multiprocessing.get_context("fork").Process(target=_die_building, args=(cache,))
+    killed.start()
+    killed.join()
+    staged = list(cache.glob(".staged-*"))
+    assert len(staged) == 2
+    for each in staged:
+        os.utime(each, (long_ago, long_ago))
+    prepare(data, tokenizer=spec, cache_dir=cache)
+    (left,) = cache.glob(".staged-*")
+    with living:
+        assert (left / "tokens.i32").exists()
+        living.commit()
+    assert not list(cache.glob(".staged-*"))
+    assert not list(cache.glob("*/lock"))
+
+
+def _die_building(cache: Path) -> None:
+    EntryWriter(cache, key="b" * 64)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("name", ["tokens.i32", "supervised.u8", "offsets.i64", "learned.i32"])
+def test_prepared_rows_that_are_cut_while_they_are_used_are_an_error(
+    data: DataConfig, spec: TokenizerSpec, tmp_path: Path, name: str
+) -> None:
+    prepared = prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")
+    os.truncate(prepared.directory / name, 4)
+    with pytest.raises(StorageError, match=f"{name}: it became shorter") as caught:
+        assert [prepared.row(row) for row in range(prepared.rows)] == list(prepared.learned)
+    assert caught.value.exit_code == 74
+
+
+def test_prepared_rows_that_vanish_while_they_are_used_are_an_error(
+    data: DataConfig, spec: TokenizerSpec, tmp_path: Path
+) -> None:
+    prepared = prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")
+    again = pickle.loads(pickle.dumps(prepared))
+    prepared.row(0)
+    shutil.rmtree(prepared.directory)
+    assert len(prepared.row(1)[0])
+    with pytest.raises(StorageError, match=r"offsets\.i64: no such file"):
+        again.row(0)
 
 
 def test_what_a_killed_preparer_left_is_swept_a_day_later(

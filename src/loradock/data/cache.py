@@ -1,4 +1,4 @@
-"""Prepared rows on disk: flat files opened as memory maps, staged beside their place and renamed into it.
+"""Prepared rows on disk: flat files, staged beside their place and renamed into it.
 
 An entry is a directory named by its key::
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -37,7 +38,10 @@ FILES = {"tokens": "i32", "supervised": "u8", "offsets": "i64", "learned": "i32"
 PAIR_FILES = FILES | {"roles": "u8"}
 DTYPES = {"i32": np.dtype("<i4"), "i64": np.dtype("<i8"), "u8": np.dtype("u1")}
 HASHED_WHEN_OPENED_BYTES = 256 << 20
+LOCK = "lock"
+"""Of a staged directory: held as long as its builder lives."""
 STALE_STAGING_SECONDS = 24 * 3600
+"""After which one is removed whose lock says nothing."""
 
 
 class CorruptEntry(Exception):
@@ -97,6 +101,9 @@ class EntryWriter:
             cache_dir.mkdir(parents=True, exist_ok=True)
             _sweep(cache_dir)
             self._staged = Path(tempfile.mkdtemp(prefix=".staged-", dir=cache_dir))
+            self._lock = (self._staged / LOCK).open("wb")
+            with contextlib.suppress(OSError):  # a file system without locks: its age has to say it
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
             self._streams = {
                 name: (self._staged / f"{name}.{kind}").open("wb", buffering=1 << 20)
                 for name, kind in self._files.items()
@@ -111,6 +118,7 @@ class EntryWriter:
             with contextlib.suppress(OSError):
                 stream.close()
         shutil.rmtree(self._staged, ignore_errors=True)
+        self._lock.close()
 
     def write(self, chunk: Chunk) -> None:
         """Append rows. Raises DiskFull, NotWritable or StorageError."""
@@ -153,6 +161,7 @@ class EntryWriter:
                 file.flush()
                 os.fsync(file.fileno())
             self._staged.chmod(0o755)
+            (self._staged / LOCK).unlink()
             self._rename()
         return manifest
 
@@ -213,6 +222,19 @@ def _manifest_digest(manifest: dict[str, Any]) -> str:
 def _sweep(cache_dir: Path) -> None:
     """Remove what killed processes left staged."""
     for staged in cache_dir.glob(".staged-*"):
+        if _is_left(staged):
+            shutil.rmtree(staged, ignore_errors=True)
+
+
+def _is_left(staged: Path) -> bool:
+    """Whether nobody builds there any more."""
+    try:
+        with (staged / LOCK).open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # no lock there, or none on this file system
         with contextlib.suppress(FileNotFoundError):
-            if time.time() - staged.stat().st_mtime > STALE_STAGING_SECONDS:
-                shutil.rmtree(staged, ignore_errors=True)
+            return time.time() - staged.stat().st_mtime > STALE_STAGING_SECONDS
+        return False
+    return True

@@ -1,7 +1,12 @@
-"""Prepared: rows as tokens and masks, read through memory maps; it pickles as its path."""
+"""Prepared: rows as tokens and masks, read as they are asked for; it pickles as its path.
+
+Rows are read and not mapped: a map of a file that somebody cuts ends the process with SIGBUS.
+"""
 
 from __future__ import annotations
 
+import os
+import weakref
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +18,7 @@ from loradock.data.cache import DTYPES, PAIR_FILES
 from loradock.data.columns import Contents
 from loradock.data.read import place_of
 from loradock.data.shards import below
-from loradock.errors import shown_place
+from loradock.errors import StorageError, shown_place
 
 Array = np.ndarray[Any, Any]
 
@@ -83,35 +88,46 @@ class Prepared:
     @cached_property
     def offsets(self) -> Array:
         """int64 [rows + 1]: row i is tokens[offsets[i]:offsets[i + 1]]."""
-        return self._map("offsets")
+        return self._read("offsets", 0, self.rows + 1)
 
     @cached_property
     def learned(self) -> Array:
         """int32 [rows]: supervised tokens of each row."""
-        return self._map("learned")
+        return self._read("learned", 0, self.rows)
 
     @cached_property
     def lines(self) -> Array:
         """int64 [rows]: the line of the source, counted on over its files; below 0 a record's number, 0: none."""
-        return self._map("lines")
+        return self._read("lines", 0, self.rows)
 
     @cached_property
     def roles(self) -> Array:
         """uint8 [rows], of pairs alone: what each document is (`pairs.preparer`); a query begins those of one row."""
-        return self._map("roles")
+        return self._read("roles", 0, self.rows)
 
     @cached_property
-    def _tokens(self) -> Array:
-        return self._map("tokens")
+    def _descriptors(self) -> dict[str, int]:
+        return {}
 
-    @cached_property
-    def _supervised(self) -> Array:
-        return self._map("supervised")
-
-    def _map(self, name: str) -> Array:
-        path = self.directory / f"{name}.{PAIR_FILES[name]}"
+    def _read(self, name: str, first: int, stop: int) -> Array:
+        """Values `[first, stop)` of a file. StorageError where they are not there any more."""
+        file = f"{name}.{PAIR_FILES[name]}"
         dtype = DTYPES[PAIR_FILES[name]]
-        return np.memmap(path, dtype=dtype, mode="r") if path.stat().st_size else np.zeros(0, dtype=dtype)
+        size = (stop - first) * dtype.itemsize
+        try:
+            if name not in self._descriptors:
+                self._descriptors[name] = os.open(self.directory / file, os.O_RDONLY | os.O_CLOEXEC)
+                weakref.finalize(self, os.close, self._descriptors[name])
+            content = _whole(self._descriptors[name], size, first * dtype.itemsize)
+        except OSError as error:
+            raise self._lost(file, (error.strerror or str(error)).lower()) from error
+        if len(content) < size:
+            raise self._lost(file, "it became shorter")
+        return np.frombuffer(content, dtype=dtype)
+
+    def _lost(self, file: str, why: str) -> StorageError:
+        what = f"prepared rows cannot be read any more: {self.directory / file}: {why}"
+        return StorageError(what, hint="the same command prepares them again, and continues from the last checkpoint")
 
     def row(self, index: int, *, start: int = 0, length: int | None = None) -> tuple[Array, Array]:
         """Token ids (int32) and mask (bool) of a row from token `start`, cut to `length` tokens where given.
@@ -120,13 +136,21 @@ class Prepared:
         """
         first, stop = int(self.offsets[index]) + start, int(self.offsets[index + 1])
         stop = stop if length is None else min(stop, first + length)
-        mask = self._supervised[first:stop].view(np.bool_)
+        mask = self._read("supervised", first, stop).view(np.bool_)
         if start:
             mask = mask.copy()
             mask[:1] = False
-        return self._tokens[first:stop], mask
+        return self._read("tokens", first, stop), mask
 
     def place(self, index: int) -> str:
         """Where a row came from: `file:line`, or the file where it has no lines."""
         source = next(source for source in self.sources if source.start <= index < source.stop)
         return source.place(int(self.lines[index]))
+
+
+def _whole(descriptor: int, size: int, start: int) -> bytes:
+    """So many bytes from there, or all that there are; the kernel gives 2 GiB at most in one call."""
+    content = os.pread(descriptor, size, start)
+    while len(content) < size and (more := os.pread(descriptor, size - len(content), start + len(content))):
+        content += more
+    return content
