@@ -172,9 +172,8 @@ class Peers:
         """Say once that somebody speaks in the name of that rank."""
         if rank not in self._refused:
             self._refused.add(rank)
-            what = (
-                f"warning: a report in the name of rank {rank} is not signed with the secret of this run: not counted\n"
-            )
+            why = "is malformed, or not signed with the secret of this run: not counted"
+            what = f"warning: a report in the name of rank {rank} {why}\n"
             streams.write_stderr(what.encode())
 
     def _judge(self) -> None:
