@@ -154,13 +154,14 @@ def test_an_old_report_that_is_written_again_does_not_count(both: list[Peers], e
 
 
 def test_without_a_secret_only_what_is_a_report_is_heard(store: TCPStore, ended: list[LoradockError]) -> None:
+    stranger: Any = store
     way: Any = Watched(store)
     alone = Peers(Meeting(group=None, reports=way, hosts=("a", "b"), seal=Seal()), rank=0, limit_seconds=300)
-    store.set("1", b"[1, 2]")
+    stranger.set("1", b"[1, 2]")
     alone.start()
     wait_for(lambda: way.looks > 1)
     assert alone.heard_of(1).count == 0
-    store.set("1", Report(rank=1, host="b", count=3).as_bytes())
+    stranger.set("1", Report(rank=1, host="b", count=3).as_bytes())
     wait_for(lambda: alone.heard_of(1).count == 3)
     alone.leave(None)
     assert ended == []
