@@ -116,11 +116,14 @@ def committed_late(place: Path, *, step: int, at: int) -> None:
 
 
 def seconds_to_first_step(run: Command, place: Path) -> float:
-    """From the start of a command to its first step; then it is asked to end."""
+    """From the start of a command to its first step; then it is asked to end.
+
+    75, or 76 where the signal finds the step begun and not yet made: a checkpoint of nothing new isn't written.
+    """
     assert run.wait_until((place / "seen").exists), run.text()
     took = time.monotonic() - run.began
     run.send(signal.SIGTERM)
-    assert run.finish() == 75, run.text()
+    assert run.finish() in (75, 76), run.text()
     return took
 
 
