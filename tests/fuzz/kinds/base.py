@@ -1,0 +1,26 @@
+"""What a kind of file is to the fuzz test: a good input, the one file of it that is spoilt, and who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+Mutate = Callable[[bytes, Random], bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of file from outside.
+
+    `make` writes a good input into an empty folder, once; `mutate` spoils the bytes of `file` in a copy of it; `command`
+    is what a user types in that folder, without `loradock`. `share`: its mutants for each one of a kind of share 1.
+    """
+
+    name: str
+    make: Callable[[Path], object]
+    file: str
+    mutate: Mutate
+    command: tuple[str, ...]
+    share: float = 1.0
