@@ -14,8 +14,8 @@ Mutate = Callable[[bytes, Random], bytes]
 class Kind:
     """One kind of file from outside.
 
-    `make` writes a good input into an empty folder, once; `mutate` spoils the bytes of `file` in a copy of it; `command`
-    is what a user types in that folder, without `loradock`. `share`: its mutants for each one of a kind of share 1.
+    `make` writes a good input into an empty folder, once; `mutate` spoils the bytes of `file` in a copy; `command` is
+    what a user types in that folder, without `loradock`. `share`: its mutants for each one of a kind of share 1.
     """
 
     name: str
