@@ -11,7 +11,7 @@ from faults.pairs import MOVE, PORT, SLOW, Pair, adapter, arguments, begun, two_
 
 from loradock.errors import Diverged
 
-SECRET = {"LORADOCK_RUN_SECRET": "known to the ranks, and not to a stranger"}
+SECRET = "known to the ranks, and not to a stranger"
 LOOKS = """
 import sys
 from datetime import timedelta
@@ -95,7 +95,7 @@ def test_what_a_stranger_says_in_the_name_of_a_rank_ends_no_run_with_a_secret(
     key: bytes, tmp_path: Path, words: list[str], forking: Forking, running: list[Pair], undisturbed: bytes
 ) -> None:
     with two_hosts() as hosts:
-        running.append(begun(forking, tmp_path, words, code=SLOW, hosts=hosts, **SECRET))
+        running.append(begun(forking, tmp_path, words, code=SLOW, hosts=hosts, LORADOCK_RUN_SECRET=SECRET))
         assert running[0].reached(2), running[0].text()
         speaker = stranger(forking, tmp_path, hosts[1], FORGES, key=key)
         speaker.finish()
