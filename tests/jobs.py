@@ -56,8 +56,8 @@ def job_of(directory: Path, *settings: str, model: Path, data: Path | list[Path]
         checkpoints=Checkpoints(directory / "checkpoints", run_id="test", fingerprint={}, keep=1),
         resume=None,
         watchdog=Watchdog(NO_LIMITS, heartbeat=None, on_hang=lambda _: None),
-        world_size=1,
-        rank=0,
+        world_size=facts.world_size,
+        rank=facts.rank,
     )
 
 

@@ -101,11 +101,13 @@ def test_the_model_card_says_how_to_embed(result: Result) -> None:
 
 def test_a_joint_run_says_how_to_ask_and_how_to_embed(tmp_path: Path, llama: Path) -> None:
     pairs, rows = write_pairs(tmp_path / "pairs.jsonl"), write_rows(tmp_path / "rows.jsonl")
-    settings = ("objective=gritlm", f"data.sources=[{pairs},{rows}]", "train.global_batch=4", *SETTINGS)
+    settings = ("objective=gritlm", f"data.sources=[{pairs},{rows}]", "train.global_batch=4", "data.validation=0.2")
+    settings += SETTINGS
     found = train(tmp_path / "out", *settings, model=llama, data=pairs)
     card = (found.adapter / "README.md").read_text("utf-8")
     assert "loradock embed ." in card
     assert "model.generate" in card
+    assert "| step | evaluation loss | contrastive loss | generative loss | perplexity | in-batch accuracy |" in card
     assert open_embedder(found.adapter).recipe.attention == "bidirectional"
 
 

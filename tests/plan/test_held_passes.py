@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ from loradock.model.description import describe
 from loradock.plan import planner
 from loradock.plan.audit import audit
 from loradock.plan.plan import Plan
+
+COUNTS = ("train_rows", "samples_per_epoch", "tokens", "epoch_tokens")
+"""Of the data: what a third of the documents has a third of."""
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +58,29 @@ def test_of_a_large_step_as_many_stay_as_fit(base: Path) -> None:
     assert "the others run forward twice" in made.held_passes.why
     assert made.memory_bytes["total"] <= 0.9 * 24 * 2**30
     assert made.memory_bytes["vectors and scores"] > 0
+
+
+def test_pairs_that_fill_no_step_are_planned_for_as_the_step_that_they_make(base: Path) -> None:
+    found = config(base, "embedding.global_batch=4096")
+    data = described_pairs(found, 10, mean_tokens=200, longest_tokens=400, learned_share=0.5)
+    made = planner.on_gpu(found, gpu="a10", model=facts(found), data=data)
+    assert made.held_passes.value == "all"
+    assert made.accumulation.why.startswith("30 samples a step are about 6,000 tokens")
+    assert made.steps.why == "1 epoch(s) of 10 pairs, 10 a step"
+
+
+def test_negatives_that_are_missing_take_no_time(base: Path) -> None:
+    found = config(base, "embedding.global_batch=64", "embedding.negatives=7")
+    data = described_pairs(found, 6400, mean_tokens=200, longest_tokens=400, learned_share=0.5)
+    fewer = replace(data, **{name: getattr(data, name) // 3 for name in COUNTS})
+    made = audit(found, planner.machine_with("a10"), facts(found), fewer)
+    assert made.finish.tokens == fewer.tokens
+
+
+def test_no_more_is_planned_with_than_the_share_of_the_memory_that_is_allowed(base: Path) -> None:
+    whole, half = (plan(base, "embedding.global_batch=4096", *more) for more in ((), ("train.memory_fraction=0.5",)))
+    assert half.memory_bytes["total"] <= 0.5 * 0.9 * 24 * 2**30 < whole.memory_bytes["total"]
+    assert half.memory_bytes["passes that stay"] < whole.memory_bytes["passes that stay"]
 
 
 def test_what_is_asked_for_is_done(base: Path) -> None:

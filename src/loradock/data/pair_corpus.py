@@ -158,6 +158,8 @@ class PairCorpus:
             *part.prepared.notes,
             f"pairs: {len(part.chosen):,} queries with {counts}; {asked.global_batch} a step",
         ]
+        if not batches.full:
+            notes.append(f"all {batches.groups_per_epoch:,} queries are one step: embedding.global_batch asks for more")
         notes.append(self.recipe)
         if few := int(np.count_nonzero(negatives < asked.negatives)):
             notes.append(

@@ -76,7 +76,13 @@ class Context:
     @property
     def samples_per_rank(self) -> int:
         """Samples of an optimiser step that fall to one process."""
-        return math.ceil(self.config.step_samples / self.facts.world_size)
+        return math.ceil(self.step_samples / self.facts.world_size)
+
+    @property
+    def step_samples(self) -> int:
+        """Samples of a full optimiser step; pairs that have fewer negatives, or fill no batch, make it smaller."""
+        asked, data = self.config.step_samples, self.data
+        return min(asked, math.ceil(data.samples_per_epoch / data.steps_per_epoch)) if data.pairs else asked
 
     @property
     def row_tokens(self) -> int:

@@ -259,6 +259,22 @@ def test_an_evaluation_is_named_beside_the_training_loss(tmp_path: Path) -> None
     assert "evaluation: 2 values, first 2, last 1.5" in loss.description
 
 
+def test_both_losses_of_a_run_that_embeds_and_its_accuracy_have_charts(tmp_path: Path) -> None:
+    directory = made_run(tmp_path / "run")
+    supervised = {each.kind.name for each in charts(read([directory]))}
+    parts = {"embedding_loss": 2.0, "generative_loss": 1.0, "in_batch_accuracy": 0.5}
+    held_out = [eval_line(step, loss=2.0) | parts for step in (2, 4)]
+    write_lines(directory / "metrics.jsonl", [*(step_line(step, loss=3.0, **parts) for step in range(1, 5)), *held_out])
+    added = [each for each in charts(read([directory])) if each.kind.name not in supervised]
+    assert [each.kind.title for each in added] == [
+        "Contrastive loss",
+        "Generative loss",
+        "Queries whose positive is first in the step",
+    ]
+    assert [(each.name, each.total) for each in added[2].series] == [("training", 4), ("evaluation", 2)]
+    assert added[2].table()[0][1] == "50"
+
+
 def test_samples_of_the_monitor_are_drawn_over_minutes_also_those_that_nobody_knows_yet(tmp_path: Path) -> None:
     directory = made_run(tmp_path / "run")
     times = [f"2026-11-21T12:0{minute}:30.000+00:00" for minute in range(4)]

@@ -189,6 +189,14 @@ def test_the_only_batch_stays_however_small(tmp_path: Path) -> None:
     found = corpus(tmp_path, write(tmp_path / "a.jsonl", pairs("a", 5)))
     (only,) = found.batches(0)
     assert sorted(only) == [0, 1, 2, 3, 4]
+    assert "all 5 queries are one step: embedding.global_batch asks for more" in found.notes
+
+
+def test_queries_that_have_too_few_negatives_are_counted(tmp_path: Path) -> None:
+    rows = [*pairs("few", 3, negatives=1), *pairs("enough", 9)]
+    found = corpus(tmp_path, write(tmp_path / "a.jsonl", rows), settings=("embedding.negatives=2",))
+    assert "3 queries have fewer hard negatives than embedding.negatives 2, and use those" in found.notes
+    assert batch_of(found, np.arange(3)).documents == 9
 
 
 def batch_of(found: PairCorpus, batch: Any, *, seed: int = 0, epoch: int = 0) -> PairBatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from jobs import job_of, loop_of
 
 from loradock.model.adapters import trainable
+from loradock.plan.knobs.held_passes import ALL
 from loradock.training.batches import StepItems
 from loradock.training.job import Job
 from loradock.training.loop import Loop
@@ -28,6 +30,26 @@ SETTINGS = (
     *("data.template=gritlm", "data.long_rows=truncate", "train.max_grad_norm=0", "train.learning_rate=0.001"),
     *("train.schedule=constant", "train.warmup=0", "logging.every=1"),
 )
+CASES = {
+    "mean/bbcc/g2": ("mean", "bidirectional", 2),
+    "mean/bbcc/g8": ("mean", "bidirectional", 8),
+    "mean/cccc/g2": ("mean", "causal", 2),
+    "weightedmean/bbcc/g2": ("weightedmean", "bidirectional", 2),
+    "lasttoken/bbcc/g2": ("lasttoken", "bidirectional", 2),
+    "cls/bbcc/g2": ("cls", "bidirectional", 2),
+}
+"""Pooling, attention and group size of each recorded case of the contrastive loss."""
+GENERATIVE = {"gen/mixed": "token-mean", "gen/token": "sample-sum"}
+"""`train.generative_loss` of each recorded case of the other one."""
+Budget = tuple[int, int | str]
+"""Documents (or rows) of a micro-batch, and how many passes stay."""
+BUDGETS: tuple[Budget, ...] = ((24, ALL), (3, 0), (2, 2), (1, 0))
+
+
+def settings_of(case: str, *, engine: str) -> tuple[str, ...]:
+    """What a case of the contrastive loss asks for; its group is `CASES[case][2]`."""
+    pooling, attention, _ = CASES[case]
+    return f"engine={engine}", f"embedding.pooling={pooling}", f"embedding.attention={attention}"
 
 
 def recorded() -> dict[str, Any]:
@@ -61,6 +83,13 @@ def reference_job(folder: Path, *settings: str, objective: str = "embedding", gr
     return job
 
 
+def reshaped(job: Job, budget: Budget) -> Job:
+    """The same job in micro-batches of another size, of which so many passes stay."""
+    micro_batch, held = budget
+    plan = job.plan.with_value("held_passes", held, why="the test")
+    return replace(job, plan=plan, steps=job.steps.reshaped(micro_batch))
+
+
 def set_values(model: Any) -> None:
     """Value j of the i-th tensor by name: 0.02 sin(0.1 j + i)."""
     named = sorted((name, each) for name, each in model.named_parameters() if each.requires_grad)
@@ -79,6 +108,11 @@ def first_step(job: Job, **more: Any) -> tuple[Loop, list[float]]:
     found = job.objective.step(loop.backend, inputs, step=0, poll=lambda: None)
     loop.backend.reduce_gradients()
     return loop, found.tolist()
+
+
+def joint_steps() -> list[dict[str, float]]:
+    """The recorded joint steps."""
+    return next(each for name, each in recorded().items() if name.startswith("5 AdamW steps"))
 
 
 def norm(loop: Loop) -> float:

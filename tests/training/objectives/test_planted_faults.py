@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from loradock.data.corpora import prepare_corpus
-from loradock.errors import DataError
+from loradock.errors import DataError, ModelError
 from loradock.training.backends import autograd
 from loradock.training.backends.fast.batch import PooledBatch
 from loradock.training.backends.fast.vector_check import Vectors
+from loradock.training.batches import StepItems
 from loradock.training.checkpoint.state import RandomState
 from loradock.training.job import Unsound
 from loradock.training.objectives import embedding
@@ -27,6 +28,7 @@ from objectives.reference import (
     distance,
     first_step,
     flat_gradient,
+    joint_steps,
     norm,
     recorded,
     reference_job,
@@ -84,7 +86,7 @@ def test_an_attention_mask_that_the_first_forward_has_changed_is_seen_in_the_gra
 def test_one_loss_divided_by_the_number_of_processes_is_no_longer_the_references_balance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wanted = next(each for name, each in recorded().items() if name.startswith("5 AdamW steps"))[0]
+    wanted = joint_steps()[0]
     loop, _ = first_step(reference_job(tmp_path, objective="gritlm"))
     assert relative([norm(loop)], [wanted["grad_norm"]]) < TOLERANCE
 
@@ -126,6 +128,16 @@ def test_causal_attention_in_the_place_of_bidirectional_is_refused(
     monkeypatch.setattr(Vectors, "batch", causal)
     with pytest.raises(Unsound, match="does not compute what PEFT computes"):
         first_step(reference_job(tmp_path))
+
+
+def test_a_text_that_is_embedded_as_zeros_is_refused(tmp_path: Path) -> None:
+    job = reference_job(tmp_path, "engine=peft")
+    loop, _ = first_step(job)
+    with torch.no_grad():
+        job.model.get_decoder().norm.weight.zero_()
+    inputs = StepItems(job.steps, loop.backend.tensors)[0]
+    with pytest.raises(ModelError, match="a text was embedded as a vector of zeros, which has no direction"):
+        job.objective.step(loop.backend, inputs, step=0, poll=lambda: None)
 
 
 def test_a_pooled_instruction_is_another_loss(tmp_path: Path) -> None:

@@ -8,57 +8,41 @@ import pytest
 import torch
 from jobs import trained
 
+from loradock.plan.knobs.held_passes import ALL
 from loradock.training.events import StepResult
 from objectives.reference import (
+    BUDGETS,
+    CASES,
+    GENERATIVE,
     NEEDS_REFERENCE,
+    Budget,
     distance,
     first_step,
     flat_gradient,
+    joint_steps,
     norm,
     recorded,
     reference_job,
     relative,
+    reshaped,
+    settings_of,
 )
 
 pytestmark = NEEDS_REFERENCE
 BOUND = 1e-5
 ENGINES = ("fast", "peft")
-PASSES = (
-    ("embedding.passes=direct", "train.micro_batch=24"),
-    ("embedding.passes=direct", "train.micro_batch=3"),
-    ("embedding.passes=cached", "train.micro_batch=1"),
-    ("embedding.passes=cached", "train.micro_batch=3"),
-)
-CASES = {
-    "mean/bbcc/g2": ("mean", "bidirectional", 2),
-    "mean/bbcc/g8": ("mean", "bidirectional", 8),
-    "mean/cccc/g2": ("mean", "causal", 2),
-    "weightedmean/bbcc/g2": ("weightedmean", "bidirectional", 2),
-    "lasttoken/bbcc/g2": ("lasttoken", "bidirectional", 2),
-    "cls/bbcc/g2": ("cls", "bidirectional", 2),
-}
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", CASES)
-def test_each_pooling_and_attention_gives_the_references_loss_and_gradient(
+def test_each_pooling_and_attention_gives_the_references_loss_and_gradient_in_any_passes(
     tmp_path: Path, case: str, engine: str
 ) -> None:
-    pooling, attention, group = CASES[case]
-    settings = (f"engine={engine}", f"embedding.pooling={pooling}", f"embedding.attention={attention}")
-    loop, (loss, _) = first_step(reference_job(tmp_path, *settings, group=group))
+    job = reference_job(tmp_path, *settings_of(case, engine=engine), group=CASES[case][2])
     wanted = recorded()[case]
-    assert relative([loss, norm(loop)], [wanted["loss_emb"], wanted["grad_norm"]]) < BOUND
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("settings", PASSES)
-def test_neither_passes_nor_their_size_change_what_is_computed(
-    tmp_path: Path, engine: str, settings: tuple[str, ...]
-) -> None:
-    loop, (loss, _) = first_step(reference_job(tmp_path, f"engine={engine}", *settings, group=8))
-    wanted = recorded()["mean/bbcc/g8"]
-    assert relative([loss, norm(loop)], [wanted["loss_emb"], wanted["grad_norm"]]) < BOUND
+    for budget in BUDGETS:
+        loop, (loss, _) = first_step(reshaped(job, budget))
+        assert relative([loss, norm(loop)], [wanted["loss_emb"], wanted["grad_norm"]]) < BOUND, budget
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -81,27 +65,27 @@ def test_a_few_passes_that_stay_give_the_same_bits(tmp_path: Path, engine: str) 
     job = reference_job(tmp_path, f"engine={engine}", "train.micro_batch=2", "embedding.passes=cached")
     first, (loss, _) = first_step(job)
     expected = flat_gradient(job, first)
-    plan = job.plan.with_value("held_passes", 2, why="the test")
-    object.__setattr__(job, "plan", plan)
-    again, (other, _) = first_step(job)
+    again, (other, _) = first_step(reshaped(job, (2, 2)))
     assert (other, distance(flat_gradient(job, again), expected)) == (loss, 0.0)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("kind", "case"), [("token-mean", "gen/mixed"), ("sample-sum", "gen/token")])
-def test_both_generative_losses_are_the_references(tmp_path: Path, kind: str, case: str, engine: str) -> None:
-    settings = (f"engine={engine}", f"train.generative_loss={kind}", "embedding.weight=1e-30")
-    loop, (_, _, loss, _) = first_step(reference_job(tmp_path, *settings, objective="gritlm"))
+@pytest.mark.parametrize("case", GENERATIVE)
+def test_both_generative_losses_are_the_references_in_any_passes(tmp_path: Path, case: str, engine: str) -> None:
+    settings = (f"engine={engine}", f"train.generative_loss={GENERATIVE[case]}", "embedding.weight=1e-30")
+    job = reference_job(tmp_path, *settings, objective="gritlm")
     wanted = recorded()[case]
-    assert relative([loss, norm(loop)], [wanted["loss_gen"], wanted["grad_norm"]]) < BOUND
+    for budget in BUDGETS:
+        loop, (_, _, loss, _) = first_step(reshaped(job, budget))
+        assert relative([loss, norm(loop)], [wanted["loss_gen"], wanted["grad_norm"]]) < BOUND, budget
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_five_joint_steps_are_the_references(tmp_path: Path, engine: str) -> None:
-    _, events = trained(reference_job(tmp_path, f"engine={engine}", objective="gritlm"))
+@pytest.mark.parametrize("budget", [(24, ALL), (3, 0)])
+def test_five_joint_steps_are_the_references(tmp_path: Path, engine: str, budget: Budget) -> None:
+    _, events = trained(reshaped(reference_job(tmp_path, f"engine={engine}", objective="gritlm"), budget))
     lines = [event for event in events if isinstance(event, StepResult)]
-    steps = next(each for name, each in recorded().items() if name.startswith("5 AdamW steps"))
-    for line, wanted in zip(lines, steps, strict=True):
+    for line, wanted in zip(lines, joint_steps(), strict=True):
         found = [line.parts["embedding_loss"], line.parts["generative_loss"], line.grad_norm]
         assert relative(found, [wanted["loss_emb"], wanted["loss_gen"], wanted["grad_norm"]]) < BOUND
         assert abs(line.loss - wanted["loss_emb"] - wanted["loss_gen"]) < BOUND * line.loss

@@ -107,7 +107,7 @@ def finish_of(baseline: Context, *, price_per_hour: float | None) -> Finish:
     plan, gpus = baseline.plan, baseline.facts.world_size
     steps, seconds = plan.steps.value, run_seconds(baseline)
     cost = None if price_per_hour is None else price_per_hour * gpus * seconds / 3600
-    of_step, data = baseline.config.step_samples, plan.data
-    epochs, rest = divmod(steps, max(1, math.ceil(data.samples_per_epoch / of_step)))
+    of_step, data = baseline.step_samples, plan.data
+    epochs, rest = divmod(steps, data.steps_per_epoch or max(1, math.ceil(data.samples_per_epoch / of_step)))
     samples = epochs * data.samples_per_epoch + rest * of_step
     return Finish(tokens=round(samples * data.mean_tokens), steps=steps, seconds=seconds, cost=cost)

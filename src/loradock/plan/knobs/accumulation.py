@@ -8,7 +8,7 @@ from loradock.plan.plan import Decision
 
 def decide(context: Context) -> Decision[int]:
     """Micro-batches that a process runs for one optimiser step; packed, the mean over steps."""
-    total, processes = context.config.step_samples, context.facts.world_size
+    total, processes = context.step_samples, context.facts.world_size
     micro = context.plan.micro_batch.value
     if not context.plan.packing.value:
         passes = math.ceil(total / micro)

@@ -60,7 +60,7 @@ def run_twice(context: Context) -> float:
     if config.objective == "supervised" or held == ALL:
         return 0.0
     documents = config.embedding.global_batch * (2 + config.embedding.negatives)
-    return documents / config.step_samples * (1 - min(1.0, int(held) / step_passes(context)))
+    return min(1.0, documents / context.step_samples) * (1 - min(1.0, int(held) / step_passes(context)))
 
 
 def with_vectors(expected: dict[str, int], context: Context) -> dict[str, int]:

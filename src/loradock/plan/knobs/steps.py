@@ -12,7 +12,7 @@ def decide(context: Context) -> Decision[int]:
     per_epoch = data.steps_per_epoch or math.ceil(data.samples_per_epoch / context.config.step_samples)
     size, of_step = f"{data.samples_per_epoch} samples", train.global_batch
     if data.pairs:
-        size, of_step = f"{data.pairs} pairs", context.config.embedding.global_batch
+        size, of_step = f"{data.pairs} pairs", min(data.pairs, context.config.embedding.global_batch)
     if train.max_steps is not None:
         why = f"max_steps; an epoch of {size} is {per_epoch} steps"
         return Decision(name="steps", value=train.max_steps, why=why)

@@ -106,7 +106,12 @@ def data_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-MEASURED = {"perplexity": "perplexity", "in_batch_accuracy": "in-batch accuracy"}
+MEASURED = {
+    "embedding_loss": "contrastive loss",
+    "generative_loss": "generative loss",
+    "perplexity": "perplexity",
+    "in_batch_accuracy": "in-batch accuracy",
+}
 """What an evaluation line may hold besides its loss."""
 
 

@@ -44,17 +44,43 @@ def sampled(name: str, key: str) -> Curve:
     return Curve(name=name, key=key, source="samples")
 
 
+def both(key: str) -> tuple[Curve, ...]:
+    """What each step gave under a key, and each evaluation."""
+    return (
+        Curve(name="training", key=key, smoothing=True),
+        Curve(name="evaluation", key=key, source="evaluations", look="dots"),
+    )
+
+
 GIB, MIB = 2.0**-30, 2.0**-20
 KINDS = (
     Kind(
         name="loss",
         title="Loss",
-        unit="nats a token",
+        unit="nats",
         is_from_zero=False,
-        curves=(
-            Curve(name="training", key="loss", smoothing=True),
-            Curve(name="evaluation", key="loss", source="evaluations", look="dots"),
-        ),
+        curves=both("loss"),
+    ),
+    Kind(
+        name="contrastive-loss",
+        title="Contrastive loss",
+        unit="nats a query",
+        is_from_zero=False,
+        curves=both("embedding_loss"),
+    ),
+    Kind(
+        name="generative-loss",
+        title="Generative loss",
+        unit="nats",
+        is_from_zero=False,
+        curves=both("generative_loss"),
+    ),
+    Kind(
+        name="in-batch-accuracy",
+        title="Queries whose positive is first in the step",
+        unit="%",
+        scale=100,
+        curves=both("in_batch_accuracy"),
     ),
     Kind(name="rate", title="Learning rate", unit="", curves=(Curve(name="learning rate", key="learning_rate"),)),
     Kind(name="gradient", title="Gradient norm", unit="", curves=(Curve(name="gradient norm", key="grad_norm"),)),
