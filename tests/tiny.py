@@ -46,6 +46,15 @@ def make_llama(directory: Path, *, seed: int = 0, **settings: Any) -> Path:
     return directory
 
 
+def without_template(model: Path) -> Path:
+    """The model directory, whose tokenizer no longer has a chat template."""
+    (model / "chat_template.jinja").unlink(missing_ok=True)
+    file = model / "tokenizer_config.json"
+    settings = {key: value for key, value in json.loads(file.read_text()).items() if key != "chat_template"}
+    file.write_text(json.dumps(settings))
+    return model
+
+
 def write_rows(file: Path, *, rows: int = 48, seed: int = 0, longest: int = 12) -> Path:
     """Alpaca rows of random length as JSONL."""
     draw = random.Random(seed)

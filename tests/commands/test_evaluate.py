@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from embedding.made import make_adapter, write_lines
 from evaluation.made import question, true_or_false, write
-from tiny import make_llama, train
+from tiny import make_llama, train, without_template
 
 if TYPE_CHECKING:
     from faults.forking import Forking
 
-USAGE, DATA, MISSING, MODEL = 64, 65, 66, 78
+USAGE, DATA, MISSING, FULL_DISK, MODEL = 64, 65, 66, 73, 78
 ROWS = 60
 
 
@@ -93,14 +93,36 @@ def test_generated_answers_say_how_many_there_are_and_how_they_end(
     assert text.endswith("evaluations/base/results.json\n")
 
 
-def test_a_model_without_a_template_is_asked_with_the_one_that_training_takes(forking: Forking, place: Path) -> None:
-    plain = make_llama(place / "plain")
-    (plain / "chat_template.jinja").unlink(missing_ok=True)
-    file = plain / "tokenizer_config.json"
-    file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "chat_template"}))
-    code, text = ended(forking, place, "evaluate", "plain", "--task", "boolq", "--tasks-dir", "data", "--limit", "3")
+def test_a_model_without_a_template_is_told_which_one_or_refused(forking: Forking, place: Path) -> None:
+    without_template(make_llama(place / "plain"))
+    words = ("evaluate", "plain", "--task", "boolq", "--tasks-dir", "data", "--limit", "3")
+    code, text = ended(forking, place, *words)
+    assert (code, "plain has no chat template: nothing says how turns are written" in text) == (MODEL, True), text
+    assert "hint: --template alpaca" in text
+    code, text = ended(forking, place, *words, "--template", "alpaca")
     assert code == 0, text
-    assert "note: plain has no chat template; rows are rendered with alpaca, as in training" in text
+    code, text = ended(forking, place, *words, "--template", "alpaca", "--against", "base")
+    assert code == 0, text
+    code, text = ended(forking, place, "evaluate", "base", *words[2:], "--template", "alpaca")
+    assert (code, "base has a chat template of its own" in text) == (USAGE, True), text
+
+
+FULL = """
+import errno, os
+def full(_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+os.fsync = full
+"""
+
+
+def test_a_full_disk_ends_with_its_code_and_the_same_command_finishes(forking: Forking, place: Path) -> None:
+    words = ("evaluate", "base", "--task", "boolq", "--tasks-dir", "data", "--limit", "3", "-o", "full")
+    code, text = ended(forking, place, *words, code=FULL)
+    assert (code, "error: no space left for " in text) == (FULL_DISK, True), text
+    assert not [each for each in (place / "full").iterdir() if not each.name.startswith(".")]
+    code, text = ended(forking, place, *words)
+    assert code == 0, text
+    assert not list((place / "full").glob(".*"))
 
 
 @pytest.mark.parametrize("metric", ["exact", "choice", "f1", "rouge-l", "loss"])
@@ -135,12 +157,14 @@ def test_an_evaluation_that_was_killed_is_finished_with_the_same_results(forking
         assert command.finish() == -signal.SIGKILL
         kills += 1
         assert not (place / "cut" / "results.json").exists()
+        for file in (place / "cut").glob("*.jsonl"):
+            assert file.read_bytes() == (place / "whole" / file.name).read_bytes()
         done = lines(place / "cut")
         if kill == 2:  # a line that was torn
             journal = next((place / "cut").glob(".*.journal"), None)
             if journal:
                 journal.write_bytes(journal.read_bytes()[:-9])
-    assert kills >= 15
+    assert kills == 20
     for name in (".results.json.4711", f".{next((place / 'cut').glob('boolq-*.jsonl')).name}.journal"):
         (place / "cut" / name).write_text("{")  # one was killed while it put its results in place
     code, text = ended(forking, place, *words, "-o", "cut", "--json")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import gguf
 import pytest
 import torch
 from click.testing import CliRunner, Result
+from env_check.conftest import namespace
 from families import make_model
 from faults.forking import Forking
 from merge.made import log_probabilities, make_adapter
@@ -22,8 +25,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from loradock.cli import cli
-from loradock.errors import LoradockError
+from loradock.errors import DiskFull, LoradockError
 from loradock.gguf import metadata
+from loradock.machine.answers import Space
+from loradock.machine.folders import Folders
 from loradock.merge.proof import kl
 
 IN_Q8_0 = 5e-3
@@ -229,6 +234,39 @@ def test_kills_leave_no_half_file_and_the_same_command_finishes(tmp_path: Path, 
     assert last.finish() == 0, last.text()
     assert (tmp_path / "a.gguf").read_bytes() == wanted
     assert not list(tmp_path.glob(".a.gguf*"))
+
+
+FILLED = """
+import json, sys
+from pathlib import Path
+from loradock.errors import LoradockError
+from loradock.gguf import export as exporting
+from loradock.inference.opener import find
+exporting.refuse_small_disk = lambda *_: None
+code = 0
+try:
+    exporting.export(find(Path(sys.argv[1])), Path("/mnt/a.gguf"), type_name="bf16", progress=lambda *_: None)
+except LoradockError as error:
+    code = error.exit_code
+print(json.dumps([code, sorted(path.name for path in Path("/mnt").iterdir())]))
+"""
+
+
+@pytest.mark.parametrize("kib", [16, 100])
+def test_a_disk_that_fills_up_meanwhile_leaves_nothing(llama: Path, kib: int) -> None:
+    command = [*namespace(f"mount -t tmpfs -o size={kib}k none /mnt"), sys.executable, "-c", FILLED, str(llama)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [73, []]
+
+
+def test_a_disk_that_is_too_small_is_known_beforehand(
+    tmp_path: Path, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Folders, "space", lambda *_: Space(device=1, free_bytes=1 << 20, total_bytes=1, free_inodes=9))
+    result = typed(llama, "-o", tmp_path / "a.gguf")
+    assert isinstance(result.exception, DiskFull)
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_a_killed_export_staged_is_removed_by_the_next(tmp_path: Path, llama: Path) -> None:

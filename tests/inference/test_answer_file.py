@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tiny import make_llama, without_template
 
 from loradock.cli import cli
-from loradock.errors import DataError, DiskFull, UsageError
+from loradock.errors import DataError, DiskFull, ModelError, UsageError
 from loradock.inference.opener import Opened
 from loradock.inference.requests import key_of, sample_of
 
@@ -96,6 +97,22 @@ def test_a_prompt_that_leaves_no_space_is_an_error_line_and_the_others_are_answe
     assert "exceed the model's 512" in long["error"]
     assert "answer" not in long
     assert "answer" in short
+
+
+def test_a_model_without_a_template_is_given_raw_text_and_refuses_turns(tmp_path: Path) -> None:
+    plain = without_template(make_llama(tmp_path / "plain"))
+    text, turns = (write(tmp_path / f"{key}.jsonl", [{key: "lamp"}]) for key in ("text", "instruction"))
+    how = ("-o", tmp_path / "out.jsonl", "--max-new-tokens", 2)
+    with pytest.raises(ModelError, match="plain has no chat template") as error:
+        generate(plain, "--input", turns, *how)
+    assert error.value.exit_code == 78
+    assert not (tmp_path / "out.jsonl").exists()
+    generate(plain, "--input", text, *how)
+    (raw,) = lines(tmp_path / "out.jsonl")
+    (tmp_path / "out.jsonl").unlink()
+    generate(plain, "--input", text, *how, "--template", "alpaca")
+    (asked,) = lines(tmp_path / "out.jsonl")
+    assert raw["prompt_tokens"] < asked["prompt_tokens"]
 
 
 def test_every_bad_row_is_named_before_anything_is_generated(trained: Path, tmp_path: Path) -> None:

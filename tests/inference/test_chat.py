@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tiny import make_llama, without_template
 
 from loradock.cli import cli
 from loradock.data.formats.base import Conversation
-from loradock.errors import UsageError
+from loradock.errors import ModelError, UsageError
 from loradock.inference.chat import Chat, Pieces
 from loradock.inference.opener import Opened
 from loradock.inference.sampling import GREEDY
@@ -50,6 +51,18 @@ def test_turns_that_fill_the_context_are_refused_and_left_out(opened: Opened) ->
     with pytest.raises(UsageError, match="the model knows 512"):
         chat.say("lamp " * 600, show=lambda _: None)
     assert chat.messages == []
+
+
+def test_a_model_without_a_template_is_told_which_one_or_refused(trained: Path, tmp_path: Path) -> None:
+    plain = without_template(make_llama(tmp_path / "plain"))
+    words = ["--max-new-tokens", "4", "--template", "alpaca"]
+    refused = CliRunner().invoke(cli, ["chat", str(plain), *words[:2]], input="lamp\n")
+    assert isinstance(refused.exception, ModelError)
+    assert "plain has no chat template" in str(refused.exception)
+    found = CliRunner().invoke(cli, ["chat", str(plain), *words], input="lamp\n")
+    assert (found.exit_code, "rendered with the alpaca template" in found.stderr) == (0, True), found.output
+    idle = CliRunner().invoke(cli, ["chat", str(trained), *words], input="lamp\n")
+    assert isinstance(idle.exception, UsageError)
 
 
 def test_the_command_reads_turns_and_commands_and_ends_with_its_input(trained: Path) -> None:

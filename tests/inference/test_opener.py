@@ -29,8 +29,8 @@ def test_a_run_and_its_adapter_are_the_same_model_wherever_the_adapter_lies(trai
     assert [each.kind for each in (run, adapter, alone)] == ["run", "adapter", "adapter"]
     assert run.lineage == adapter.lineage == alone.lineage
     assert run.asked.quantization == alone.asked.quantization == "nf4"
-    assert run.digests
-    assert alone.digests is None
+    assert run.lineage
+    assert run.lineage.base_weights == run.weights
     first, second = open_model(trained), open_model(moved)
     with first.computing():
         assert torch.equal(first.model(IDS).logits, second.model(IDS).logits)
@@ -64,6 +64,21 @@ def test_a_base_that_was_moved_is_given_by_its_place(moved: Path, tmp_path: Path
         find(llama, base=str(llama))
 
 
+def test_a_base_of_the_same_shape_with_other_weights_is_refused_by_run_and_adapter(
+    trained: Path, moved: Path, llama: Path, tmp_path: Path
+) -> None:
+    other = Path(shutil.copytree(llama, tmp_path / "other"))
+    file = other / "model.safetensors"
+    weights = load_file(file)
+    weights["model.norm.weight"][0] += 1
+    save_file(weights, file, metadata={"format": "pt"})
+    for given in (trained, trained / "adapter", moved):
+        assert open_model(given, base=str(llama)).origin.base.directory == llama
+        with pytest.raises(ModelError, match="other is not the base that the adapter was trained on") as error:
+            open_model(given, base=str(other))
+        assert error.value.exit_code == 78
+
+
 def cut(folder: Path) -> None:
     file = folder / "adapter_model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
@@ -74,11 +89,15 @@ def of_another_architecture(folder: Path) -> None:
     save_file({name: torch.zeros(3, 3) for name in load_file(file)}, file)
 
 
-def of_another_base(folder: Path) -> None:
+def of_another_base(folder: Path, **recorded: None) -> None:
     other = make_llama(folder.parent / "other", hidden_size=32, num_attention_heads=2)
     lineage = Lineage.read(folder)
     assert lineage
-    lineage.model_copy(update={"base": str(other)}).write(folder)
+    lineage.model_copy(update={"base": str(other), **recorded}).write(folder)
+
+
+def of_an_unrecorded_base(folder: Path) -> None:
+    of_another_base(folder, base_weights=None)
 
 
 def with_wrong_lineage(folder: Path) -> None:
@@ -99,7 +118,8 @@ def empty(folder: Path) -> None:
     [
         (cut, ModelError, "does not load"),
         (of_another_architecture, ModelError, "does not load"),
-        (of_another_base, ModelError, "does not load"),
+        (of_another_base, ModelError, "is not the base that the adapter was trained on"),
+        (of_an_unrecorded_base, ModelError, "does not load"),
         (with_wrong_lineage, ModelError, "training.json is wrong"),
         (without_json, ModelError, "training.json is not JSON"),
         (empty, InputMissing, "holds neither a run, nor an adapter, nor a model"),

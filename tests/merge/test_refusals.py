@@ -77,6 +77,15 @@ def test_a_base_whose_weights_are_not_the_recorded_ones_is_refused(tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
 
 
+def test_a_run_or_adapter_whose_base_became_another_is_not_merged(tmp_path: Path, llama: Path, rows: Path) -> None:
+    own = shutil.copytree(llama, tmp_path / "base")
+    result = train(tmp_path / "run", "train.max_steps=1", "lora.rank=4", "train.global_batch=8", model=own, data=rows)
+    alone = shutil.copytree(result.adapter, tmp_path / "alone")
+    make_llama(own, seed=5)
+    for given in (tmp_path / "run", alone):
+        refused(given, tmp_path / "out", ModelError, "base is not the base that the adapter was trained on")
+
+
 def test_a_truncated_adapter_is_refused(tmp_path: Path, adapter: Path) -> None:
     whole = (adapter / WEIGHTS).read_bytes()
     (adapter / WEIGHTS).write_bytes(whole[: len(whole) // 2])
@@ -200,6 +209,16 @@ def test_a_run_that_changed_its_base_is_merged_onto_the_published_one(
     with prepared(tmp_path / "run", Asked()) as job:
         run(job, tmp_path / "out", is_full=True)
     assert divergence(result.adapter, tmp_path / "out", quantization="none") <= 1e-8
+
+
+def test_a_base_that_is_already_in_4_bit_is_refused(tmp_path: Path, base: Path, adapter: Path) -> None:
+    own = shutil.copytree(base, tmp_path / "quantised")
+    settings = json.loads((own / "config.json").read_text())
+    quantised = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    (own / "config.json").write_text(json.dumps(settings | {"quantization_config": quantised}))
+    write_lineage(adapter, base=own)
+    refused(adapter, tmp_path / "out", ModelError, r"is already quantised \(bitsandbytes\)")
+    merged(adapter, tmp_path / "out", base=str(base))
 
 
 def test_a_model_of_pickles_is_refused(tmp_path: Path, base: Path, adapter: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loradock.commands.model_options import BASE_MODEL, MODEL, computing_options, opened_model, quiet
+from loradock.commands.model_options import BASE_MODEL, MODEL, TEMPLATE, computing_options, opened_model, quiet
 from loradock.commands.sampling_options import sampling_options
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ HELP = "/reset forgets the turns, /system TEXT sets the system turn, /ids shows 
 @click.option("--system", default="", metavar="TEXT", help="A system turn before all others.")
 @sampling_options(max_new_tokens=512)
 @BASE_MODEL
+@TEMPLATE
 @computing_options
 def chat(
     model: Path,
@@ -46,6 +47,7 @@ def chat(
     from loradock.inference.sampling import Sampling
 
     with opened_model(model, asked) as (opened, _):
+        opened.prompts.check_template()
         sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
         talk = Chat(opened, system=system, max_new_tokens=max_new_tokens, sampling=sampling)
         name = opened.prompts.template.name

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from loradock.commands.evaluate_tables import show
-from loradock.commands.model_options import BASE_MODEL, counted, opened_model, quiet
+from loradock.commands.model_options import BASE_MODEL, TEMPLATE, counted, opened_model, quiet
 from loradock.commands.option_groups import Group
 from loradock.commands.page import page
 from loradock.errors import UsageError
@@ -83,6 +83,7 @@ OPTIONS = Group(
         help="Where outcomes and results.json are kept. [default: RUN/evaluations, else evaluations/NAME]",
     ),
     BASE_MODEL,
+    TEMPLATE,
 )
 """Those that only answers have."""
 
@@ -102,6 +103,7 @@ def evaluate_answers(
     training_data: Sequence[Path],
     output: Path | None,
     base: str | None,
+    template: str | None,
     has_base: bool,
     as_json: bool,
     computing: dict[str, Any],
@@ -116,7 +118,8 @@ def evaluate_answers(
     wanted = asked.read(named, folder=tasks_dir, data=data, options=options)
     batch_tokens = computing.pop("batch_tokens")
     other: Model | None = None
-    with opened_model(model, {**computing, "base": base}) as (opened, status):
+    computing["template"] = template
+    with opened_model(model, {**computing, "base": base}, may_have_own=against is not None) as (opened, status):
         _check(opened, model, has_base=has_base)
         folder = output or evaluate.directory_of(opened.origin, model)
         sources, gone = evaluate.trained_on(opened.origin, training_data)
@@ -124,9 +127,10 @@ def evaluate_answers(
         own = run(opened, status, model, folder)
         if has_base:
             other = run(opened, status, model, folder, has_adapter=False)
+        has_own = bool(opened.tokenizer.chat_template)
         del opened
     if against:
-        with opened_model(against, computing) as (second, status):
+        with opened_model(against, computing, may_have_own=not has_own) as (second, status):
             other = run(second, status, against, output or evaluate.directory_of(second.origin, against))
     settings = {"protocol": protocol, "limit": limit, "batch_tokens": batch_tokens}
     found = evaluate.report(own, wanted, settings=settings, other=other, trained=sources)
@@ -141,12 +145,9 @@ def evaluate_answers(
 
 
 def _check(opened: Opened, model: Path, *, has_base: bool) -> None:
-    """UsageError for --base without an adapter; a note where the tokenizer has no template."""
+    """UsageError for --base without an adapter."""
     if has_base and not opened.has_adapter:
         raise UsageError(f"{model} is a whole model: there is no base beside it", hint="leave out --base")
-    if not opened.tokenizer.chat_template:
-        template = opened.prompts.template.name
-        click.echo(f"note: {model} has no chat template; rows are rendered with {template}, as in training", err=True)
 
 
 def _runner(wanted: Sequence[Wanted], *, batch_tokens: int) -> Any:

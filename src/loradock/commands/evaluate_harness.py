@@ -12,7 +12,7 @@ import click
 from loradock.commands.model_options import opened_model, quiet
 from loradock.commands.option_groups import Group
 from loradock.commands.page import page
-from loradock.errors import UsageError, storage_error
+from loradock.errors import ModelError, UsageError, storage_error
 
 FILE = "harness.json"
 OPTIONS = Group(
@@ -63,6 +63,8 @@ def evaluate_harness(
     with opened_model(model, {**computing, "base": base}) as (opened, status):
         if has_base and not opened.has_adapter:
             raise UsageError(f"{model} is a whole model: there is no base beside it", hint="leave out --base")
+        if has_template and not opened.tokenizer.chat_template:
+            raise ModelError(f"{model} has no chat template", hint="leave out --apply-chat-template")
         folder = output or evaluate.directory_of(opened.origin, model)
         status.update(f"lm-eval: {harness}")
         results = [lm_eval.measure(opened, asked, manager=manager)]

@@ -14,6 +14,7 @@ from loradock.commands.model_options import (
     BASE_MODEL,
     BATCH_TOKENS,
     MODEL,
+    TEMPLATE,
     computing_options,
     counted,
     opened_model,
@@ -31,6 +32,7 @@ from loradock.commands.sampling_options import sampling_options
 @sampling_options(max_new_tokens=256)
 @click.option("--n", "samples", type=click.IntRange(min=1), default=1, show_default=True, help="Answers to each row.")
 @BASE_MODEL
+@TEMPLATE
 @computing_options
 @BATCH_TOKENS
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
@@ -70,6 +72,7 @@ def generate(
     )
     with opened_model(model, asked) as (opened, status):
         identity = {"model": opened.origin.digest, "dtype": str(opened.dtype)}
+        identity |= {"template": asked["template"]} if asked["template"] else {}
         progress = counted(status, "answers")
         found = answer_file(opened, file, output, wanted, identity=identity, progress=progress)
     streams.result_lies_elsewhere()

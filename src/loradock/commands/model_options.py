@@ -14,6 +14,8 @@ import click
 
 from loradock import signals
 from loradock.commands.train import QUIET
+from loradock.data.templates import NAMES
+from loradock.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -24,6 +26,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 MODEL = click.argument("model", metavar="MODEL", type=click.Path(path_type=Path, exists=True, file_okay=False))
 BASE_MODEL = click.option(
     "--base-model", "base", metavar="DIR", help="Where the adapter's base lies. [default: as recorded]"
+)
+TEMPLATE = click.option(
+    "--template", type=click.Choice(NAMES), help="How turns are written, of a model without a chat template."
 )
 BATCH_TOKENS = click.option(
     "--batch-tokens",
@@ -66,15 +71,21 @@ def quiet() -> None:
 
 
 @contextmanager
-def opened_model(model: Path, asked: dict[str, Any]) -> Iterator[tuple[Opened, Status]]:
-    """The model of a directory, and a line on the terminal; stdout is for the result alone."""
+def opened_model(model: Path, asked: dict[str, Any], *, may_have_own: bool = False) -> Iterator[tuple[Opened, Status]]:
+    """The model of a directory, and a line on the terminal; stdout is for the result alone.
+
+    UsageError for a template where the model has one of its own, unless it `may_have_own`.
+    """
     from rich.console import Console
 
     status = Console(stderr=True).status("model")
     with redirect_stdout(sys.stderr), status:  # libraries print there
         from loradock.inference.opener import open_model
 
-        yield open_model(model, **asked), status
+        opened = open_model(model, **asked)
+        if asked.get("template") and opened.tokenizer.chat_template and not may_have_own:
+            raise UsageError(f"{model} has a chat template of its own", hint="leave out --template")
+        yield opened, status
 
 
 def counted(status: Status, what: str) -> Callable[[int], None]:

@@ -23,6 +23,8 @@ from loradock.merge.staging import refuse_existing, refuse_small_disk
 HEADER_BYTES = 64 << 20
 """Names and merges of the largest vocabularies, and what a file system rounds up."""
 
+PROBE_BYTES = 1 << 20
+
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
@@ -55,7 +57,10 @@ def export(origin: Origin, file: Path, *, type_name: str, progress: Callable[[in
     special = Tokens.of(origin, words)
     with staged(file) as place:
         writer = _writer(place, origin, shape, words, special, type_name=type_name)
-        _write(writer, found, shape, progress)
+        try:
+            _write(writer, found, shape, progress)
+        except OSError as error:
+            raise (_reason(place) or error) from error
         beside = file.with_name(f"{file.name}.Modelfile")
         ends = [words.tokens[each] for each in special.ends]
         text = modelfile.text(file, special.form, eos=words.tokens[special.eos], ends=ends)
@@ -196,6 +201,16 @@ def _write(writer: Any, found: list[weights.Weight], shape: Shape, progress: Cal
             progress(number, len(found))
     finally:
         writer.close()
+
+
+def _reason(place: Path) -> OSError | None:
+    """Why the file takes no more: numpy's short write has no errno. None where it does take more."""
+    try:
+        with place.open("ab") as stream:
+            stream.write(bytes(PROBE_BYTES))
+    except OSError as error:
+        return error
+    return None
 
 
 def _put(file: Path, text: str) -> None:

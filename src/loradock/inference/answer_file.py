@@ -91,7 +91,8 @@ def answer_file(
 
 def read_tasks(opened: Opened, file: Path, asked: Asked) -> Iterator[Task]:
     """What there is to answer, each sample of a row on its own. DataError with every bad row, after the last."""
-    is_chat = opened.origin.lineage.conversations if opened.origin.lineage else True
+    lineage = opened.origin.lineage
+    is_chat = lineage.conversations if lineage else opened.prompts.has_template
     rows = Rows(file)
     for place, row in enumerate(rows):
         try:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,8 +37,8 @@ class Origin:
     """What a path is, and how its weights came to be; nothing large is read yet.
 
     `directory`: of a run its adapter, else what was given. `base`: the weights to load, a merged model's or base's own.
-    `asked`: how they are loaded. `lineage`: how rows became tokens; None where nobody recorded it. `digests`: sha256 of
-    the base's weight files by name, where the run recorded them. `record`: run.json; empty where there is no run.
+    `asked`: how they are loaded. `lineage`: how rows became tokens; None where nobody recorded it. `record`: run.json;
+    empty where there is no run.
     """
 
     kind: Kind
@@ -45,7 +46,6 @@ class Origin:
     base: source.BaseModel
     asked: ModelConfig
     lineage: Lineage | None
-    digests: Mapping[str, str] | None
     record: Mapping[str, Any]
 
     @property
@@ -53,11 +53,25 @@ class Origin:
         """True where weights are a base's with an adapter on top."""
         return self.kind in ("run", "adapter")
 
+    @cached_property
+    def weights(self) -> str:
+        """`model.content.digest` of the files that `base` has."""
+        return digest(self.base.weight_files)
+
+    def check_base(self) -> None:
+        """ModelError where the weights below an adapter are not those that training recorded."""
+        recorded = self.lineage.base_weights if self.has_adapter and self.lineage else None
+        if recorded and recorded != self.weights:
+            raise ModelError(
+                f"{self.base.directory} is not the base that the adapter was trained on: its weight files differ",
+                hint="put back the base of the run, or --base-model DIR says where it lies",
+            )
+
     @property
     def digest(self) -> str:
         """sha256 over all that its answers depend on: weights, adapter, tokenizer, and how the base is loaded."""
         own = [file for file in self.directory.iterdir() if file.suffix in USED]
-        parts = [digest(self.base.weight_files), digest(own), self.asked.quantization, self.asked.double_quant]
+        parts = [self.weights, digest(own), self.asked.quantization, self.asked.double_quant]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -112,7 +126,6 @@ def find(given: Path, *, quantization: str | None = None, base: str | None = Non
         base=source.find(asked),
         asked=asked,
         lineage=Lineage.read(given),
-        digests=None,
         record={},
     )
 
@@ -147,7 +160,6 @@ def _of_adapter(directory: Path, *, kind: Kind, quantization: str | None, base: 
         base=source.find(asked),
         asked=asked,
         lineage=lineage,
-        digests=record.get("weights_sha256") or None,
         record=record,
     )
 
@@ -178,16 +190,21 @@ def open_model(
     dtype: str = "auto",
     device: str = "auto",
     base: str | None = None,
+    template: str | None = None,
 ) -> Opened:
-    """The model of a path, with its adapter on top where it has one. Raises as `find` and `load.load_whole` do.
+    """The model of a path, with its adapter on top where it has one.
+
+    Raises as `find` and `load.load_whole` do, and ModelError for another base than the adapter was trained on.
 
     NF4 weights are held dense, with the values that NF4 gives them, where memory allows: the same model, and faster.
     """
-    return opened(find(given, quantization=quantization, base=base), dtype=dtype, device=device)
+    origin = find(given, quantization=quantization, base=base)
+    return opened(origin, dtype=dtype, device=device, template=template)
 
 
-def opened(origin: Origin, *, dtype: str = "auto", device: str = "auto") -> Opened:
-    """See `open_model`."""
+def opened(origin: Origin, *, dtype: str = "auto", device: str = "auto", template: str | None = None) -> Opened:
+    """See `open_model`. `template`: that of a model which brings none, by its name."""
+    origin.check_base()
     place = chosen_device(device)
     computed = chosen_dtype(origin.asked.compute_dtype if dtype == "auto" else dtype, place)
     tokenizer = open_tokenizer(origin.base, directory=origin.directory)
@@ -195,7 +212,8 @@ def opened(origin: Origin, *, dtype: str = "auto", device: str = "auto") -> Open
         model = load.load_whole(origin.base, origin.asked, dtype=computed, device=place)
         densify(model, dtype=computed)
         model = with_adapter(model, origin.directory) if origin.has_adapter else model
-    prompts = Prompts.of(tokenizer, origin.lineage, generation=getattr(model, "generation_config", None))
+    settings: Any = getattr(model, "generation_config", None)
+    prompts = Prompts.of(tokenizer, origin.lineage, generation=settings, template_name=template)
     return Opened(model=model.eval(), tokenizer=tokenizer, prompts=prompts, origin=origin, dtype=computed)
 
 

@@ -9,15 +9,19 @@ from typing import Any, Self
 from loradock.data.formats.base import Completion, Conversation, Message, RowError
 from loradock.data.render import Renderer
 from loradock.data.spans import Rendering, Span
-from loradock.data.templates import ChatTemplate, resolve
+from loradock.data.templates import DEFAULT, ChatTemplate, resolve
 from loradock.data.tokenise import Encoder, TokenizerSpec
+from loradock.errors import ModelError
 from loradock.training.lineage import Lineage
 
 PROBE = (Message("user", "a"), Message("assistant", "b"))
 
 
 class Prompts:
-    """Ids of prompts and of whole rows; `stop_ids` end an answer, `template` renders conversations."""
+    """Ids of prompts and of whole rows; `stop_ids` end an answer, `template` renders conversations.
+
+    `name`: whose they are; `has_template` False: nobody says how its turns are written, and turns are refused.
+    """
 
     def __init__(
         self,
@@ -27,8 +31,11 @@ class Prompts:
         special_tokens: Any = "as_text",
         date: str | None = None,
         eos_ids: frozenset[int],
+        name: str = "the model",
+        has_template: bool = True,
     ) -> None:
         self.template, self._spec = template, spec
+        self.has_template, self._name = has_template, name
         self._render = Renderer(
             template,
             special_tokens=spec.special_tokens,
@@ -42,10 +49,15 @@ class Prompts:
         self.stop_ids = eos_ids | self._end_of_turn()
 
     @classmethod
-    def of(cls, tokenizer: Any, lineage: Lineage | None, *, generation: Any = None) -> Self:
-        """Those of a tokenizer with the template that was trained; `generation`: the model's generation config."""
+    def of(
+        cls, tokenizer: Any, lineage: Lineage | None, *, generation: Any = None, template_name: str | None = None
+    ) -> Self:
+        """Those of a tokenizer with the template that was trained; `generation`: the model's generation config.
+
+        `template_name`: that of a tokenizer which brings none, one of `templates.NAMES`.
+        """
         spec = TokenizerSpec.of(tokenizer)
-        template = resolve("auto", own=spec.chat_template)
+        template = resolve("auto" if spec.chat_template else template_name or "auto", own=spec.chat_template)
         today = datetime.now(UTC).date().isoformat() if template.is_dated else None
         named: Any = getattr(generation, "eos_token_id", None)
         listed = named if isinstance(named, (list, tuple)) else [] if named is None else [named]
@@ -55,10 +67,22 @@ class Prompts:
             special_tokens=lineage.special_tokens if lineage else "as_text",
             date=(lineage.date if lineage else None) or today,
             eos_ids=frozenset([tokenizer.eos_token_id, *listed]),
+            name=tokenizer.name_or_path or "the model",
+            has_template=bool(spec.chat_template or template_name),
         )
 
+    def check_template(self) -> None:
+        """ModelError where there is no template, so that turns can be written in no way that was trained."""
+        if not self.has_template:
+            what = f"{self._name} has no chat template: nothing says how turns are written"
+            raise ModelError(what, hint=f"--template {DEFAULT}, which training takes for such a model, or another")
+
     def __call__(self, messages: Sequence[Message]) -> list[int]:
-        """Ids of a conversation up to where the assistant is to speak. RowError where the template refuses it."""
+        """Ids of a conversation up to where the assistant is to speak. RowError where the template refuses it.
+
+        ModelError as `check_template`; so do `row` and `prompt_of` for conversations.
+        """
+        self.check_template()
         return self._encode(self._render.prompt(messages))[0]
 
     def raw(self, text: str) -> list[int]:
@@ -69,6 +93,8 @@ class Prompts:
 
     def row(self, sample: Conversation | Completion) -> tuple[list[int], list[Span]]:
         """Ids of a whole row, and the ranges of tokens that training learns of it."""
+        if isinstance(sample, Conversation):
+            self.check_template()
         return self._encode(self._render(sample))
 
     def prompt_of(self, sample: Conversation | Completion) -> list[int]:
@@ -79,6 +105,8 @@ class Prompts:
 
     def _end_of_turn(self) -> frozenset[int]:
         """The special token that training learns at the end of an answer; none where the template refuses a probe."""
+        if not self.has_template:
+            return frozenset()
         try:
             ids, ranges = self.row(Conversation(PROBE))
         except RowError:

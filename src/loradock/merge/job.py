@@ -69,6 +69,7 @@ def prepared(given: Path, asked: Asked) -> Iterator[Job]:
         origin = find(adapter, quantization=asked.quantization, base=asked.base)
         if not origin.has_adapter:
             raise UsageError(f"{given} is a whole model: it has no adapter to merge", hint="name a run or an adapter")
+        origin.check_base()
         record = record or origin.record
         onto, why = _onto(asked.onto, origin)
         dtype = DTYPES[asked.dtype]

@@ -22,7 +22,8 @@ class Lineage(Section):
 
     `conversations`: rows had turns, and the adapter's tokenizer holds the chat template they were rendered with.
     `date` (YYYY-MM-DD): what that template wrote for today's. `load_dtype`: what "auto" of `compute_dtype` came to, in
-    which the base's weights were loaded, and quantised where they were.
+    which the base's weights were loaded, and quantised where they were. `base_weights`: `model.content.digest` of the
+    base's weight files; None of adapters that were written before it was kept.
     """
 
     base: str
@@ -34,6 +35,7 @@ class Lineage(Section):
     conversations: bool
     date: str | None = None
     load_dtype: Literal["bfloat16", "float16", "float32"] | None = None
+    base_weights: str | None = None
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
@@ -50,6 +52,7 @@ class Lineage(Section):
                 "conversations": bool(data.get("conversations", True)),
                 "date": data.get("date"),
                 "load_dtype": _decided(record, "compute_dtype"),
+                "base_weights": (record.get("fingerprint") or {}).get("base.weights"),
             }
         )
 
