@@ -49,10 +49,10 @@ class Bench:
     def start(
         self, out: Path, *extra: str, start: str = "forked", prepare: Callable[[], None] | None = None
     ) -> Process:
-        """Start the subject's command for `out`, forked or cold; `prepare` is called in a forked child before."""
+        """Start the subject's command for `out`, forked or cold; `prepare` is called in the child before."""
         command = self.subject.command(self.inputs, out, *extra)
         if start == "cold":
-            main = partial(os.execv, sys.executable, [sys.executable, *command])
+            main = partial(self._exec, command, prepare)
         else:
             main = partial(self._call, command, prepare)
         number = len(list(out.parent.glob("log-*")))
@@ -63,6 +63,11 @@ class Bench:
         if prepare:
             prepare()
         self.subject.call(command)
+
+    def _exec(self, command: list[str], prepare: Callable[[], None] | None) -> None:
+        if prepare:
+            prepare()
+        os.execv(sys.executable, [sys.executable, *command])
 
     def fresh(self, name: str) -> Path:
         """An empty folder for a trial; returns the run directory to be made in it."""
