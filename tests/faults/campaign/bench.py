@@ -51,10 +51,7 @@ class Bench:
     ) -> Process:
         """Start the subject's command for `out`, forked or cold; `prepare` is called in the child before."""
         command = self.subject.command(self.inputs, out, *extra)
-        if start == "cold":
-            main = partial(self._exec, command, prepare)
-        else:
-            main = partial(self._call, command, prepare)
+        main = partial(self._exec if start == "cold" else self._call, command, prepare)
         number = len(list(out.parent.glob("log-*")))
         log = out.parent / f"log-{number}"
         return Process(main, cwd=out.parent, log=log, environment=environment(out.parent / "cache"))

@@ -1,4 +1,4 @@
-"""P19: a system call that fails, injected by strace, at points of the whole run, on the run's own files for the most part.
+"""P19: a system call that fails, injected by strace, at points of a whole run, most of them on the run's own files.
 
 An undisturbed run is traced once; a point is one of its calls, with an error that such a call may have. A forked run
 stops itself before it begins, strace is attached, and makes that call fail once. A call on a file whose name is the
@@ -22,11 +22,15 @@ from faults.campaign.calls import status
 from faults.campaign.endings import at_the_end, line
 from faults.campaign.processes import Process
 from faults.campaign.records import Line
+from faults.campaign.subjects import newest_whole, visible
 
 PROMISE = "P19"
 POINTS = 100
 COLD = 8
 """Of them in processes that start cold, on the files of libraries for the most part."""
+CONTINUED = 30
+"""Of them in runs that continue one that was killed at KILLED_AT."""
+KILLED_AT = 8
 SEED = 24
 ATTEMPTS = 3
 DOCUMENTED = {0, 64, 65, 66, 69, 71, *range(73, 85)}
@@ -87,10 +91,11 @@ class Point:
 def trials(bench: Bench) -> list[str]:
     """Points as `START name:error@file#number` or, without a name that stays, `START name:error@#number`, shuffled."""
     bench.reference()
-    process, out, trace = traced(bench, "-f", start="forked")
-    inputs = bench.inputs.model.parent
-    found = drawn(list(points(trace, out=out, pid=process.id, inputs=inputs)), count=POINTS - COLD)
-    found += drawn_cold(traced(bench, start="cold")[2])
+    found = drawn_cold(traced(bench, start="cold")[2])
+    for start, count in (("forked", POINTS - COLD - CONTINUED), ("continued", CONTINUED)):
+        process, out, trace = traced(bench, "-f", start=start)
+        seen = list(points(trace, out=out, pid=process.id, inputs=bench.inputs.model.parent))
+        found += drawn(seen, start=start, count=count)
     random.Random(SEED).shuffle(found)
     return found
 
@@ -98,11 +103,21 @@ def trials(bench: Bench) -> list[str]:
 def traced(bench: Bench, *options: str, start: str) -> tuple[Process, Path, str]:
     """An undisturbed run, its directory, and what strace wrote."""
     out = bench.fresh(f"{PROMISE}-{bench.subject.name}-trace-{start}")
-    process = bench.start(out, start=start, prepare=stopped)
+    process = begun(bench, out, start=start)
     attach(process, trace := out.parent / "trace", "-y", "-s", "0", "-e", f"trace={','.join(ERRORS)}", *options)
     ended = process.finish()
     assert ended.exit_code == 0, (ended, process.text()[-3000:])
     return process, out, trace.read_text(encoding="utf-8", errors="replace")
+
+
+def begun(bench: Bench, out: Path, *, start: str) -> Process:
+    """A run that has stopped itself before it begins; `continued` is forked where another was killed at KILLED_AT."""
+    if start == "continued":
+        killed = bench.start(out)
+        assert killed.wait_until(lambda: newest_whole(visible(bench.subject, out)) >= KILLED_AT), killed.text()[-3000:]
+        killed.send(signal.SIGKILL)
+        killed.finish()
+    return bench.start(out, start="cold" if start == "cold" else "forked", prepare=stopped)
 
 
 def stopped() -> None:
@@ -116,14 +131,13 @@ def points(trace: str, *, out: Path, pid: int, inputs: Path) -> Iterator[Point]:
     of_name: Counter[str] = Counter()
     places = {str(out): "OUT", str(out.parent / "cache"): "CACHE", str(inputs): "INPUTS"}
     for match in filter(None, map(CALL.match, trace.splitlines())):
-        name, rest = match["name"], match["rest"]
+        name, rest, is_main = match["name"], match["rest"], match["thread"] == str(pid)
         named = [a or b for a, b in NAMED.findall(rest)]
         named = [path for path in named if path != str(out.parent)] or [""]  # AT_FDCWD
-        path = named[-1 if name.startswith("rename") else 0]
-        for folder, word in places.items():
-            path = word + path.removeprefix(folder) if path == folder or path.startswith(f"{folder}/") else path
-        path = path.replace(f".{pid}", ".PID")
-        is_main = match["thread"] == str(pid)
+        if name == "mmap" and named == [""]:  # memory, and no file
+            of_name[name] += is_main
+            continue
+        path, target = (placed(each, places).replace(f".{pid}", ".PID") for each in (named[0], named[-1]))
         is_own = path.startswith(("OUT", "CACHE", "INPUTS"))
         if is_main:
             of_name[name] += 1
@@ -135,14 +149,20 @@ def points(trace: str, *, out: Path, pid: int, inputs: Path) -> Iterator[Point]:
         yield Point(
             name=name,
             file=path if stays else None,
-            kind=re.sub(r"\d+", "N", CHANGING_NAME.sub(".X", path)),
+            kind=re.sub(r"\d+", "N", CHANGING_NAME.sub(".X", target if name.startswith("rename") else path)),
             number=on_file[name, path] if stays else of_name[name],
             thread="main" if is_main else "other",
             is_making="O_CREAT" in rest,
         )
 
 
-def drawn(found: list[Point], *, seed: int = SEED, count: int = POINTS) -> list[str]:
+def placed(path: str, places: dict[str, str]) -> str:
+    """The path with the word for the folder that it lies in."""
+    within = (each for each in places if path == each or path.startswith(f"{each}/"))
+    return next((places[folder] + path.removeprefix(folder) for folder in within), path)
+
+
+def drawn(found: list[Point], *, start: str, count: int, seed: int = SEED) -> list[str]:
     """A family of calls by its weight, what it is on, one of those, and an error: all by a generator with this seed."""
     chance = random.Random(seed)
     chosen: dict[str, None] = {}
@@ -156,31 +176,39 @@ def drawn(found: list[Point], *, seed: int = SEED, count: int = POINTS) -> list[
         kind = chance.choice(kinds)
         point = chance.choice([each for each in able if each.kind == kind])
         error = chance.choice([*ERRORS[point.name], *(MADE if point.is_making else ())])
-        chosen[f"forked {point.name}:{error}@{point.file or ''}#{point.number}"] = None
+        chosen[f"{start} {point.name}:{error}@{point.file or ''}#{point.number}"] = None
     return list(chosen)
 
 
 def drawn_cold(trace: str, *, seed: int = SEED, count: int = COLD) -> list[str]:
-    """Calls of a cold start, on any file: from the first module of ours until training begins."""
+    """Calls of a cold start, on any file: from the command's module until training begins; `mmap` of files alone.
+
+    Before, Python itself ends with 1; and memory that is refused to a library of C may end it by a signal.
+    """
     chance = random.Random(seed)
-    begin, end = trace.index("/loradock/cli"), trace.index("/metrics.jsonl")
+    begin, end = trace.index("/loradock/commands/train"), trace.index("/metrics.jsonl")
     found: list[str] = []
     while len(found) < count:
         name = chance.choice(["openat", "read", "mmap", "close"])
         marks = [match.start() for match in re.finditer(rf"^{name}\(", trace, flags=re.MULTILINE)]
-        numbers = [number for number, mark in enumerate(marks, 1) if begin < mark < end]
+        numbers = [number for number, mark in enumerate(marks, 1) if begin < mark < end and "<" in line_at(trace, mark)]
         found.append(f"cold {name}:{chance.choice(ERRORS[name][:2])}@#{chance.choice(numbers)}")
     return found
+
+
+def line_at(text: str, mark: int) -> str:
+    """The line that begins there."""
+    return text[mark : text.index("\n", mark)]
 
 
 def trial(point: str, bench: Bench) -> Line:
     """Make one call of a run fail, then give the same command again."""
     reference = bench.reference()
     start, what = point.split(" ")
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):  # how often some files are written is a matter of time
         out = bench.fresh(f"{PROMISE}-{bench.subject.name}-{re.sub('[^0-9A-Za-z]+', '_', point)}")
-        process = bench.start(out, start=start, prepare=stopped)
-        inject(process, trace := out.parent / "trace", what, bench=bench, out=out)
+        process = begun(bench, out, start=start)
+        inject(process, trace := out.parent / "trace", earlier(what, attempt), bench=bench, out=out)
         ended = process.finish()
         if hit := hit_at(trace):
             break
@@ -193,6 +221,12 @@ def trial(point: str, bench: Bench) -> Line:
     return line(PROMISE, bench, point, seed=str(SEED), start=start, flaws=flaws, process=again) | {
         "done": {"failed_at": hit, "exit_code": ended.exit_code, "said": said(process)}
     }
+
+
+def earlier(what: str, attempt: int) -> str:
+    """The same call, but a half, then a third as late."""
+    call, _, number = what.rpartition("#")
+    return f"{call}#{-(-int(number) // (attempt + 1))}"
 
 
 def undocumented(process: Process) -> list[str]:
