@@ -38,7 +38,7 @@ def system(number: int, file: str | None = None) -> OSError:
 )
 def test_every_error_of_the_machine_has_a_code_of_its_own(number: int, kind: type[LoradockError]) -> None:
     error = machine_error(system(number))
-    assert type(error) is kind
+    assert isinstance(error, kind)
     assert error.hint
 
 
