@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 from loradock import __version__, signals, streams, termination_log
-from loradock.errors import Interrupted, LoradockError
+from loradock.errors import Interrupted, LoradockError, machine_error
 
 COMMANDS = {
     "train": ("loradock.commands.train", "Fine-tune an adapter: the main job."),
@@ -67,6 +67,7 @@ def main() -> None:
     """Run the command line; an error ends it with its message on stderr and its exit code.
 
     A bug (an error that nobody foresaw, or one that is a LoradockError itself) shows its traceback and ends with 70.
+    A disk that fails while a module is imported is no bug.
     """
     try:
         signals.install()
@@ -83,6 +84,8 @@ def main() -> None:
             traceback.print_exception(error)
         _end(error)
     except Exception as error:  # noqa: BLE001  the last resort: nothing is swallowed, the traceback is shown
+        if failed := machine_error(error):
+            _end(failed)
         traceback.print_exc()
         termination_log.write(LoradockError.exit_code, f"{type(error).__name__}: {error}")
         sys.exit(LoradockError.exit_code)

@@ -32,6 +32,7 @@ error carries all of them, each with its file and line.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,12 +206,52 @@ class Locked(LoradockError):
     exit_code = 84
 
 
+OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
+OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+MACHINE = (
+    *OUT_OF_SPACE, *OUT_OF_DESCRIPTORS, errno.EIO, errno.ESTALE, errno.EUCLEAN, errno.EROFS, errno.ENOMEM, errno.EINTR,
+)  # fmt: skip
+"""What a system call says where the machine failed, and not who asked: one may ask the same again."""
+
+
 def storage_error(error: OSError, path: Path) -> StorageError | DiskFull | NotWritable:
     """The loradock error for an OSError while writing."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in OUT_OF_SPACE:
         return DiskFull(f"no space left for {path}", hint="free space, or --output a directory on another disk")
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return NotWritable(
             f"cannot write {path}: {error.strerror}", hint="--output a directory that this user may write"
         )
-    return StorageError(f"writing {path} failed: {error.strerror}", hint="check the disk (dmesg) and try again")
+    return StorageError(f"writing {path} failed: {error.strerror}", hint=_remedy(error.errno))
+
+
+def machine_error(error: BaseException, *, within: Path | None = None) -> LoradockError | None:
+    """The error for what the machine did: a system call that failed, or memory that ran out; None for all else.
+
+    Libraries in C++ and Rust, and the loader of shared libraries, tell it in the text of errors of their own. `within`
+    is where the run reads and writes: few of them name the file.
+    """
+    if isinstance(error, OSError) and error.errno:
+        number = error.errno
+    else:
+        number = next((each for each in MACHINE if os.strerror(each) in str(error)), None)
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        said = str(error).strip().partition("\n")[0] or "an allocation was refused"
+        return EnvironmentUnfit(f"out of host memory: {said}", hint="give the process, or its container, more memory")
+    if number not in MACHINE:
+        return None
+    file = error.filename if isinstance(error, OSError) else None
+    if number in OUT_OF_SPACE or number == errno.EROFS:
+        return storage_error(OSError(number, os.strerror(number)), Path(str(file or within or "the files of this run")))
+    what = f"reading or writing {file}" if file else "reading or writing"
+    place = f", in a run in {within}" if within and not file else ""
+    said = "" if isinstance(error, OSError) else f": {str(error).strip()}"
+    return StorageError(f"{what} failed{place}: {os.strerror(number)}{said}", hint=_remedy(number))
+
+
+def _remedy(number: int | None) -> str:
+    return (
+        "raise the limit of open files: ulimit -n 65536"
+        if number in OUT_OF_DESCRIPTORS
+        else "check the disk (dmesg) and try again"
+    )

@@ -1,4 +1,7 @@
-"""P1, P2, P6 and P7: runs that are killed or asked to end, a few in CI and all with --full; the stock Trainer fails."""
+"""P1, P2, P6, P7 and P19: runs are killed, asked to end, or a system call fails: a few in CI, all with --full.
+
+The stock Trainer fails them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def campaign(*arguments: str, timeout: float) -> subprocess.CompletedProcess[str
 
 
 def needs_strace(promise: str) -> None:
-    if promise == "P2":
+    if promise in ("P2", "P19"):
         strace()
 
 
@@ -37,13 +40,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     promises = ["P1", "P6"]
     with contextlib.suppress(pytest.skip.Exception):
         strace()
-        promises.append("P2")
+        promises += ["P2", "P19"]
     done = campaign(*promises, "--short", "--jobs", "1", "--place", str(folder), "--folder", str(folder), timeout=600)
     assert all((folder / f"{promise}.jsonl").exists() for promise in promises), done.stdout + done.stderr
     return folder
 
 
-@pytest.mark.parametrize("promise", ["P1", "P2", "P6"])
+@pytest.mark.parametrize("promise", ["P1", "P2", "P6", "P19"])
 def test_a_short_campaign_loses_nothing(promise: str, place: Path) -> None:
     needs_strace(promise)
     lines = records.lines(promise, place=place)
@@ -64,7 +67,7 @@ def test_the_stock_trainer_fails_at_the_system_calls_of_its_save(tmp_path: Path)
 
 @pytest.mark.full
 @pytest.mark.timeout(6 * 3600)
-@pytest.mark.parametrize("promise", ["P1", "P2", "P6"])
+@pytest.mark.parametrize("promise", ["P1", "P2", "P6", "P19"])
 def test_a_whole_campaign_loses_nothing(promise: str) -> None:
     needs_strace(promise)
     done = campaign(promise, timeout=6 * 3600)
@@ -73,7 +76,7 @@ def test_a_whole_campaign_loses_nothing(promise: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("promise", ["P1", "P2", "P6"])
+@pytest.mark.parametrize("promise", ["P1", "P2", "P6", "P19"])
 def test_the_other_engine_loses_nothing_either(promise: str) -> None:
     needs_strace(promise)
     done = campaign(promise, "--engine", "peft", "--trials", str(OTHER_ENGINE_TRIALS), timeout=3600)

@@ -15,7 +15,7 @@ import click
 from loradock.commands.option_hints import explained
 from loradock.config.load import SHORTCUTS, Loaded, load
 from loradock.config.schema import RunConfig
-from loradock.errors import InputMissing, LoradockError, Problem, UsageError
+from loradock.errors import InputMissing, LoradockError, Problem, UsageError, machine_error
 
 STANDARD_INPUT = "-"
 SHORT = tuple(flag.removeprefix("--").replace("-", "_") for flag in SHORTCUTS)
@@ -83,7 +83,8 @@ def look_for_inputs(config: RunConfig) -> None:
         try:
             look()
         except OSError as error:
-            errors.append(InputMissing(f"{error.filename} cannot be read: {error.strerror}", hint="ls -ld its path"))
+            missing = InputMissing(f"{error.filename} cannot be read: {error.strerror}", hint="ls -ld its path")
+            errors.append(machine_error(error) or missing)
         except LoradockError as error:
             errors.append(error)
     if len(errors) > 1:

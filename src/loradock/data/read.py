@@ -17,7 +17,7 @@ from loradock.data import shards
 from loradock.data.readers import Damaged, Reader, Record, foreign, hub, known_suffixes, reader_of
 from loradock.data.readers.base import CHUNK_BYTES
 from loradock.data.readers.compression import decompressed
-from loradock.errors import DataError, InputMissing, StorageError
+from loradock.errors import DataError, InputMissing, StorageError, machine_error
 
 __all__ = ["Record", "digest", "files", "place_of", "read", "shown_files"]
 
@@ -141,7 +141,8 @@ def _open(path: Path, shown: str) -> BinaryIO:
     try:
         return path.open("rb", buffering=CHUNK_BYTES)
     except OSError as error:
-        raise InputMissing(f"{shown} cannot be read: {error.strerror}", hint=f"ls -l {path}") from error
+        missing = InputMissing(f"{shown} cannot be read: {error.strerror}", hint=f"ls -l {path}")
+        raise machine_error(error) or missing from error
 
 
 def _missing(shown: str, path: Path) -> InputMissing:

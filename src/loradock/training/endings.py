@@ -15,6 +15,7 @@ from loradock.errors import (
     NoCheckpoint,
     OutOfMemory,
     Stopped,
+    machine_error,
     storage_error,
 )
 from loradock.training.checkpoint.manifest import DamagedCheckpoint
@@ -48,6 +49,8 @@ def as_loradock_error(error: BaseException, directory: Path, *, has_committed: b
     if type(error).__name__ == "OutOfMemoryError":  # torch's, without importing torch
         first = str(error).splitlines()[0]
         return OutOfMemory(f"out of GPU memory: {first}", hint="free the GPU, or use a smaller model or a larger GPU")
+    if failed := machine_error(error, within=directory):
+        return failed
     if isinstance(error, OSError):
         return storage_error(error, Path(error.filename or directory))
     if native := NATIVE_ERROR.search(str(error)):

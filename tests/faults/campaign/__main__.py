@@ -17,13 +17,13 @@ from types import ModuleType
 from typing import Any
 
 import click
-from faults.campaign import calls, kills, records, stops, table
+from faults.campaign import calls, failing, kills, records, stops, table
 from faults.campaign.bench import Bench, make_inputs
 from faults.campaign.processes import ENVIRONMENT, Process, adopt, die_with_parent, preload
 from faults.campaign.subjects import ENGINES, SUBJECTS, Stock, subject_named
 
-CAMPAIGNS: dict[str, ModuleType] = {each.PROMISE: each for each in (kills, calls, stops)}
-SHORT = {"P1": 2, "P2": 6, "P6": 3}
+CAMPAIGNS: dict[str, ModuleType] = {each.PROMISE: each for each in (kills, calls, stops, failing)}
+SHORT = {"P1": 2, "P2": 6, "P6": 3, "P19": 2}
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
 def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="faults.campaign", description=__doc__)
-    parser.add_argument("promises", nargs="*", choices=[[], *CAMPAIGNS], help="P1, P2, P6")
+    parser.add_argument("promises", nargs="*", choices=[[], *CAMPAIGNS], help="P1, P2, P6, P19")
     parser.add_argument("--subject", default="loradock", choices=SUBJECTS)
     parser.add_argument("--engine", default="fast", choices=ENGINES, help="the training loop of loradock")
     parser.add_argument("--trials", type=int, help="stop when so many are done (default: all)")

@@ -49,12 +49,9 @@ class Bench:
     def start(
         self, out: Path, *extra: str, start: str = "forked", prepare: Callable[[], None] | None = None
     ) -> Process:
-        """Start the subject's command for `out`, forked or cold; `prepare` is called in a forked child before."""
+        """Start the subject's command for `out`, forked or cold; `prepare` is called in the child before."""
         command = self.subject.command(self.inputs, out, *extra)
-        if start == "cold":
-            main = partial(os.execv, sys.executable, [sys.executable, *command])
-        else:
-            main = partial(self._call, command, prepare)
+        main = partial(self._exec if start == "cold" else self._call, command, prepare)
         number = len(list(out.parent.glob("log-*")))
         log = out.parent / f"log-{number}"
         return Process(main, cwd=out.parent, log=log, environment=environment(out.parent / "cache"))
@@ -63,6 +60,11 @@ class Bench:
         if prepare:
             prepare()
         self.subject.call(command)
+
+    def _exec(self, command: list[str], prepare: Callable[[], None] | None) -> None:
+        if prepare:
+            prepare()
+        os.execv(sys.executable, [sys.executable, *command])
 
     def fresh(self, name: str) -> Path:
         """An empty folder for a trial; returns the run directory to be made in it."""

@@ -10,7 +10,7 @@ from faults.campaign import records
 from faults.campaign.records import Line
 
 PAGE = records.ROOT / "docs" / "reliability.md"
-CAMPAIGNS = ("P1", "P2", "P6")
+CAMPAIGNS = ("P1", "P2", "P6", "P19")
 PROMISES = {
     "P1": ("kill -9 at any time loses at most one save interval; the run ends with the same bits (CPU, dropout)", 200),
     "P2": ("no visible checkpoint is ever partial: killed at every system call of a save", 1),
@@ -18,7 +18,7 @@ PROMISES = {
     "P4": ("a corrupt newest checkpoint: the next good one; none good: 83, never a silent fresh start", 1),
     "P5": ("a full disk leaves the previous checkpoint usable, ends with 73 and leaves no debris", 20),
     "P6": ("SIGTERM, SIGINT: within step + save + 2 s committed and 75, or 76 where no step was new", 50),
-    "P7": ("exit 0 only at the planned end, with the adapter verified: judged in every trial of P1, P2 and P6", 1),
+    "P7": ("exit 0 only at the planned end, with the adapter verified: judged in every trial of P1, P2, P6 and P19", 1),
     "P8": ("nothing non-finite is ever committed; 79", 20),
     "P9": ("a foreign or changed run is never resumed silently; 83 names each field", 1),
     "P10": ("a second writer is refused; 84", 20),
@@ -30,6 +30,7 @@ PROMISES = {
     "P16": ("rendered YAML cannot be injected", 10_000),
     "P17": ("durable after power loss: flushed before it is renamed, then the folders", 1),
     "P18": ("out of memory keeps the effective batch; 80 with the sizes where nothing helps", 10),
+    "P19": ("a system call that fails ends the run with its code or not at all; the same command: the same bits", 100),
 }
 HEAD = """\
 # Reliability: what is promised, and what the last full run found
@@ -115,6 +116,9 @@ def extras(promise: str, found: Sequence[Line]) -> list[str]:
     if promise == "P1":
         killed = sum(len(line["done"]["kills"]) for line in found)
         return [f"{killed} kills, {sum(line['start'] == 'cold' for line in found)} started cold"]
+    if promise == "P19":
+        codes = Counter(line["done"]["exit_code"] for line in found if "done" in line)
+        return ["ended with " + ", ".join(f"{code}: {number}" for code, number in sorted(codes.items()))]
     if promise == "P6":
         return [f"the slowest ended after {max(line['done']['took_seconds'] for line in found):.2f} s"]
     return []

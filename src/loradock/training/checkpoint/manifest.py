@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loradock.errors import InputMissing
+from loradock.errors import InputMissing, LoradockError, StorageError, machine_error
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -154,9 +154,11 @@ def _digest(file: Path) -> str:
         raise _unreadable(file, error) from error
 
 
-def _unreadable(path: Path, error: OSError) -> DamagedCheckpoint | InputMissing:
+def _unreadable(path: Path, error: OSError) -> DamagedCheckpoint | LoradockError:
     """Damage where the file is gone or broken; else a refusal, since the checkpoint may well be good."""
     if error.errno in DAMAGE:
         return DamagedCheckpoint(f"{path.name} cannot be read ({error.strerror})")
-    hint = f"chmod -R u+rwX {path.parent}, as its owner" if error.errno in (errno.EACCES, errno.EPERM) else None
-    return InputMissing(f"cannot read {path}: {error.strerror}", hint=hint or "check the disk or its server (dmesg)")
+    what = f"cannot read {path}: {error.strerror}"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return InputMissing(what, hint=f"chmod -R u+rwX {path.parent}, as its owner")
+    return machine_error(error) or StorageError(what, hint="check the disk or its server (dmesg), and try again")
