@@ -16,6 +16,7 @@ import numpy as np
 
 from loradock.data.cache import DTYPES, PAIR_FILES
 from loradock.data.columns import Contents
+from loradock.data.formats.base import listed
 from loradock.data.read import place_of
 from loradock.data.shards import below
 from loradock.errors import StorageError, shown_place
@@ -55,7 +56,7 @@ class PreparedSource:
 
     def told(self) -> list[str]:
         """What is not trained of the source: columns that no field takes, and files in folders below it."""
-        unused = ", ".join(map(str, self.contents.unused))
+        unused = listed(self.contents.unused)
         columns = [f"{self.path}: columns not used by format {self.contents.format}: {unused}"] if unused else []
         return columns + below(self.path)
 

@@ -23,6 +23,9 @@ from loradock.errors import DataError, InputMissing, StorageError
 __all__ = ["Record", "digest", "files", "place_of", "read", "shown_files"]
 
 
+SHOWN_CHARACTERS = 100
+
+
 def read(source: SourceConfig, *, starts: list[int] | None = None) -> Generator[Record, None, None]:
     """The records of a source in the order of its files, one at a time.
 
@@ -63,7 +66,11 @@ def files(source: SourceConfig) -> list[Path]:
     if hub.is_hub(source.path):
         return []
     path = Path(source.path).expanduser()
-    if not path.exists():
+    try:
+        is_there = path.exists()
+    except (OSError, ValueError) as error:  # a name that is too long, or holds what no name can
+        raise InputMissing(f"{source.path[:SHOWN_CHARACTERS]} cannot be read: {error}", hint="ls -l FILE") from error
+    if not is_there:
         if found := shards.matching(path):
             return found
         raise _missing(source.path, path)

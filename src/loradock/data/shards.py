@@ -11,7 +11,7 @@ from loradock.config.schema import SourceConfig
 from loradock.data.readers import known_suffixes, reader_of
 from loradock.errors import DataError, InputMissing
 
-MOST_STATE_BYTES = 16 << 20
+MOST_STATE_BYTES, LONGEST_NAME_BYTES = 16 << 20, 255
 SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")
 
 
@@ -116,9 +116,18 @@ def _named_by(state: Path) -> list[str]:
     names: list[str] = []
     for number, entry in enumerate(entries):
         name = entry.get("filename") if isinstance(entry, dict) else None
-        if not isinstance(name, str) or name != Path(name).name or "\0" in name:
+        if not isinstance(name, str) or not _is_name(name):
             raise DataError(f"{state}: _data_files[{number}].filename is not the name of a file beside it", hint=hint)
         names.append(name)
     if len(set(names)) < len(names):
         raise DataError(f"{state}: _data_files names a file twice: {Counter(names).most_common(1)[0][0]}", hint=hint)
     return names
+
+
+def _is_name(text: str) -> bool:
+    """Whether a file of a directory can be called so."""
+    try:
+        length = len(text.encode())
+    except UnicodeEncodeError:
+        return False
+    return 0 < length <= LONGEST_NAME_BYTES and text == Path(text).name and "\0" not in text
