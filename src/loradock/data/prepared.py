@@ -89,7 +89,10 @@ class Prepared:
     @cached_property
     def offsets(self) -> Array:
         """int64 [rows + 1]: row i is tokens[offsets[i]:offsets[i + 1]]."""
-        return self._read("offsets", 0, self.rows + 1)
+        offsets = self._read("offsets", 0, self.rows + 1)
+        if offsets[0] != 0 or offsets[-1] != self.tokens or (np.diff(offsets) < 0).any():
+            raise self._lost("offsets.i64", "it was modified")
+        return offsets
 
     @cached_property
     def learned(self) -> Array:
