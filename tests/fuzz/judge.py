@@ -35,11 +35,12 @@ class Verdict:
     cpu_seconds: float
     bytes: int
     words: str
+    found: tuple[str, ...] = ()
 
     @property
     def flaws(self) -> list[str]:
         """What is wrong with it; none where it holds."""
-        found = []
+        found = list(self.found)
         if self.code not in DOCUMENTED:
             found.append(f"ended with {self.code}")
         if "Traceback (most recent call last)" in self.words:
@@ -79,11 +80,12 @@ class Trial:
         """Make the mutant of a seed and run the command on it."""
         place = self.folder / f"mutant-{seed}"
         shutil.copytree(self.good, place, symlinks=True)
-        file = place / self.kind.file
+        file = min(place.glob(self.kind.file))
         spoilt = self.kind.mutate(file.read_bytes(), Random(f"{self.kind.name} {seed}"))
         file.unlink()
         file.write_bytes(spoilt)
         code, cost, words = self.run(place)
+        found = self.kind.check(self.good, place) if self.kind.check else []
         shutil.rmtree(place)
         return Verdict(
             kind=self.kind.name,
@@ -92,6 +94,7 @@ class Trial:
             cpu_seconds=round(max(0.0, cost.cpu_seconds - self.usual.cpu_seconds), 2),
             bytes=max(0, cost.bytes - self.usual.bytes),
             words=words[-2000:],
+            found=tuple(found),
         )
 
     def run(self, place: Path) -> tuple[int, Cost, str]:

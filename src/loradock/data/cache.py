@@ -11,6 +11,7 @@ An entry is a directory named by its key::
     roles.u8        uint8   [rows]      of pairs alone, where a row is a document: query, positive or negative; a query
                                         begins the documents of one row of the source, and `supervised` says pooled
     manifest.json                       counts, rows per source, sha256 of every file and of itself
+    verified.json                       of a large entry: which files were hashed, by size, time and inode
 """
 
 from __future__ import annotations
@@ -22,22 +23,25 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
+from loradock.data.manifest import Manifest
 from loradock.errors import DiskFull, LoradockError, NotWritable, StorageError
 
 FILES = {"tokens": "i32", "supervised": "u8", "offsets": "i64", "learned": "i32", "lines": "i64"}
 PAIR_FILES = FILES | {"roles": "u8"}
 DTYPES = {"i32": np.dtype("<i4"), "i64": np.dtype("<i8"), "u8": np.dtype("u1")}
 HASHED_WHEN_OPENED_BYTES = 256 << 20
+VERIFIED = "verified.json"
 LOCK = "lock"
 """Of a staged directory: held as long as its builder lives."""
 STALE_STAGING_SECONDS = 24 * 3600
@@ -100,10 +104,7 @@ class EntryWriter:
         with writing(cache_dir):
             cache_dir.mkdir(parents=True, exist_ok=True)
             _sweep(cache_dir)
-            self._staged = Path(tempfile.mkdtemp(prefix=".staged-", dir=cache_dir))
-            self._lock = (self._staged / LOCK).open("wb")
-            with contextlib.suppress(OSError):  # a file system without locks: its age has to say it
-                fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self._staged, self._lock = _staged(cache_dir)
             self._streams = {
                 name: (self._staged / f"{name}.{kind}").open("wb", buffering=1 << 20)
                 for name, kind in self._files.items()
@@ -192,49 +193,112 @@ def discard(entry: Path) -> None:
 def read_manifest(entry: Path) -> dict[str, Any]:
     """The manifest of a sound entry. CorruptEntry where a file is missing, short, or not what was written.
 
-    Contents are hashed up to HASHED_WHEN_OPENED_BYTES in all; of a larger entry the sizes.
+    Contents are hashed each time up to HASHED_WHEN_OPENED_BYTES in all; those of a larger entry once, and again where a
+    file has another size, time or inode than it had then.
     """
-    try:
-        manifest = json.loads((entry / "manifest.json").read_text(encoding="utf-8"))
-        claimed = manifest.pop("sha256")
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise CorruptEntry(f"{entry}: no readable manifest: {error}") from error
-    if claimed != _manifest_digest(manifest):
-        raise CorruptEntry(f"{entry}: its manifest was modified")
-    counts = {"tokens": manifest["tokens"], "supervised": manifest["tokens"], "offsets": manifest["rows"] + 1}
+    claimed, manifest = _sealed(entry / "manifest.json")
+    rows, tokens = manifest["rows"], manifest["tokens"]
+    counts = {"tokens": tokens, "supervised": tokens, "offsets": rows + 1}
     files = PAIR_FILES if "roles.u8" in manifest["files"] else FILES
-    sizes = {name: counts.get(name, manifest["rows"]) * DTYPES[kind].itemsize for name, kind in files.items()}
-    for name, kind in files.items():
-        path = entry / f"{name}.{kind}"
-        if not path.is_file() or path.stat().st_size != sizes[name]:
-            raise CorruptEntry(f"{path} is missing or has the wrong size")
-        if sum(sizes.values()) <= HASHED_WHEN_OPENED_BYTES:
-            with path.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != manifest["files"][path.name]:
-                    raise CorruptEntry(f"{path} was modified")
+    if manifest["files"].keys() != {f"{name}.{kind}" for name, kind in files.items()}:
+        raise CorruptEntry(f"{entry}: its manifest names other files")
+    sizes = {
+        f"{name}.{kind}": counts.get(name, manifest["rows"]) * DTYPES[kind].itemsize for name, kind in files.items()
+    }
+    stamps = {name: _stamp(entry / name, size) for name, size in sizes.items()}
+    seal = {"sha256": claimed, "files": stamps}
+    is_large = sum(sizes.values()) > HASHED_WHEN_OPENED_BYTES
+    if is_large and _verified(entry) == seal:
+        return manifest
+    for name, digest in manifest["files"].items():
+        with (entry / name).open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                raise CorruptEntry(f"{entry / name} was modified")
+    if is_large:
+        _note_verified(entry, seal)
     return manifest
+
+
+def _sealed(file: Path) -> tuple[str, dict[str, Any]]:
+    """The digest of a manifest and what it holds. CorruptEntry where it is none, or another's."""
+    try:
+        if not file.is_file():  # a pipe would be waited for
+            raise CorruptEntry(f"{file} is missing")
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+        claimed = manifest.pop("sha256")
+        digest = _manifest_digest(manifest)
+        kept = Manifest.model_validate(manifest)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptEntry(f"{file.parent}: no readable manifest: {error}") from error
+    if claimed != digest:
+        raise CorruptEntry(f"{file.parent}: its manifest was modified")
+    if kept.key != file.parent.name:
+        raise CorruptEntry(f"{file.parent}: its manifest is that of {kept.key}")
+    return claimed, manifest
+
+
+def _stamp(path: Path, size: int) -> list[int]:
+    """Size, time and inode of a file; CorruptEntry where it is none of that size."""
+    try:
+        found = path.lstat()
+    except OSError as error:
+        raise CorruptEntry(f"{path} is missing: {error.strerror}") from error
+    if not stat.S_ISREG(found.st_mode) or found.st_size != size:
+        raise CorruptEntry(f"{path} has the wrong size")
+    return [found.st_size, found.st_mtime_ns, found.st_ino]
+
+
+def _verified(entry: Path) -> object:
+    """What was noted of the entry when its files were last hashed."""
+    file = entry / VERIFIED
+    try:
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _note_verified(entry: Path, seal: dict[str, Any]) -> None:
+    """Note it; where that cannot be written, the next start hashes again."""
+    with contextlib.suppress(OSError):
+        descriptor, staged = tempfile.mkstemp(dir=entry, prefix=".verified-")
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(json.dumps(seal))
+        os.replace(staged, entry / VERIFIED)
 
 
 def _manifest_digest(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
+def _staged(cache_dir: Path) -> tuple[Path, BinaryIO]:
+    """A fresh staging directory, and its lock, held: one that a sweep came upon before it was locked is given up."""
+    while True:
+        place = Path(tempfile.mkdtemp(prefix=".staged-", dir=cache_dir))
+        lock = (place / LOCK).open("wb")
+        with contextlib.suppress(OSError):  # a file system without locks: its age has to say it
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if os.fstat(lock.fileno()).st_nlink:
+            return place, lock
+        lock.close()
+
+
 def _sweep(cache_dir: Path) -> None:
     """Remove what killed processes left staged."""
     for staged in cache_dir.glob(".staged-*"):
-        if _is_left(staged):
-            shutil.rmtree(staged, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as held:
+            if _is_left(staged, held):
+                shutil.rmtree(staged, ignore_errors=True)
 
 
-def _is_left(staged: Path) -> bool:
-    """Whether nobody builds there any more."""
+def _is_left(staged: Path, held: contextlib.ExitStack) -> bool:
+    """Whether nobody builds there any more; its lock is held on, so that nobody begins to until it is removed."""
+    lock = staged / LOCK
     try:
-        with (staged / LOCK).open("rb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if stat.S_ISREG(lock.lstat().st_mode):
+            fcntl.flock(held.enter_context(lock.open("rb")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
     except BlockingIOError:
         return False
     except OSError:  # no lock there, or none on this file system
-        with contextlib.suppress(FileNotFoundError):
-            return time.time() - staged.stat().st_mtime > STALE_STAGING_SECONDS
-        return False
-    return True
+        pass
+    return time.time() - staged.stat().st_mtime > STALE_STAGING_SECONDS

@@ -76,7 +76,7 @@ def prepare(
     task = task_of(data, spec=spec, embedding=embedding)
     digests = [digest(source) for source in data.sources]
     key = cache_key(data, task=task, digests=digests)
-    manifest = _cached(cache_dir / key)
+    manifest = _cached(cache_dir / key, sources=len(data.sources))
     notes: list[str] = []
     if manifest is None:
         if isinstance(task, Task) and (cache_dir / _key_before(data, task=task, digests=digests)).exists():
@@ -195,11 +195,15 @@ def _suffixes(source: SourceConfig) -> list[str]:
     return sorted({"".join(Path(file).suffixes) for file in shown_files(source)})
 
 
-def _cached(entry: Path) -> dict[str, Any] | None:
+def _cached(entry: Path, *, sources: int) -> dict[str, Any] | None:
+    """The manifest of an entry that is there and sound; one that is broken is removed."""
     with writing(entry.parent):
         try:
             if entry.exists():
-                return read_manifest(entry)
+                manifest = read_manifest(entry)
+                if len(manifest["spans"]) != sources:
+                    raise CorruptEntry(f"{entry}: its manifest is of {len(manifest['spans'])} sources")
+                return manifest
         except CorruptEntry:
             discard(entry)
     return None

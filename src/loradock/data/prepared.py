@@ -16,6 +16,7 @@ import numpy as np
 
 from loradock.data.cache import DTYPES, PAIR_FILES
 from loradock.data.columns import Contents
+from loradock.data.formats.base import listed
 from loradock.data.read import place_of
 from loradock.data.shards import below
 from loradock.errors import StorageError, shown_place
@@ -55,7 +56,7 @@ class PreparedSource:
 
     def told(self) -> list[str]:
         """What is not trained of the source: columns that no field takes, and files in folders below it."""
-        unused = ", ".join(map(str, self.contents.unused))
+        unused = listed(self.contents.unused)
         columns = [f"{self.path}: columns not used by format {self.contents.format}: {unused}"] if unused else []
         return columns + below(self.path)
 
@@ -88,7 +89,10 @@ class Prepared:
     @cached_property
     def offsets(self) -> Array:
         """int64 [rows + 1]: row i is tokens[offsets[i]:offsets[i + 1]]."""
-        return self._read("offsets", 0, self.rows + 1)
+        offsets = self._read("offsets", 0, self.rows + 1)
+        if offsets[0] != 0 or offsets[-1] != self.tokens or (np.diff(offsets) < 0).any():
+            raise self._lost("offsets.i64", "it was modified")
+        return offsets
 
     @cached_property
     def learned(self) -> Array:

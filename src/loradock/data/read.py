@@ -6,6 +6,7 @@ import difflib
 import glob
 import hashlib
 import os
+import stat
 from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
@@ -20,6 +21,9 @@ from loradock.data.readers.compression import decompressed
 from loradock.errors import DataError, InputMissing, StorageError, machine_error
 
 __all__ = ["Record", "digest", "files", "place_of", "read", "shown_files"]
+
+
+SHOWN_CHARACTERS = 100
 
 
 def read(source: SourceConfig, *, starts: list[int] | None = None) -> Generator[Record, None, None]:
@@ -62,12 +66,16 @@ def files(source: SourceConfig) -> list[Path]:
     if hub.is_hub(source.path):
         return []
     path = Path(source.path).expanduser()
-    if not path.exists():
+    try:
+        is_there = path.exists()
+    except (OSError, ValueError) as error:  # a name that is too long, or holds what no name can
+        raise InputMissing(f"{source.path[:SHOWN_CHARACTERS]} cannot be read: {error}", hint="ls -l FILE") from error
+    if not is_there:
         if found := shards.matching(path):
             return found
         raise _missing(source.path, path)
     if not (path.is_dir() or path.is_file()):
-        raise DataError(f"{source.path} is a pipe or a device, not a file", hint="write it to a file: it is read twice")
+        raise _no_file(source.path)
     return shards.of_directory(path, source) if path.is_dir() else [path]
 
 
@@ -139,10 +147,18 @@ def _reader(path: Path, shown: str) -> tuple[Reader, str]:
 
 def _open(path: Path, shown: str) -> BinaryIO:
     try:
-        return path.open("rb", buffering=CHUNK_BYTES)
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         missing = InputMissing(f"{shown} cannot be read: {error.strerror}", hint=f"ls -l {path}")
         raise machine_error(error) or missing from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):  # a pipe that nobody writes to is waited for without an end
+        os.close(handle)
+        raise _no_file(shown)
+    return os.fdopen(handle, "rb", buffering=CHUNK_BYTES)
+
+
+def _no_file(shown: str) -> DataError:
+    return DataError(f"{shown} is a pipe or a device, not a file", hint="write it to a file: it is read twice")
 
 
 def _missing(shown: str, path: Path) -> InputMissing:

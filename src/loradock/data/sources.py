@@ -12,7 +12,7 @@ from typing import Any
 from loradock.config.schema import DataConfig, SourceConfig
 from loradock.data.columns import Columns, Contents
 from loradock.data.formats import FORMATS, Format, RowError, Sample, Undetected, convert_row, detect, named
-from loradock.data.formats.base import Misfit
+from loradock.data.formats.base import Misfit, listed
 from loradock.data.formats.guess import options
 from loradock.data.preference import Preference, refuse_pairs, refuse_verdict
 from loradock.data.read import Record, place_of, read, shown_files
@@ -180,7 +180,7 @@ class _Reading:
         else:
             unmapped = {field: column for field, column in source.fields.items() if column in row}
             hint = options(format, tuple(row), mapping=unmapped, index=self.index)
-            hint = hint or f"the columns are {', '.join(row)}: --set {key}.fields.FIELD=COLUMN"
+            hint = hint or f"the columns are {listed(row)}: --set {key}.fields.FIELD=COLUMN"
         raise ConfigError(f"{key}: no row of {source.path} fits format {format.name}: {first.what}", hint=hint)
 
     def refuse_unseen(self) -> None:
@@ -191,7 +191,7 @@ class _Reading:
         unseen = [f"{where} names column {column!r}" for where, column in named.items() if column not in self.seen]
         if unseen:
             raise ConfigError(
-                f"{'; '.join(unseen)}, which no row of {source.path} has", hint=f"its columns: {', '.join(self.seen)}"
+                f"{'; '.join(unseen)}, which no row of {source.path} has", hint=f"its columns: {listed(self.seen)}"
             )
 
     def problem(self, record: Record, error: RowError) -> Problem:

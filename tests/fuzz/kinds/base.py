@@ -8,6 +8,8 @@ from pathlib import Path
 from random import Random
 
 Mutate = Callable[[bytes, Random], bytes]
+Check = Callable[[Path, Path], list[str]]
+"""What is wrong in a folder after the command, beside the good one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +18,8 @@ class Kind:
 
     `make` writes a good input into an empty folder, once; `mutate` spoils the bytes of `file` in a copy; `command` is
     what a user types in that folder, without `loradock`. `share`: its mutants for each one of a kind of share 1.
+    `file` may be a pattern, of which the first match counts: for a file that the command itself made in the good
+    folder. `check` finds what a good exit code hides.
     """
 
     name: str
@@ -24,3 +28,4 @@ class Kind:
     mutate: Mutate
     command: tuple[str, ...]
     share: float = 1.0
+    check: Check | None = None

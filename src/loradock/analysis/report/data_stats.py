@@ -72,14 +72,20 @@ def sources_table(found: Statistics) -> Table:
     return made
 
 
+SHOWN_COLUMNS = 50
+"""A table that is drawn costs its cells some milliseconds each."""
+
+
 def unused_columns(sources: Sequence[SourceCount | TextSource]) -> Iterator[RenderableType]:
     """A line a column that the format takes no notice of; nothing where all are used."""
     made = table("\ncolumns not used", "column", "of", "filled", "such as")
     for index in (1, 3):
         made.columns[index].justify, made.columns[index].no_wrap = "left", False
     for each in sources:
-        for column in each.unused_columns:
+        for column in each.unused_columns[:SHOWN_COLUMNS]:
             made.add_row(column.name, each.path, percent(column.rows, each.rows), column.sample)
+        if (more := len(each.unused_columns) - SHOWN_COLUMNS) > 0:
+            made.add_row(f"and {more:,} more", each.path, "", "(--json has all)")
     if made.rows:
         yield made
         yield "(data.sources.N.fields maps a column, data.sources.N.ignore leaves it out on purpose)"

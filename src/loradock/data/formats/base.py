@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, TypeGuard
 
+MOST_NAMED, MOST_COMPARED = 30, 1000
+"""Columns that a message lists, and that a field's name is compared with: a table may have 100,000."""
 Role = Literal["system", "user", "assistant", "tool"]
 
 
@@ -164,6 +167,12 @@ def check_filled(value: str, where: str) -> str:
     return value
 
 
+def listed(names: Collection[object]) -> str:
+    """Columns in a message: the first of them, and how many more."""
+    more = len(names) - MOST_NAMED
+    return ", ".join(map(str, islice(names, MOST_NAMED))) + (f" and {more:,} more" if more > 0 else "")
+
+
 def is_filled(value: object) -> bool:
     """True where a column says something: neither null, nor empty, nor white space, nor not a number."""
     if isinstance(value, str):
@@ -197,6 +206,5 @@ def type_of(value: object) -> str:
 
 
 def _present(field: str, row: Row) -> str:
-    names = ", ".join(map(str, row)) or "nothing"
-    close = difflib.get_close_matches(field, [str(name) for name in row], n=1)
-    return f"the row has {names}" + (f"; did you mean {close[0]!r}?" if close else "")
+    close = difflib.get_close_matches(field, list(islice(map(str, row), MOST_COMPARED)), n=1)
+    return f"the row has {listed(row) or 'nothing'}" + (f"; did you mean {close[0]!r}?" if close else "")

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
 
-from loradock.data.formats.base import Format, RowError
+from loradock.data.formats.base import MOST_COMPARED, Format, RowError, listed
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "instruction": ("question", "query", "task", "prompt"),
@@ -35,9 +36,7 @@ def undetected(
     """The error for a row with these columns, under this mapping, in source number `index`."""
     known = "; ".join(f"{format.name} needs {', '.join(format.required)}" for format in formats)
     mapped = ", ".join(f"{field} = {column}" for field, column in mapping.items())
-    what = (
-        f"columns {', '.join(columns) or '(none)'}{f' (with fields {mapped})' if mapped else ''} fit no format: {known}"
-    )
+    what = f"columns {listed(columns) or '(none)'}{f' (with fields {mapped})' if mapped else ''} fit no format: {known}"
     nearest = min(formats, key=lambda format: _distance(format, guess(format, columns, mapping), columns))
     return Undetected(
         what, hint=f"nearest is {nearest.name}: {options(nearest, columns, mapping=mapping, index=index)}"
@@ -69,7 +68,7 @@ def guess(format: Format, columns: Collection[str], mapping: Mapping[str, str]) 
         elif candidates := [plain[name] for name in (field, *ALIASES.get(field, ())) if name in plain]:
             found[field] = next((each for each in candidates if each not in found.values()), candidates[0])
         elif field in format.required:
-            near = difflib.get_close_matches(field, plain, n=1, cutoff=0.75)
+            near = difflib.get_close_matches(field, list(islice(plain, MOST_COMPARED)), n=1, cutoff=0.75)
             found[field] = plain[near[0]] if near else ""
     return found
 

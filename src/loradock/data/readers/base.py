@@ -17,6 +17,14 @@ MAX_ROW_BYTES = 64 * 2**20
 CHUNK_BYTES = 2**20
 """How much of a file is read at a time."""
 
+SWOLLEN_BYTES, SWOLLEN_TIMES = 64 * 2**20, 200
+"""What is unpacked to more than both is refused: text becomes 3 to 20 times as large, the most of gzip is 1032."""
+
+
+MOST_BLANK_LINES = 1_000_000
+"""One after the other: beyond them a file is not looked through for another row."""
+BLANK = f"{MOST_BLANK_LINES:,} blank lines follow one another here (remove them)"
+
 
 class Record(NamedTuple):
     """One record of a source: a row, or what is wrong with it.
@@ -32,7 +40,21 @@ class Record(NamedTuple):
 
 
 class Damaged(Exception):
-    """A compressed stream that is cut short or corrupt."""
+    """A stream that cannot be read further: compressed and cut short, corrupt or swelling; or blank without an end."""
+
+
+class Expansion:
+    """What comes of some bytes, beside their number: text that is worth training on does not swell 200 times."""
+
+    def __init__(self, packed_bytes: int = 0) -> None:
+        self.packed_bytes, self.unpacked_bytes = packed_bytes, 0
+
+    def grown(self, unpacked_bytes: int) -> str | None:
+        """Count so many bytes more; what to say where it is too much."""
+        self.unpacked_bytes += unpacked_bytes
+        if self.unpacked_bytes <= max(SWOLLEN_BYTES, SWOLLEN_TIMES * self.packed_bytes):
+            return None
+        return f"{self.packed_bytes:,} bytes unpack to more than {SWOLLEN_TIMES} times as many: they repeat themselves"
 
 
 @dataclass(frozen=True, kw_only=True)

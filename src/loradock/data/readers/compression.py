@@ -7,10 +7,10 @@ import zlib
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from loradock.data.readers.base import CHUNK_BYTES, Damaged
+from loradock.data.readers.base import CHUNK_BYTES, Damaged, Expansion
 
-_INPUT_BYTES = 8 * 2**10
-"""Fed at a time: what 8 KiB can swell to is bounded, so a bomb cannot fill the memory."""
+_INPUT_BYTES = 2**10
+"""Fed at a time: what 1 KiB can swell to is bounded (zstd: 32 MiB), so a bomb cannot fill the memory."""
 
 
 def _gzip() -> Any:
@@ -27,12 +27,13 @@ SUFFIXES: dict[str, Callable[[], Any]] = {".gz": _gzip, ".zst": _zstandard}
 
 
 class _Decompressed(io.RawIOBase):
-    """The plain bytes of a compressed file; raises `Damaged` where it is cut short or corrupt."""
+    """The plain bytes of a compressed file; raises `Damaged` where it is cut short, corrupt, or swells too much."""
 
     def __init__(self, file: BinaryIO, part: Callable[[], Any]) -> None:
         self._file, self._part = file, part
         self._decompressor: Any = None
         self._input, self._output = b"", memoryview(b"")
+        self._expansion = Expansion()
 
     def readable(self) -> bool:
         return True
@@ -41,6 +42,7 @@ class _Decompressed(io.RawIOBase):
         while not self._output:
             if not self._input:
                 self._input = self._file.read(_INPUT_BYTES)
+                self._expansion.packed_bytes += len(self._input)
             if not self._input:
                 if self._decompressor is not None:
                     raise Damaged("the compressed file is cut short")
@@ -59,10 +61,13 @@ class _Decompressed(io.RawIOBase):
             self._decompressor = self._part()
         try:
             self._output = memoryview(self._decompressor.decompress(self._input))
-        except Exception as error:
-            if isinstance(error, zlib.error) or type(error).__module__.startswith("zstandard"):
-                raise Damaged(f"the compressed file is corrupt: {error}") from error
+        except Exception as error:  # zstandard's error has a module of its own, which is only imported for such files
+            is_of_file = isinstance(error, (zlib.error, MemoryError))
+            if is_of_file or type(error).__module__.startswith("zstandard"):
+                raise Damaged(f"the compressed file is corrupt: {error or 'no memory for it'}") from error
             raise
+        if problem := self._expansion.grown(len(self._output)):
+            raise Damaged(f"{problem} (unpack the file and name what comes out)")
         self._input = b""
         if self._decompressor.eof:
             self._input = self._decompressor.unused_data

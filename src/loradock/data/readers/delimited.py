@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Generator, Iterator
 from functools import partial
 from typing import BinaryIO
 
-from loradock.data.readers.base import MAX_ROW_BYTES, Reader, Record, not_utf8
+from loradock.data.readers.base import BLANK, MAX_ROW_BYTES, MOST_BLANK_LINES, Damaged, Reader, Record, not_utf8
 
+PROBLEMS_SHOWN = 20
 _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
 
 
@@ -19,9 +21,13 @@ class _LineTooLong(Exception):
 
 
 def _lines(text: io.TextIOWrapper) -> Iterator[str]:
+    blank = 0
     while line := text.readline(MAX_ROW_BYTES):
         if len(line) >= MAX_ROW_BYTES:
             raise _LineTooLong
+        blank = blank + 1 if line.isspace() else 0
+        if blank > MOST_BLANK_LINES:
+            raise Damaged(BLANK)
         yield line
 
 
@@ -81,8 +87,10 @@ def _header_problem(header: list[str], delimiter: str) -> str | None:
     problems = [f"column {number} has no name in the header" for number, name in enumerate(header, 1) if not name]
     if problems and not header[0]:
         problems[0] += " (the index of a data frame? write it with index=False)"
-    doubled = sorted({name for name in header if name and header.count(name) > 1})
+    doubled = sorted(name for name, count in Counter(header).items() if name and count > 1)
     problems += [f"the header names column {name!r} more than once" for name in doubled]
+    if len(problems) > PROBLEMS_SHOWN:
+        problems[PROBLEMS_SHOWN:] = [f"and {len(problems) - PROBLEMS_SHOWN} more"]
     return "; ".join(problems) or None
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 from loradock.config.schema import SourceConfig
+from loradock.data.readers.arrow_rows import PIECE_ROWS, batch_records
 from loradock.data.readers.base import Record
-from loradock.data.readers.columnar import BATCH_ROWS, batch_records
 from loradock.errors import ConfigError, DataError, HubError
 
 PREFIX = "hub:"
@@ -50,7 +51,8 @@ def records(source: SourceConfig) -> Iterator[Record]:
         ) from error
     except ValueError as error:
         raise DataError(f"{source.path}, split {source.split}: {_first_line(error)}") from error
-    yield from batch_records(loaded.with_format("arrow").iter(batch_size=BATCH_ROWS))  # pyright: ignore
+    tables: Any = loaded.with_format("arrow").iter(batch_size=PIECE_ROWS)  # pyright: ignore
+    yield from batch_records((batch for table in tables for batch in table.to_batches()), kind="arrow")
 
 
 def _first_line(error: Exception) -> str:

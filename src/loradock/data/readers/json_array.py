@@ -8,7 +8,7 @@ import re
 from collections.abc import Generator, Iterator
 from typing import Any, BinaryIO
 
-from loradock.data.readers.base import CHUNK_BYTES, MAX_ROW_BYTES, Reader, Record, not_utf8
+from loradock.data.readers.base import BLANK, CHUNK_BYTES, MAX_ROW_BYTES, MOST_BLANK_LINES, Reader, Record, not_utf8
 from loradock.data.readers.strict_json import StrictDecoder, not_an_object
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -59,7 +59,10 @@ class _Window:
 
     def peek(self) -> str:
         """The next character that is not white space; empty at the end of the file."""
+        first = self.line
         while True:
+            if self.line - first > MOST_BLANK_LINES:
+                raise _Syntax(first + 1, BLANK)
             self.move(_SPACE.match(self.text, self.at).end())  # pyright: ignore[reportOptionalMemberAccess]
             if self.at < len(self.text):
                 return self.text[self.at]

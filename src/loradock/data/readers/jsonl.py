@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import BinaryIO
 
-from loradock.data.readers.base import MAX_ROW_BYTES, Reader, Record, not_utf8
+from loradock.data.readers.base import BLANK, MAX_ROW_BYTES, MOST_BLANK_LINES, Damaged, Reader, Record, not_utf8
 from loradock.data.readers.strict_json import StrictDecoder, not_an_object
 
 
 def _records(stream: BinaryIO) -> Generator[Record, None, None]:
     decoder = StrictDecoder()
-    decode, flaws, readline = decoder.decode, decoder.flaws, stream.readline
-    line, is_first = 0, True
-    while raw := readline(MAX_ROW_BYTES + 1):
-        line += 1
+    decode, flaws = decoder.decode, decoder.flaws
+    is_first = True
+    for line, content in _lines(stream):
+        raw = content
         if len(raw) > MAX_ROW_BYTES:
             yield _too_long(stream, line, raw)
-            continue
-        if raw.isspace():
             continue
         if is_first:
             is_first = False
@@ -41,6 +39,18 @@ def _records(stream: BinaryIO) -> Generator[Record, None, None]:
             yield Record(line, row)
         else:
             yield Record(line, None, decoder.take_flaws() or not_an_object(row))
+
+
+def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not blank, with their numbers."""
+    readline, line, last = stream.readline, 0, 0
+    while raw := readline(MAX_ROW_BYTES + 1):
+        line += 1
+        if not raw.isspace():
+            last = line
+            yield line, raw
+        elif line - last > MOST_BLANK_LINES:
+            raise Damaged(BLANK)
 
 
 def _too_long(stream: BinaryIO, line: int, raw: bytes) -> Record:

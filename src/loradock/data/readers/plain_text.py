@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import BinaryIO
 
-from loradock.data.readers.base import MAX_ROW_BYTES, Reader, Record, not_utf8
+from loradock.data.readers.base import BLANK, MAX_ROW_BYTES, MOST_BLANK_LINES, Damaged, Reader, Record, not_utf8
 
 
 def _records(stream: BinaryIO) -> Generator[Record, None, None]:
-    line = 0
+    line = last = 0
     while raw := stream.readline(MAX_ROW_BYTES + 1):
         line += 1
         if len(raw) > MAX_ROW_BYTES:
@@ -23,7 +23,10 @@ def _records(stream: BinaryIO) -> Generator[Record, None, None]:
                 return
             continue
         if text.strip():
+            last = line
             yield Record(line, {"text": text})
+        elif line - last > MOST_BLANK_LINES:
+            raise Damaged(BLANK)
 
 
 READER = Reader(name="text", suffixes=(".txt",), records=_records, is_text=True)

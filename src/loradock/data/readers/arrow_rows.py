@@ -1,0 +1,288 @@
+"""Batches of Arrow arrays to rows of Python: in pieces of bounded size, and only what is sound.
+
+A batch from outside is small and says that it is large: a dictionary of one long text that every row points to, lists
+of nulls without end. What its values take once they are spelt out is reckoned before they are.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from loradock.data.readers.base import MAX_ROW_BYTES, Expansion, Record
+
+PIECE_ROWS = 512
+PIECE_BYTES = 64 << 20
+"""Values spelt out at a time."""
+LONG_ROW_BYTES = 256 << 10
+VALUE_BYTES = 8
+"""Of each value of a fixed size, at least what a list holds to point to it."""
+FEW_ROWS = 1 << 20
+ROWS_PER_BYTE = 8
+OF_THE_FILE = frozenset((None, errno.EINVAL, errno.EOVERFLOW))
+"""Of an OSError: pyarrow says so of a broken file, or a seek to where a broken file points. Others are the disk's."""
+
+Sizes = np.ndarray[Any, np.dtype[np.int64]] | int
+"""Bytes of each value, or of every value."""
+
+
+class Unreadable(Exception):
+    """A file of columns that cannot be read any further; the message is for the user."""
+
+
+@contextmanager
+def reading(kind: str) -> Iterator[None]:
+    """Around what pyarrow does with a file from outside: Unreadable for what it raises, but OSError for the disk."""
+    try:
+        yield
+    except Unreadable:
+        raise
+    except OSError as error:
+        if error.errno not in OF_THE_FILE:
+            raise
+        raise Unreadable(f"not a readable {kind} file: {first_line(error)}") from error
+    except Exception as error:  # a broken file makes pyarrow raise its own, and ValueError, KeyError, MemoryError ...
+        raise Unreadable(f"not a readable {kind} file: {first_line(error)}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """An error's words, without the addresses and traces that follow them."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def check_schema(schema: Any) -> None:
+    """Unreadable where a name stands twice: a row would hold one of the two."""
+    doubled = [name for name, count in Counter(schema.names).items() if count > 1]
+    found = [f"it has column {name!r} twice" for name in doubled]
+    found += [f"column {field.name!r}: {what}" for field in schema if (what := doubled_field(field.type))]
+    if found:
+        raise Unreadable("; ".join(found[:3]) + " (rename or drop one)")
+
+
+def doubled_field(type: Any) -> str | None:
+    """What is wrong with a type that has structs with a field twice, at any depth."""
+    import pyarrow as pa
+
+    inner = [type.field(number) for number in range(type.num_fields)]
+    if pa.types.is_struct(type):
+        doubled = [name for name, count in Counter(field.name for field in inner).items() if count > 1]
+        if doubled:
+            return f"its objects have field {doubled[0]!r} twice"
+    if pa.types.is_dictionary(type):
+        return doubled_field(type.value_type)
+    return next((what for field in inner if (what := doubled_field(field.type))), None)
+
+
+def batch_records(batches: Iterable[Any], *, kind: str, file_bytes: int | None = None) -> Generator[Record, None, None]:
+    """The records of record batches, numbered from 1 over all of them, and one that says where they end early.
+
+    `file_bytes`: the size of the file that they come from, where there is one.
+    """
+    number = 0
+    expansion = None if file_bytes is None else Expansion(file_bytes)
+    iterator = iter(batches)
+    try:
+        while True:
+            with reading(kind):
+                batch = next(iterator, None)
+                if batch is None:
+                    return
+                check_schema(batch.schema)
+                check_sound(batch, before=number)
+                if file_bytes is not None:
+                    check_rows(number + batch.num_rows, file_bytes)
+            for row in rows_of(batch, expansion):
+                number += 1
+                yield Record(number, None, row) if isinstance(row, str) else Record(number, row)
+    except Unreadable as error:
+        yield Record(number + 1 if number else None, None, str(error))
+
+
+def check_rows(rows: int, file_bytes: int) -> None:
+    """Unreadable where a file has more rows than it has bits."""
+    if rows > max(FEW_ROWS, ROWS_PER_BYTE * file_bytes):
+        raise Unreadable(f"it claims {rows:,} rows or more in {file_bytes:,} bytes: they cannot hold different texts")
+
+
+def check_sound(batch: Any, *, before: int) -> None:
+    """Unreadable for arrays whose offsets or indices lead elsewhere: to spell them out would end the process.
+
+    Texts at the top that are not UTF-8 are not judged: they cost one row.
+    """
+    import pyarrow as pa
+
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            column.validate(full=True)  # of a text, the offsets before the bytes
+        except (pa.ArrowException, ValueError, IndexError) as error:
+            type = column.type
+            is_text = pa.types.is_string(type) or pa.types.is_large_string(type)
+            if is_text and "UTF8" in str(error):
+                continue
+            what = f"column {name!r} is broken after row {before}: {first_line(error)}"
+            raise Unreadable(what) from error
+
+
+def rows_of(batch: Any, expansion: Expansion | None) -> Iterator[dict[str, Any] | str]:
+    """The rows of a sound batch, and in the place of a row that cannot be used what is wrong with it."""
+    is_small = batch.nbytes <= PIECE_BYTES and not any(hides_bytes(type) for type in batch.schema.types)
+    sizes = 0 if is_small else sum_of(map(value_bytes, batch.columns))
+    start = 0
+    while start < batch.num_rows:
+        stop = piece_end(sizes, start, rows=batch.num_rows)
+        first = size_at(sizes, start)
+        if first > MAX_ROW_BYTES:
+            yield f"the row is longer than {MAX_ROW_BYTES // 2**20} MiB"
+        else:
+            yield from spelt(plain(batch.slice(start, stop - start)))
+        if expansion and first > LONG_ROW_BYTES and (problem := expansion.grown(first)):
+            raise Unreadable(problem)
+        start = stop
+
+
+def hides_bytes(type: Any) -> bool:
+    """Whether values of a type can take more than their arrays do."""
+    import pyarrow as pa
+
+    is_known = pa.types.is_struct(type) or pa.types.is_list(type) or pa.types.is_large_list(type)
+    if is_known or pa.types.is_map(type) or pa.types.is_fixed_size_list(type):
+        inner = [type.field(number).type for number in range(type.num_fields)]
+        return any(pa.types.is_null(each) or hides_bytes(each) for each in inner)
+    is_view = pa.types.is_string_view(type) or pa.types.is_binary_view(type)
+    return is_view or pa.types.is_dictionary(type) or bool(type.num_fields)
+
+
+def size_at(sizes: Sizes, row: int) -> int:
+    """The bytes of one row."""
+    return sizes if isinstance(sizes, int) else int(sizes[row])
+
+
+def piece_end(sizes: Sizes, start: int, *, rows: int) -> int:
+    """Where a piece from `start` ends: some rows of few bytes, or one row; a long row is a piece of its own."""
+    stop = min(rows, start + PIECE_ROWS)
+    if isinstance(sizes, int):
+        return min(stop, start + max(1, PIECE_BYTES // max(1, sizes))) if sizes <= LONG_ROW_BYTES else start + 1
+    if sizes[start] > LONG_ROW_BYTES:
+        return start + 1
+    own = sizes[start:stop]
+    fitting = np.flatnonzero((np.cumsum(own) > PIECE_BYTES) | (own > LONG_ROW_BYTES))
+    return start + int(fitting[0]) if fitting.size else stop
+
+
+def value_bytes(array: Any) -> Sizes:
+    """What each value of an array takes, spelt out; numbers are not told apart."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    type = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return value_bytes(array.storage)
+    if pa.types.is_dictionary(type):
+        return looked_up(array)
+    if pa.types.is_struct(type):
+        return sum_of(map(value_bytes, array.flatten())) + VALUE_BYTES
+    if pa.types.is_map(type):
+        return of_lists(array, [array.keys, array.items])
+    if pa.types.is_list(type) or pa.types.is_large_list(type):
+        return of_lists(array, [array.values])
+    if pa.types.is_fixed_size_list(type):
+        inner = value_bytes(array.values)
+        return VALUE_BYTES + type.list_size * (inner if isinstance(inner, int) else int(inner.max(initial=0)))
+    if is_bytes(type):
+        return (
+            pc.call_function("binary_length", [array]).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+            + VALUE_BYTES
+        )
+    if type.num_fields:
+        raise Unreadable(f"values of type {type} are not read")
+    return VALUE_BYTES
+
+
+def looked_up(array: Any) -> Sizes:
+    """Bytes of values of a dictionary."""
+    inner = value_bytes(array.dictionary)
+    if isinstance(inner, int) or not inner.size:
+        return VALUE_BYTES
+    return inner[array.indices.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)]
+
+
+def of_lists(array: Any, values: list[Any]) -> Sizes:
+    """Bytes of lists, from those of the values that they hold: of a slice, not of the whole that it is cut from."""
+    offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    inner = sum_of(value_bytes(each.slice(first, last - first)) for each in values)
+    if isinstance(inner, int):
+        return np.diff(offsets) * inner + VALUE_BYTES
+    ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(inner)])
+    return np.diff(ends[offsets - first]) + VALUE_BYTES
+
+
+def sum_of(sizes: Iterable[Sizes]) -> Sizes:
+    """Of values side by side."""
+    total: Sizes = 0
+    for each in sizes:
+        total = total + each
+    return total
+
+
+def is_bytes(type: Any) -> bool:
+    """Whether values have a length of their own."""
+    import pyarrow as pa
+
+    is_kind = (
+        pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary,
+        pa.types.is_string_view, pa.types.is_binary_view,
+    )  # fmt: skip
+    return any(each(type) for each in is_kind)
+
+
+def plain(batch: Any) -> Any:
+    """The batch without dictionaries: their values are far quicker as an array than one by one."""
+    import pyarrow as pa
+
+    columns = [
+        column if (type := without_dictionaries(column.type)) == column.type else column.cast(type)
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def without_dictionaries(type: Any) -> Any:
+    """The type of the same values, spelt out; what stands in kinds of lists that are rare stays as it is."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(type):
+        return type.value_type
+    if pa.types.is_struct(type):
+        return pa.struct([field.with_type(without_dictionaries(field.type)) for field in type])
+    if pa.types.is_list(type):
+        return pa.list_(type.value_field.with_type(without_dictionaries(type.value_type)))
+    return type
+
+
+def spelt(batch: Any) -> list[dict[str, Any] | str]:
+    """The rows of a piece; a value that Python has no word for costs its row alone."""
+    try:
+        return batch.to_pylist()
+    except Exception as error:  # noqa: BLE001  a value from outside: not UTF-8, the year 12000, an unknown time zone
+        if batch.num_rows == 1:
+            return [what_is_wrong(batch, error)]
+        middle = batch.num_rows // 2
+        return [*spelt(batch.slice(0, middle)), *spelt(batch.slice(middle))]
+
+
+def what_is_wrong(row: Any, error: Exception) -> str:
+    """What to say of a row of which some column has no value in Python."""
+    for name, column in zip(row.schema.names, row.columns, strict=True):
+        try:
+            column.to_pylist()
+        except UnicodeDecodeError as found:
+            return f"column {name!r} holds byte 0x{found.object[found.start]:02x}, which is not UTF-8"
+        except Exception as found:  # noqa: BLE001  see `spelt`
+            return f"column {name!r} holds a {column.type} that cannot be read: {first_line(found)}"
+    return f"the row cannot be read: {first_line(error)}"

@@ -1,0 +1,156 @@
+"""Entries of the prepared-data cache that are broken are made again, the same; none gives other tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from loradock.config.schema import DataConfig, SourceConfig
+from loradock.data import cache
+from loradock.data.prepare import prepare
+from loradock.data.prepared import Prepared
+from loradock.data.tokenise import TokenizerSpec
+from loradock.errors import StorageError
+
+GONE = object()
+
+
+@pytest.fixture
+def spec(tokenizers: dict[str, PreTrainedTokenizerFast]) -> TokenizerSpec:
+    return TokenizerSpec.of(tokenizers["byte-level"])
+
+
+def prepared(folder: Path, spec: TokenizerSpec, *, word: str = "it") -> Prepared:
+    """The rows of a file of 20, from the cache beside it."""
+    path = folder / f"{word}.jsonl"
+    rows = [{"instruction": f"say {number}", "output": f"{word} is {number}"} for number in range(20)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return prepare(DataConfig(sources=(SourceConfig(path=str(path)),)), tokenizer=spec, cache_dir=folder / "c")
+
+
+def files(entry: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(entry.iterdir())}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rows", GONE), ("rows", "20"), ("rows", 0), ("rows", True), ("tokens", -1), ("tokens", 2**70), ("files", []),
+        ("files", {}), ("files", {"../tokens": "0" * 64}), ("spans", []), ("spans", [[0, 19]]), ("spans", [[5, 20]]),
+        ("spans", [[0, 20, 20]]), ("contents", GONE), ("contents", [{}]), ("special_texts", {"</s>": "x"}),
+        ("altered_rows", None), ("conversations", 1e300), ("template", 3), ("cut_documents", GONE), ("key", "0" * 64),
+    ],
+)  # fmt: skip
+def test_a_manifest_that_another_version_sealed_is_made_again(
+    key: str, value: Any, spec: TokenizerSpec, tmp_path: Path
+) -> None:
+    first = prepared(tmp_path, spec)
+    sound, file = files(first.directory), first.directory / "manifest.json"
+    manifest = json.loads(file.read_bytes())
+    manifest.pop("sha256")
+    manifest = {name: each for name, each in (manifest | {key: value}).items() if each is not GONE}
+    seal = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    file.write_text(json.dumps({**manifest, "sha256": seal}))
+    assert prepared(tmp_path, spec) == first
+    assert files(first.directory) == sound
+
+
+@pytest.mark.parametrize("content", [b"", b"7", b"[]", b"\xff", b"[" * 100_000, b'{"sha256": NaN}'])
+def test_a_manifest_that_is_none_is_made_again(content: bytes, spec: TokenizerSpec, tmp_path: Path) -> None:
+    first = prepared(tmp_path, spec)
+    sound = files(first.directory)
+    (first.directory / "manifest.json").write_bytes(content)
+    assert prepared(tmp_path, spec) == first
+    assert files(first.directory) == sound
+
+
+def test_an_entry_under_the_key_of_another_never_gives_its_tokens(spec: TokenizerSpec, tmp_path: Path) -> None:
+    first, other = prepared(tmp_path, spec), prepared(tmp_path, spec, word="that")
+    sound = files(first.directory)
+    shutil.rmtree(first.directory)
+    shutil.copytree(other.directory, first.directory)
+    assert prepared(tmp_path, spec) == first
+    assert files(first.directory) == sound
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "tokens.i32"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(name: str, spec: TokenizerSpec, tmp_path: Path) -> None:
+    first = prepared(tmp_path, spec)
+    sound = files(first.directory)
+    (first.directory / name).unlink()
+    os.mkfifo(first.directory / name)
+    assert prepared(tmp_path, spec) == first
+    assert files(first.directory) == sound
+
+
+def test_a_large_entry_is_hashed_once_and_again_when_a_file_is_another(
+    spec: TokenizerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "HASHED_WHEN_OPENED_BYTES", 0)
+    hashed: list[str] = []
+    digest = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, kind: hashed.append(str(file.name)) or digest(file, kind))
+    first = prepared(tmp_path, spec)
+    sound = (first.directory / "tokens.i32").read_bytes()
+    counts: list[int] = []
+    for _ in range(3):
+        prepared(tmp_path, spec)
+        counts.append(len([name for name in hashed if name.endswith("tokens.i32")]))
+    assert counts == [1, 1, 1]
+    (first.directory / "tokens.i32").write_bytes(bytes([sound[0] ^ 1]) + sound[1:])
+    assert prepared(tmp_path, spec) == first
+    assert (first.directory / "tokens.i32").read_bytes() == sound
+
+
+def test_offsets_that_change_while_they_are_used_are_an_error(spec: TokenizerSpec, tmp_path: Path) -> None:
+    first = prepared(tmp_path, spec)
+    path = first.directory / "offsets.i64"
+    content = bytearray(path.read_bytes())
+    content[8 + 6] = 1
+    path.write_bytes(content)
+    with pytest.raises(StorageError, match=r"offsets\.i64: it was modified") as caught:
+        first.row(0)
+    assert caught.value.exit_code == 74
+
+
+def test_a_builder_that_a_sweep_came_before_begins_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = fcntl.flock
+    swept: list[Path] = []
+
+    def sweep_first(file: Any, how: int) -> None:
+        if not swept and how == fcntl.LOCK_EX:
+            swept.extend(tmp_path.glob(".staged-*"))
+            cache._sweep(tmp_path)
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", sweep_first)
+    with cache.EntryWriter(tmp_path, key="a" * 64) as entry:
+        assert swept
+        assert not swept[0].exists()
+        entry.commit()
+    assert (tmp_path / ("a" * 64) / "manifest.json").exists()
+
+
+def test_a_sweep_holds_the_lock_until_all_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".staged-x").mkdir()
+    (tmp_path / ".staged-x" / "lock").touch()
+    removed = shutil.rmtree
+
+    def watched(path: Path, **options: Any) -> None:
+        with (path / "lock").open("rb") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        removed(path, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", watched)
+    cache._sweep(tmp_path)
+    with contextlib.suppress(FileNotFoundError):
+        pytest.fail(f"left: {os.listdir(tmp_path / '.staged-x')}")
