@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 from loradock.config.schema import ModelConfig
-from loradock.errors import HubError, ModelError
-from loradock.model import hub_cache, source, weights
+from loradock.errors import HubError, ModelError, Problem
+from loradock.model import headers, hub_cache, source, weights
+from loradock.model.files import unreadable
 from loradock.model.source import BaseModel
 
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
@@ -20,9 +21,10 @@ def describe(asked: ModelConfig) -> BaseModel:
     """
     trusted = asked.trust_remote_code == asked.name
     directory = _directory(asked)
+    source.check_regular(directory)
     config = source.read_config(directory, trusted=trusted)
     source.check_architecture(config, directory=directory)
-    return BaseModel(
+    base = BaseModel(
         name=asked.name,
         directory=directory,
         revision=asked.revision,
@@ -30,6 +32,41 @@ def describe(asked: ModelConfig) -> BaseModel:
         trust_remote_code=trusted,
         weight_files=weights.files(directory),
     )
+    check_sizes(base)
+    return base
+
+
+def check_sizes(base: BaseModel) -> None:
+    """Refuse a config.json that asks for another vocabulary or for more layers than the weights hold, if they are here.
+
+    Whether each tensor is there, and in its shape, is what `whole.check` looks at before a training.
+    """
+    missing: list[Problem] = []
+    files = weights.resolve(base.directory, missing)
+    if missing:
+        return
+    try:
+        found = headers.shapes(files)
+    except OSError as error:
+        raise unreadable(error, error.filename or base.directory) from error
+    text = base.config.get_text_config()
+    embedding, held = headers.embedding(found), headers.layers(found)
+    asked = {
+        "vocab_size": getattr(text, "vocab_size", None),
+        "num_hidden_layers": getattr(text, "num_hidden_layers", None),
+    }
+    wrong: list[str] = []
+    if embedding and isinstance(asked["vocab_size"], int) and embedding[0] != asked["vocab_size"]:
+        wrong.append(f"vocab_size is {asked['vocab_size']:,}, and the weights hold {embedding[0]:,} embeddings")
+    if held and isinstance(asked["num_hidden_layers"], int) and held < asked["num_hidden_layers"]:
+        wrong.append(f"num_hidden_layers is {asked['num_hidden_layers']:,}, and the weights hold {held:,} layers")
+    if wrong:
+        file = str(base.directory / "config.json")
+        raise ModelError(
+            "config.json and the weights do not belong together",
+            hint="copy the whole directory again",
+            problems=[Problem(what=what, file=file) for what in wrong],
+        )
 
 
 def _directory(asked: ModelConfig) -> Path:
