@@ -13,6 +13,9 @@ from loradock.model.source import BaseModel
 
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 
+WIDTHS = ("hidden_size", "word_embed_proj_dim", "embedding_size")
+"""What a text model's embeddings may be as wide as."""
+
 
 def describe(asked: ModelConfig) -> BaseModel:
     """The model that the configuration names, of which only config.json has to be there, checked as `source.find` does.
@@ -51,15 +54,17 @@ def check_sizes(base: BaseModel) -> None:
         raise unreadable(error, error.filename or base.directory) from error
     text = base.config.get_text_config()
     embedding, held = headers.embedding(found), headers.layers(found)
-    asked = {
-        "vocab_size": getattr(text, "vocab_size", None),
-        "num_hidden_layers": getattr(text, "num_hidden_layers", None),
-    }
+    rows, width = embedding if embedding and len(embedding) == 2 else (0, 0)
+    vocabulary, layers = getattr(text, "vocab_size", None), getattr(text, "num_hidden_layers", None)
+    widths = {key: each for key in WIDTHS if isinstance(each := getattr(text, key, None), int)}
     wrong: list[str] = []
-    if embedding and isinstance(asked["vocab_size"], int) and embedding[0] != asked["vocab_size"]:
-        wrong.append(f"vocab_size is {asked['vocab_size']:,}, and the weights hold {embedding[0]:,} embeddings")
-    if held and isinstance(asked["num_hidden_layers"], int) and held < asked["num_hidden_layers"]:
-        wrong.append(f"num_hidden_layers is {asked['num_hidden_layers']:,}, and the weights hold {held:,} layers")
+    if rows and isinstance(vocabulary, int) and rows != vocabulary:
+        wrong.append(f"vocab_size is {vocabulary:,}, and the weights hold {rows:,} embeddings")
+    if width and widths and width not in widths.values():
+        named = " and ".join(f"{key} is {each:,}" for key, each in widths.items())
+        wrong.append(f"{named}, and the weights' embeddings are {width:,} wide")
+    if held and isinstance(layers, int) and held < layers:
+        wrong.append(f"num_hidden_layers is {layers:,}, and the weights hold {held:,} layers")
     if wrong:
         file = str(base.directory / "config.json")
         raise ModelError(

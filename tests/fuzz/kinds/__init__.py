@@ -1,7 +1,21 @@
 """The kinds of files that the fuzz test spoils, in order."""
 
 from fuzz.kinds.base import Kind
-from fuzz.kinds.model_config import CONFIG
+from fuzz.kinds.model_config import CONFIG, TRAINED_CONFIG
+from fuzz.kinds.model_tokenizer import CHAT_TEMPLATE, GENERATION, TOKENIZER, TOKENIZER_CONFIG
+from fuzz.kinds.model_weights import HEADER, INDEX, PICKLE, WEIGHTS
 from fuzz.kinds.rows import JSONL
 
-KINDS: tuple[Kind, ...] = (CONFIG, JSONL)
+KINDS: tuple[Kind, ...] = (
+    CONFIG,
+    TRAINED_CONFIG,
+    HEADER,
+    WEIGHTS,
+    INDEX,
+    PICKLE,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    CHAT_TEMPLATE,
+    GENERATION,
+    JSONL,
+)
