@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from loradock.model.files import unreadable
+from loradock.foreign import unreadable
 
 WHOLE_BYTES = 1 << 30
 BLOCK_BYTES = 1 << 20

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import HubError, ModelError, Problem
+from loradock.foreign import unreadable
 from loradock.model import headers, hub_cache, source, weights
-from loradock.model.files import unreadable
 from loradock.model.source import BaseModel
 
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import stat
@@ -10,31 +9,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from loradock.errors import InputMissing, LoradockError, ModelError, Problem, StorageError
+from loradock.errors import ModelError, Problem
+from loradock.foreign import unreadable
 
 AGAIN = "copy the model directory again"
 MOST_BYTES = 64 << 20
 """Of a JSON file that is not a vocabulary."""
 MOST_DEPTH = 64
 """Lists and objects in one another: published files have below 10, and Python's stack ends at about 1,000."""
-REFUSED = frozenset(
-    {errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
-)
-"""What a user can mend at the path itself; everything else is the disk's or the machine's."""
-
-
-def unreadable(error: OSError, file: Path | str) -> LoradockError:
-    """The error for a file of a model that cannot be read: InputMissing, or StorageError where the disk failed."""
-    why = error.strerror or str(error)
-    if error.errno in REFUSED:
-        return InputMissing(f"cannot read {file}: {why}", hint=f"check the path and its permissions: ls -lL {file}")
-    return StorageError(f"cannot read {file}: {why}", hint="check the disk (dmesg) and try again")
 
 
 def check_readable(files: Iterable[Path]) -> None:
     """Open each of the files that are there. ModelError with all that are neither regular files nor links to some.
 
-    A FIFO or a terminal would block whoever opens it, and a device never ends. Raises what `unreadable` gives.
+    A FIFO or a terminal would block whoever opens it, and a device never ends. Raises what `foreign.unreadable` gives.
     """
     problems: list[Problem] = []
     for file in files:
@@ -66,7 +54,7 @@ def kind_of(mode: int) -> str:
 
 
 def json_object(file: Path, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
-    """The JSON object that a file holds. ModelError with file and line where it is none, or what `unreadable` gives."""
+    """The JSON object that a file holds. ModelError with file and line where it is none; as `foreign.unreadable`."""
     check_readable([file])
     try:
         size = file.stat().st_size

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import ModelError, OutOfMemory
+from loradock.foreign import reading, said, unreadable
 from loradock.model import dequantised, spread
-from loradock.model.files import unreadable
-from loradock.model.foreign import reading, said
 from loradock.model.patches import BUILDING, PATCHES
 from loradock.plan.memory.sharded import CUTS_WEIGHTS
 

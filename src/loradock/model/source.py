@@ -15,9 +15,9 @@ from typing import Any
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import HubError, InputMissing, ModelError, Problem
+from loradock.foreign import reading, unreadable
 from loradock.model import config_file, weights
-from loradock.model.files import check_readable, unreadable
-from loradock.model.foreign import reading
+from loradock.model.files import check_readable
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 FETCHED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]

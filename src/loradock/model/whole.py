@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.errors import ModelError, Problem
+from loradock.foreign import reading
 from loradock.model import headers, source
-from loradock.model.foreign import reading
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel

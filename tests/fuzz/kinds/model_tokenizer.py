@@ -13,7 +13,7 @@ from fuzz.mutate import any_of, of_bytes, of_json, of_text
 
 BOMBS = (
     "{{ 9**9**9 }}",
-    "{% for i in range(99999) %}{% for j in range(99999) %}{% for k in range(99999) %}{% endfor %}{% endfor %}{% endfor %}",
+    "{% for i in range(99999) %}{% for j in range(99999) %}{{ i * j }}{% endfor %}{% endfor %}",
     "{% for i in range(10**9) %}x{% endfor %}",
     "{{ 1 / 0 }}",
     "{{ 1 % (messages | length - messages | length) }}",
@@ -89,7 +89,8 @@ def in_normaliser(content: bytes, draw: Random) -> bytes:
         case 2:
             size = draw.choice((0, 1 << 20, 1 << 31, 1 << 40))
             document["padding"] = {
-                "strategy": {"Fixed": size}, "direction": "Right", "pad_to_multiple_of": draw.choice((None, 0, 1 << 40)),
+                "strategy": {"Fixed": size}, "direction": "Right",
+                "pad_to_multiple_of": draw.choice((None, 0, 1 << 40)),
                 "pad_id": 0, "pad_type_id": 0, "pad_token": "x",
             }  # fmt: skip
         case _:

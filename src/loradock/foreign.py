@@ -1,4 +1,4 @@
-"""Where a library reads a file of a model directory: whatever it raises becomes an error that names the file.
+"""Files from outside that cannot be read, or that a library reads: what goes wrong becomes an error with the file.
 
 transformers, tokenizers, safetensors and a pickle's own code take a file's values for granted, so a bad value shows as
 any exception, from wherever it was first used. Only calls of a library stand inside `reading`: an exception of ours has
@@ -7,19 +7,31 @@ to stay what it is, a bug.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from loradock.errors import EnvironmentUnfit, LoradockError, ModelError, Problem
-from loradock.model.files import unreadable
+from loradock.errors import EnvironmentUnfit, InputMissing, LoradockError, ModelError, Problem, StorageError
 
 SHOWN_CHARACTERS = 300
 NATIVE_ERROR = re.compile(r"\(os error (\d{1,4})\)")
 SPEAKING = (ValueError, RuntimeError, OSError, ImportError, AssertionError)
 """Exceptions whose text is a sentence; that of the others (a KeyError: the key alone) needs their name before it."""
+REFUSED = frozenset(
+    {errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+)
+"""What a user can mend at the path itself; everything else is the disk's or the machine's."""
+
+
+def unreadable(error: OSError, file: Path | str) -> LoradockError:
+    """The error for a file of a model that cannot be read: InputMissing, or StorageError where the disk failed."""
+    why = error.strerror or str(error)
+    if error.errno in REFUSED:
+        return InputMissing(f"cannot read {file}: {why}", hint=f"check the path and its permissions: ls -lL {file}")
+    return StorageError(f"cannot read {file}: {why}", hint="check the disk (dmesg) and try again")
 
 
 @contextmanager
