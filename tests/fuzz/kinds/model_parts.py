@@ -7,8 +7,9 @@ from pathlib import Path
 from tiny import make_llama, write_rows
 
 PLAN = ("plan", "--model", "model", "--data", "rows.jsonl")
+# The run of the good input lies beside each mutant: without --fresh it would be finished already.
 TRAIN = (
-    *("train", "--model", "model", "--data", "rows.jsonl", "--max-steps", "1", "--skip-env-check"),
+    *("train", "--model", "model", "--data", "rows.jsonl", "--max-steps", "1", "--skip-env-check", "--fresh"),
     *("--set", "output=run", "--set", "data.validation=0", "--set", "data.max_length=64"),
 )
 

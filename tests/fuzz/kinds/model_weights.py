@@ -68,7 +68,7 @@ def malicious(content: bytes, draw: Random) -> bytes:
 
 SPOILT_HEADER = any_of(near_start(HEADER_BYTES), in_header, in_header, in_length, of_bytes)
 HEADER = Kind(
-    name="safetensors header", make=make, file="model/model.safetensors", mutate=SPOILT_HEADER, command=PLAN, share=0.5
+    name="safetensors header", make=make, file="model/model.safetensors", mutate=SPOILT_HEADER, command=PLAN, share=0.2
 )
 WEIGHTS = Kind(
     name="safetensors, trained",
