@@ -83,6 +83,8 @@ def wrong(content: dict[str, Any]) -> Iterator[str]:
                 yield from out_of_range(path, value, *RANGES[key])
             elif key in ("dtype", "torch_dtype"):
                 yield from no_dtype(path, value)
+            elif key.endswith(("dropout", "_pdrop", "dropout_prob")):
+                yield from no_share(path, value)
 
 
 def sections(content: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -113,6 +115,12 @@ def no_dtype(path: str, value: Any) -> Iterator[str]:
         return
     if not isinstance(value, str) or value.removeprefix("torch.") not in DTYPES:
         yield f"{path} is {quoted(value)}, not a floating-point type (bfloat16, float16, float32)"
+
+
+def no_share(path: str, value: Any) -> Iterator[str]:
+    """A probability that is none; true and false are the names of another thing."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and not 0 <= value <= 1:
+        yield f"{path} is {quoted(value)}: it has to be from 0 to 1"
 
 
 def suspects(file: Path, words: str) -> list[Problem]:

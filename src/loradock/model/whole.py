@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,7 +68,10 @@ def pickled(file: Path) -> dict[str, tuple[int, ...]]:
     import torch
 
     with reading(file, "is a pickle that torch does not read", hint=SAFE):
-        content = torch.load(file, map_location="meta", mmap=True, weights_only=True)
+        try:
+            content = torch.load(file, map_location="meta", mmap=True, weights_only=True)
+        except pickle.UnpicklingError as error:  # torch's own words advise to run what it found
+            raise ValueError("it holds more than tensors, or is broken; what a pickle holds is run") from error
         if not isinstance(content, dict):
             raise ValueError(f"it holds a {type(content).__name__}, not tensors by their names")
         return {str(name): tuple(tensor.shape) for name, tensor in content.items()}
