@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import DataConfig, EmbeddingConfig, SourceConfig
+from loradock.data import chat_template
 from loradock.data.cache import CorruptEntry, EntryWriter, discard, read_manifest, writing
 from loradock.data.columns import Contents
 from loradock.data.formats.base import Completion, Pairs, Sample
@@ -135,19 +136,17 @@ def task_of(data: DataConfig, *, spec: TokenizerSpec, embedding: EmbeddingConfig
 
 def check_syntax(template: ChatTemplate) -> None:
     """ConfigError with the line where a template is no Jinja."""
-    from jinja2.exceptions import TemplateError, TemplateSyntaxError
-    from transformers.utils.chat_template_utils import render_jinja_template
+    from jinja2.exceptions import TemplateSyntaxError
 
     try:
-        with contextlib.suppress(TypeError, ValueError):  # it need not render a conversation without turns
-            render_jinja_template(conversations=[[]], chat_template=template.text)
-    except TemplateSyntaxError as error:
-        raise ConfigError(
-            f"data.template: {template.name}, line {error.lineno}: {error.message}",
-            hint="fix the template, or name another: --set data.template=alpaca",
-        ) from error
-    except TemplateError:
-        return
+        chat_template.render(template.text, [], name=template.name, given={})
+    except chat_template.Refused as error:  # it need not render a conversation without turns
+        wrong = error.__cause__
+        if isinstance(wrong, TemplateSyntaxError):
+            raise ConfigError(
+                f"data.template: {template.name}, line {wrong.lineno}: {wrong.message}",
+                hint="fix the template, or name another: --set data.template=alpaca",
+            ) from wrong
 
 
 def cache_key(data: DataConfig, *, task: Task | PairTask, digests: list[str]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from loradock.data import chat_template
 from loradock.data.formats.base import Completion, Conversation, Message, RowError, Sample
 from loradock.data.spans import MARK, Rendering, Skeleton, Span, marker
 from loradock.data.special import Finder
@@ -159,21 +160,17 @@ class Renderer:
         return [index for index in turns if index >= given] if self._loss == "auto" else turns[-1:]
 
     def _render(self, messages: Sequence[Message], *, prompt: bool = False) -> tuple[str, list[Span]]:
-        from jinja2.exceptions import TemplateError
-        from transformers.utils.chat_template_utils import render_jinja_template
-
         try:
-            rendered: Any = render_jinja_template(
-                conversations=[[{"role": message.role, "content": message.content} for message in messages]],
-                chat_template=self._text,
-                add_generation_prompt=prompt,
-                return_assistant_tokens_mask=self._has_generation_blocks,
-                **self._given,
+            return chat_template.render(
+                self._text,
+                [{"role": message.role, "content": message.content} for message in messages],
+                name=self._template.name,
+                given=self._given,
+                is_prompt=prompt,
+                is_tracked=self._has_generation_blocks,
             )
-        except (TemplateError, TypeError, ValueError) as error:
+        except chat_template.Refused as error:
             raise RowError(f"the chat template ({self._template.name}) refuses this conversation: {error}") from error
-        (text,), generated = rendered
-        return text, generated[0] if generated else []
 
     def _closed(
         self,

@@ -7,13 +7,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from loradock.data.formats.base import RowError
 from loradock.data.spans import Rendering, Span
 from loradock.data.special import Apart, SpecialTokens
-from loradock.errors import ModelError
+from loradock.errors import LoradockError, ModelError
+from loradock.foreign import is_panic, reading, said
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 Int32 = np.ndarray[Any, np.dtype[np.int32]]
 UInt8 = np.ndarray[Any, np.dtype[np.uint8]]
 
+AGAIN = "copy the tokenizer's files again (tokenizer.json, tokenizer_config.json)"
 _PROBES = ("A row, its 2nd line\n  and an answer.", "  two  spaces é 日本 🙂\n\n", "[INST] x [/INST] y")
 
 
@@ -57,7 +61,7 @@ class TokenizerSpec:
                 f"the tokenizer of {name} has no eos_token, so a model could not learn to stop",
                 hint='add "eos_token" to its tokenizer_config.json',
             )
-        spec = _describe(tokenizer)
+        spec = _describe(tokenizer, name=name)
         _verify(spec, tokenizer=tokenizer, name=name)
         return spec
 
@@ -68,20 +72,34 @@ class TokenizerSpec:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def _describe(tokenizer: PreTrainedTokenizerBase) -> TokenizerSpec:
+def _ids(tokenizer: PreTrainedTokenizerBase, text: str, *, add: bool, name: str) -> list[int]:
+    """What transformers encodes a text to. ModelError where it cannot."""
+    with reading(Path(name), f"holds a tokenizer that cannot encode {text!r}", hint=AGAIN):
+        return list(tokenizer(text, add_special_tokens=add)["input_ids"])
+
+
+def _own_template(tokenizer: PreTrainedTokenizerBase, *, name: str) -> str | None:
+    """The chat template that a tokenizer brings. ModelError where it is no text."""
+    own: Any = tokenizer.chat_template
+    own = own.get("default") if isinstance(own, dict) else own
+    if own is not None and not isinstance(own, str):
+        raise ModelError(f"{name}: chat_template is {type(own).__name__}, not text", hint=AGAIN)
+    return own
+
+
+def _describe(tokenizer: PreTrainedTokenizerBase, *, name: str) -> TokenizerSpec:
     special = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
-    inner = tokenizer("a", add_special_tokens=False)["input_ids"]
-    outer = tokenizer("a", add_special_tokens=True)["input_ids"]
+    inner = _ids(tokenizer, "a", add=False, name=name)
+    outer = _ids(tokenizer, "a", add=True, name=name)
     before = next((i for i in range(len(outer)) if outer[i : i + len(inner)] == inner), 0)
     suffix = tuple(outer[before + len(inner) :])
-    own = tokenizer.chat_template
     backend: Any = tokenizer.backend_tokenizer
     bos_id: Any = tokenizer.bos_token_id
     return TokenizerSpec(
         backend=_untrimmed(backend.to_str()),
         special_tokens={name: str(text) for name, text in tokenizer.special_tokens_map.items()},
         end_tokens=tuple(sorted(special)),
-        chat_template=own.get("default") if isinstance(own, dict) else own,
+        chat_template=_own_template(tokenizer, name=name),
         prefix_ids=tuple(outer[:before]),
         suffix_ids=suffix,
         bos_id=bos_id,
@@ -110,8 +128,11 @@ def _verify(spec: TokenizerSpec, *, tokenizer: PreTrainedTokenizerBase, name: st
     encoder = Encoder(spec)
     for probe in (*_PROBES, *(f"x{token}y {token}" for token in spec.end_tokens[:8])):
         for add in (False, True):
-            ids, _ = encoder(Rendering(probe, (), add_special_tokens=add))
-            if ids != tokenizer(probe, add_special_tokens=add)["input_ids"]:
+            try:
+                ids, _ = encoder(Rendering(probe, (), add_special_tokens=add))
+            except RowError as error:
+                raise ModelError(f"{name}: {error}", hint=AGAIN) from error
+            if ids != _ids(tokenizer, probe, add=add, name=name):
                 raise ModelError(
                     f"the tokenizer of {name} gives other ids than its tokenizer.json for {probe!r}",
                     hint="use a tokenizer whose Python class adds nothing to its tokenizer.json",
@@ -126,7 +147,8 @@ class Encoder:
 
         self._spec = spec
         self._splits_texts = special_tokens == "as_text" and not spec.splits_special_tokens
-        self._tokenizer = Tokenizer.from_str(spec.backend)
+        with reading(Path("tokenizer.json"), "describes no tokenizer", hint=AGAIN):
+            self._tokenizer = Tokenizer.from_str(spec.backend)
         self._tokenizer.encode_special_tokens = spec.splits_special_tokens
 
     def __call__(self, rendering: Rendering) -> tuple[list[int], list[Span]]:
@@ -145,12 +167,24 @@ class Encoder:
         return self._tokenizer.token_to_id(token)
 
     def located(self, rendering: Rendering) -> tuple[list[int], list[Span]]:
-        """Token ids of the rendered text alone, and for each of its spans the tokens that cover it."""
-        if rendering.special_texts and self._splits_texts:
-            encoding, ids = self._apart(rendering.text, texts=rendering.special_texts)
-        else:
-            encoding = self._tokenizer.encode(rendering.text, add_special_tokens=False)
-            ids = encoding.ids
+        """Token ids of the rendered text alone, and for each of its spans the tokens that cover it.
+
+        RowError for a text that the tokenizer cannot encode; ModelError where it breaks down over it.
+        """
+        try:
+            if rendering.special_texts and self._splits_texts:
+                encoding, ids = self._apart(rendering.text, texts=rendering.special_texts)
+            else:
+                encoding = self._tokenizer.encode(rendering.text, add_special_tokens=False)
+                ids = encoding.ids
+        except LoradockError:
+            raise
+        except Exception as error:  # tokenizers raises bare Exception, and TypeError for what is no UTF-8
+            raise RowError(f"the tokenizer cannot encode this row: {said(error)}") from error
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            raise ModelError(f"the tokenizer breaks down over a row: {said(error)}", hint=AGAIN) from error
         return ids, [_covering(encoding, span, length=len(ids)) for span in rendering.spans]
 
     @cached_property

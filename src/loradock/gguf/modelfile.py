@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
-
+from loradock.data import chat_template
 from loradock.data.templates import named
 
 ALPACA = "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
@@ -92,13 +91,13 @@ def writes_bos(tokenizer: Any) -> bool:
 
 def _written(tokenizer: Any, template: str, turns: Sequence[Mapping[str, str]], *, bos: str = "") -> str | None:
     """The prompt of a conversation with `bos` in the place of BOS; None where the template refuses it."""
+    given = {name: str(text) for name, text in tokenizer.special_tokens_map.items()}
     try:
-        text: str = tokenizer.apply_chat_template(
-            list(turns), chat_template=template, tokenize=False, add_generation_prompt=True, bos_token=bos
-        )
-    except TemplateError:
+        return chat_template.render(
+            template, turns, name="the tokenizer's own", given=given | {"bos_token": bos}, is_prompt=True
+        )[0]
+    except chat_template.Refused:
         return None
-    return text
 
 
 def _default(tokenizer: Any, jinja: str, own: str | None) -> str | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from loradock.errors import LoradockError
 from loradock.facts import AttentionShape
 from loradock.model import hub_cache
+from loradock.model.files import json_object
 
 HEADS = ("num_attention_heads", "n_head", "n_heads")
 KEY_VALUE_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv")
@@ -35,8 +36,8 @@ def of_model(name: str, revision: str | None, *, environ: Mapping[str, str]) -> 
 def attention_shape(file: Path) -> AttentionShape | None:
     """Heads, head size, sliding window and softcap by config.json; None where it is missing or does not say."""
     try:
-        return of_config(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return of_config(json_object(file))
+    except (LoradockError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
 
 

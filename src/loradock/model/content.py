@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from loradock.foreign import unreadable
+
 WHOLE_BYTES = 1 << 30
 BLOCK_BYTES = 1 << 20
 BLOCKS = 64
@@ -16,8 +18,15 @@ def digest(files: Collection[Path]) -> str:
 
     Up to 1 GiB in all is read whole. Of more, each file gives its first and its last MiB and 64 MiB spread evenly
     between: another training of the same model is seen, a change between the blocks that are read is not.
-    Raises OSError where a file cannot be read.
+    Raises InputMissing or StorageError where a file cannot be read.
     """
+    try:
+        return _digest(files)
+    except OSError as error:
+        raise unreadable(error, error.filename or ", ".join(map(str, files))) from error
+
+
+def _digest(files: Collection[Path]) -> str:
     sizes_bytes = {file: file.stat().st_size for file in files}
     is_whole = sum(sizes_bytes.values()) <= WHOLE_BYTES
     found = hashlib.sha256()

@@ -6,11 +6,15 @@ import os
 from pathlib import Path
 
 from loradock.config.schema import ModelConfig
-from loradock.errors import HubError, ModelError
-from loradock.model import hub_cache, source, weights
+from loradock.errors import HubError, ModelError, Problem
+from loradock.foreign import unreadable
+from loradock.model import headers, hub_cache, source, weights
 from loradock.model.source import BaseModel
 
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
+
+WIDTHS = ("hidden_size", "word_embed_proj_dim", "embedding_size")
+"""What a text model's embeddings may be as wide as."""
 
 
 def describe(asked: ModelConfig) -> BaseModel:
@@ -20,9 +24,10 @@ def describe(asked: ModelConfig) -> BaseModel:
     """
     trusted = asked.trust_remote_code == asked.name
     directory = _directory(asked)
+    source.check_regular(directory)
     config = source.read_config(directory, trusted=trusted)
     source.check_architecture(config, directory=directory)
-    return BaseModel(
+    base = BaseModel(
         name=asked.name,
         directory=directory,
         revision=asked.revision,
@@ -30,6 +35,43 @@ def describe(asked: ModelConfig) -> BaseModel:
         trust_remote_code=trusted,
         weight_files=weights.files(directory),
     )
+    check_sizes(base)
+    return base
+
+
+def check_sizes(base: BaseModel) -> None:
+    """Refuse a config.json that asks for another vocabulary or for more layers than the weights hold, if they are here.
+
+    Whether each tensor is there, and in its shape, is what `whole.check` looks at before a training.
+    """
+    missing: list[Problem] = []
+    files = weights.resolve(base.directory, missing)
+    if missing:
+        return
+    try:
+        found = headers.shapes(files)
+    except OSError as error:
+        raise unreadable(error, error.filename or base.directory) from error
+    text = base.config.get_text_config()
+    embedding, held = headers.embedding(found), headers.layers(found)
+    rows, width = embedding if embedding and len(embedding) == 2 else (0, 0)
+    vocabulary, layers = getattr(text, "vocab_size", None), getattr(text, "num_hidden_layers", None)
+    widths = {key: each for key in WIDTHS if isinstance(each := getattr(text, key, None), int)}
+    wrong: list[str] = []
+    if rows and isinstance(vocabulary, int) and rows != vocabulary:
+        wrong.append(f"vocab_size is {vocabulary:,}, and the weights hold {rows:,} embeddings")
+    if width and widths and width not in widths.values():
+        named = " and ".join(f"{key} is {each:,}" for key, each in widths.items())
+        wrong.append(f"{named}, and the weights' embeddings are {width:,} wide")
+    if held and isinstance(layers, int) and held < layers:
+        wrong.append(f"num_hidden_layers is {layers:,}, and the weights hold {held:,} layers")
+    if wrong:
+        file = str(base.directory / "config.json")
+        raise ModelError(
+            "config.json and the weights do not belong together",
+            hint="copy the whole directory again",
+            problems=[Problem(what=what, file=file) for what in wrong],
+        )
 
 
 def _directory(asked: ModelConfig) -> Path:

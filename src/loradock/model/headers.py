@@ -1,41 +1,126 @@
-"""Shapes of a model's weights from the headers of its safetensors files, without reading a weight."""
+"""The headers of safetensors files: names, shapes and places of tensors, checked, without reading a weight."""
 
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from math import prod
 from pathlib import Path
+from typing import Any
+
+from loradock.model.files import is_deep
 
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
 HEADS = ("lm_head.weight", "embed_out.weight", "output.weight")
+LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+MOST_HEADER_BYTES = 100_000_000
+"""As in the library that writes and reads them."""
+BITS = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
+    **dict.fromkeys(("F32", "I32", "U32"), 32),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
+    **dict.fromkeys(("BOOL", "I8", "U8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    "F4": 4,
+}
+"""Bits of a number, by the format's names of dtypes."""
+
+
+class BadHeader(Exception):
+    """What is wrong with a safetensors file, to be said after its name."""
+
+
+def header(file: Path) -> dict[str, Any]:
+    """{tensor: its entry} of a safetensors file that is whole. Raises BadHeader, or OSError."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        start = stream.read(8)
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or length + 8 > size or length > MOST_HEADER_BYTES:
+            raise BadHeader(f"is truncated or not a safetensors file ({size} bytes)")
+        raw = stream.read(length)
+    try:
+        content = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise BadHeader("has no safetensors header") from error
+    if not isinstance(content, dict) or is_deep(content):
+        raise BadHeader("has no safetensors header")
+    entries = {name: entry for name, entry in content.items() if name != "__metadata__"}
+    check_entries(entries, held_bytes=size - 8 - length, length=length)
+    return entries
+
+
+def check_entries(entries: dict[str, Any], *, held_bytes: int, length: int) -> None:
+    """BadHeader where entries are none, overlap, leave holes, or do not end with the file."""
+    reached = 0
+    for name, entry in sorted(entries.items(), key=_place):
+        if wrong := entry_problem(entry):
+            raise BadHeader(f"header entry {name[:100]!r}: {wrong}")
+        begin, end = entry["data_offsets"]
+        if begin != reached:
+            raise BadHeader(f"header entry {name[:100]!r} begins at byte {begin:,}, the one before ends at {reached:,}")
+        reached = end
+    if reached != held_bytes:
+        whole, wanted = 8 + length + held_bytes, 8 + length + reached
+        raise BadHeader(
+            f"is truncated: {whole} of {wanted} bytes"
+            if whole < wanted
+            else f"has {whole - wanted} bytes beyond its last tensor"
+        )
+
+
+def entry_problem(entry: Any) -> str | None:
+    """What is wrong with the entry of a tensor by itself."""
+    if not isinstance(entry, dict):
+        return "no object"
+    dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not isinstance(dtype, str) or dtype not in BITS:
+        return f"dtype is {str(dtype)[:40]!r}"
+    if not _are_counts(shape):
+        return "shape is no list of counts"
+    if not _are_counts(offsets) or len(offsets) != 2:
+        return "data_offsets are no two places"
+    bits = prod(shape) * BITS[dtype]
+    if bits != 8 * (offsets[1] - offsets[0]):
+        return f"{dtype} of shape {shape} takes {bits / 8:,.0f} bytes, and {offsets[1] - offsets[0]:,} are its own"
+    return None
+
+
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, list) and all(type(each) is int and 0 <= each < 1 << 63 for each in value)
+
+
+def _place(item: tuple[str, Any]) -> tuple[int, int]:
+    """Where a tensor lies; for entries that do not say, before all others."""
+    offsets = item[1].get("data_offsets") if isinstance(item[1], dict) else None
+    return (offsets[0], offsets[1]) if _are_counts(offsets) and len(offsets) == 2 else (-1, -1)
 
 
 def shapes(files: Iterable[Path]) -> dict[str, tuple[int, ...]]:
     """{tensor: shape} over all files; one that is not a safetensors file counts as empty. Raises OSError."""
-    found: dict[str, tuple[int, ...]] = {}
-    for file in files:
-        if file.suffix == ".safetensors":
-            found |= _of_file(file)
-    return found
+    return {name: shape for file in files for name, shape in _of_file(file)}
 
 
-def _of_file(file: Path) -> dict[str, tuple[int, ...]]:
-    with file.open("rb") as stream:
-        start = stream.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if length + 8 > file.stat().st_size:
-            return {}
-        try:
-            header = json.loads(stream.read(length))
-            return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return {}
+def _of_file(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    if file.suffix != ".safetensors":
+        return
+    try:
+        entries = header(file)
+    except BadHeader:
+        return
+    for name, entry in entries.items():
+        yield name, tuple(entry["shape"])
 
 
 def embedding(found: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
     """The shape of the input embedding (vocabulary x hidden), or None where no known name is among the tensors."""
     return next((shape for name, shape in found.items() if name.endswith(EMBEDDINGS)), None)
+
+
+def layers(found: Iterable[str]) -> int:
+    """Decoder layers by the numbers in the names of their tensors; 0 where no known name is among them."""
+    return max((int(match[1]) + 1 for name in found if (match := LAYER.search(name))), default=0)
 
 
 def linears(found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, int]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import ModelError, OutOfMemory
+from loradock.foreign import reading, said, unreadable
 from loradock.model import dequantised, spread
 from loradock.model.patches import BUILDING, PATCHES
 from loradock.plan.memory.sharded import CUTS_WEIGHTS
@@ -77,9 +78,11 @@ def load_whole(
     base: BaseModel, asked: ModelConfig, *, dtype: torch.dtype | str, device: str, attention: str | None = None
 ) -> Any:
     """The whole frozen base on one device; `dtype` "auto": as its files are. Raises as `load` does."""
+    import torch
     from transformers import AutoModelForCausalLM
 
-    with _refusals(base, device):
+    hint = "do the weights belong to config.json?"
+    with _refusals(base, device), reading(base.directory, "does not load", hint=hint, passes=(torch.OutOfMemoryError,)):
         model = AutoModelForCausalLM.from_pretrained(
             base.directory,
             quantization_config=quantization(asked, dtype),
@@ -106,11 +109,16 @@ def _refusals(base: BaseModel, device: str) -> Iterator[None]:
         raise OutOfMemory(
             f"the base model does not fit on {device}", hint="free GPU memory, or use a smaller model or a larger GPU"
         ) from error
-    except (RuntimeError, ValueError, OSError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ModelError(
-            f"{base.directory} does not load: {first}", hint="do the weights belong to config.json?"
-        ) from error
+    except OSError as error:
+        if error.errno:
+            raise unreadable(error, error.filename or base.directory) from error
+        raise _does_not_load(base, error) from error
+    except (RuntimeError, ValueError) as error:
+        raise _does_not_load(base, error) from error
+
+
+def _does_not_load(base: BaseModel, error: Exception) -> ModelError:
+    return ModelError(f"{base.directory} does not load: {said(error)}", hint="do the weights belong to config.json?")
 
 
 def _settle(model: Any) -> None:

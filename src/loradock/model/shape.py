@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from loradock.config.schema import RunConfig
 from loradock.errors import ModelError, Problem
 from loradock.facts import LinearShape, ModelFacts
+from loradock.model import source
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
@@ -20,11 +21,7 @@ DEFAULT_LENGTH = 1024
 
 def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     """Count layers and weights, resolve LoRA's targets, and refuse what quantisation or LoRA could not reach."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(base.config, trust_remote_code=base.trust_remote_code)
+    model = source.on_meta(base)
     linears = linear_shapes(model)
     text = base.config.get_text_config()
     facts = ModelFacts(

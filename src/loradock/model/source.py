@@ -6,16 +6,18 @@ A hub model is fetched whole into the hub's own cache first, so that everything 
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import HubError, InputMissing, ModelError, Problem
-from loradock.model import weights
+from loradock.foreign import reading, unreadable
+from loradock.model import config_file, weights
+from loradock.model.files import check_readable
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 FETCHED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
@@ -105,7 +107,11 @@ def fetch(asked: ModelConfig, *, trusted: bool, on_bytes: Callable[[], None]) ->
 
 
 def check_files(directory: Path) -> tuple[Path, ...]:
-    """Check that config, weights and tokenizer are there and whole; all problems at once. Returns the weight files."""
+    """Check that config, weights and tokenizer are there and whole; all problems at once. Returns the weight files.
+
+    Raises InputMissing or StorageError for one that cannot be read.
+    """
+    check_regular(directory)
     problems: list[Problem] = []
     if not (directory / "config.json").is_file():
         problems.append(Problem(what="config.json is missing", file=str(directory)))
@@ -115,7 +121,7 @@ def check_files(directory: Path) -> tuple[Path, ...]:
     problems += [
         Problem(what=wrong, file=str(file))
         for file in found
-        if file.suffix == ".safetensors" and (wrong := weights.safetensors_problem(file))
+        if file.suffix == ".safetensors" and (wrong := safetensors_problem(file))
     ]
     if problems:
         raise ModelError(
@@ -126,30 +132,46 @@ def check_files(directory: Path) -> tuple[Path, ...]:
     return found
 
 
+def check_regular(directory: Path) -> None:
+    """Refuse a FIFO, a device or what cannot be read, in the place of any file that a library may open."""
+    check_readable(sorted({file for pattern in (*FETCHED, "*.bin") for file in directory.glob(pattern)}))
+
+
+def safetensors_problem(file: Path) -> str | None:
+    """See `weights.safetensors_problem`; a file that cannot be read is told as such."""
+    try:
+        return weights.safetensors_problem(file)
+    except OSError as error:
+        raise unreadable(error, file) from error
+
+
 def read_config(directory: Path, *, trusted: bool) -> Any:
     """The transformers config; ModelError where it cannot be read or needs code that is not trusted."""
     from transformers import AutoConfig
 
-    file = directory / "config.json"
-    try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        line = getattr(error, "lineno", None)
-        raise ModelError(
-            "config.json is not JSON",
-            hint="copy the model directory again",
-            problems=[Problem(what=str(error), file=str(file), line=line)],
-        ) from error
-    if "auto_map" in raw and not trusted and raw.get("model_type") not in known_model_types():
+    raw = config_file.read(directory)
+    if "auto_map" in raw and not trusted and str(raw.get("model_type")) not in known_model_types():
         raise ModelError(
             f"{directory} needs Python code that it ships, which is off by default",
             hint="read the code; then repeat the model's name in model.trust_remote_code",
         )
-    try:
+    with reading_config(directory, "cannot be read", hint="is this a model that transformers 5 knows?"):
         return AutoConfig.from_pretrained(directory, trust_remote_code=trusted, local_files_only=True)
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ModelError(f"{file}: {first}", hint="is this a model that transformers 5 knows?") from error
+
+
+def reading_config(directory: Path, what: str, *, hint: str = "do the values in config.json belong together?") -> Any:
+    """Around a library's call that follows config.json; see `foreign.reading`."""
+    file = directory / "config.json"
+    return reading(file, what, hint=hint, suspects=partial(config_file.suspects, file))
+
+
+def on_meta(base: BaseModel) -> Any:
+    """The causal LM that config.json describes, on the meta device: shapes without memory. ModelError if it is none."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"), reading_config(base.directory, "describes a model that transformers cannot build"):
+        return AutoModelForCausalLM.from_config(base.config, trust_remote_code=base.trust_remote_code)
 
 
 def known_model_types() -> frozenset[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import EnvironmentUnfit, ModelError
+from loradock.model.source import reading_config
 
 if TYPE_CHECKING:
     import torch
@@ -69,7 +70,10 @@ def skeleton(base: BaseModel, *, dtype: torch.dtype, attention: str) -> Any:
     from accelerate import init_empty_weights
     from transformers import AutoModelForCausalLM
 
-    with init_empty_weights(include_buffers=False):
+    with (
+        init_empty_weights(include_buffers=False),
+        reading_config(base.directory, "describes a model that transformers cannot build"),
+    ):
         model = AutoModelForCausalLM.from_config(
             base.config, dtype=dtype, attn_implementation=attention, trust_remote_code=base.trust_remote_code
         )

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loradock.errors import ModelError
+from loradock.foreign import reading
+from loradock.model import trial
+from loradock.model.files import check_readable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from loradock.model.source import BaseModel
+
+FILES = ("*token*", "vocab.*", "merges.txt", "*.tiktoken", "chat_template*")
 
 
 def open_tokenizer(
@@ -24,31 +29,33 @@ def open_tokenizer(
     from transformers import AutoTokenizer
 
     directory = directory or base.directory
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(
+    files = [file for pattern in FILES for file in sorted(directory.glob(pattern))]
+    check_readable(files)
+    if (directory / "tokenizer.json").is_file():
+        trial.check(directory / "tokenizer.json")
+    with reading(directory, "holds a tokenizer that cannot be read", hint="copy the tokenizer's files again"):
+        tokenizer: Any = AutoTokenizer.from_pretrained(
             directory, trust_remote_code=base.trust_remote_code, local_files_only=True
         )
-    except Exception as error:  # tokenizers raises bare Exception for a broken file
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(
-            f"the tokenizer in {directory} cannot be read: {first}", hint="copy tokenizer.json again"
-        ) from error
+        ids = set(tokenizer.get_vocab().values())
+        eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
     if not tokenizer.is_fast:
         raise ModelError(
             f"{directory} has only a slow tokenizer",
             hint="convert it: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR) where a conversion exists",
         )
-    if tokenizer.eos_token_id is None:
+    if not isinstance(eos, int):
         raise ModelError(
             f"the tokenizer in {directory} has no end-of-sequence token, so the model could not learn to stop",
             hint='set "eos_token" in tokenizer_config.json',
         )
-    if tokenizer.pad_token_id is None:
+    if not isinstance(pad, int):
         tokenizer.pad_token = tokenizer.eos_token
     vocabulary = vocabulary or base.config.get_text_config().vocab_size
-    if max(tokenizer.get_vocab().values()) >= vocabulary:
+    most = max(ids, default=-1) + 1
+    if most > vocabulary:
         raise ModelError(
-            f"the tokenizer has {max(tokenizer.get_vocab().values()) + 1} ids, the model {vocabulary} embeddings",
+            f"the tokenizer has {most} ids, the model {vocabulary} embeddings",
             hint="tokenizer and model belong to different models, or tokens were added without resizing the model",
         )
     return tokenizer

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import struct
 from pathlib import Path
 
-from loradock.errors import Problem
+from loradock.errors import ModelError, Problem
+from loradock.model import headers
+from loradock.model.files import json_object
 
 SINGLE = ("model.safetensors", "pytorch_model.bin")
 """In the order in which transformers looks for them, each before its index."""
+INDEX_BYTES = 512 << 20
+LONGEST_NAME_BYTES = 255
+SHOWN_CHARACTERS = 80
 
 
 def files(directory: Path) -> tuple[Path, ...]:
@@ -40,32 +43,42 @@ def resolve(directory: Path, problems: list[Problem]) -> tuple[Path, ...]:
 def shards(index: Path, problems: list[Problem]) -> tuple[Path, ...]:
     """The files that an index names and that are there: names in its own directory."""
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        outside = [name for name in names if name != Path(name).name]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        problems.append(Problem(what="not a weight index", file=str(index)))
+        named = json_object(index, most_bytes=INDEX_BYTES).get("weight_map")
+    except ModelError as error:
+        problems += [Problem(what=f"not a weight index: {each.what}", file=str(index)) for each in error.problems]
         return ()
+    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+        problems.append(
+            Problem(what="not a weight index: weight_map does not name a file for each tensor", file=str(index))
+        )
+        return ()
+    names = sorted(set(named.values()))
     if not names:
         problems.append(Problem(what="names no file", file=str(index)))
+    outside = [name for name in names if not is_plain(name)]
     elsewhere = "which is not a file in the same directory"
-    problems += [Problem(what=f"names {name}, {elsewhere}", file=str(index)) for name in outside]
+    problems += [Problem(what=f"names {shown(name)}, {elsewhere}", file=str(index)) for name in outside]
     found = [index.with_name(name) for name in names if name not in outside]
     problems += [Problem(what=f"shard {file.name} is missing", file=str(index)) for file in found if not file.is_file()]
     return tuple(file for file in found if file.is_file())
 
 
+def is_plain(name: str) -> bool:
+    """True for what can be the name of a file in a directory, without a way into another."""
+    is_name = name not in ("", ".", "..") and not {"/", "\0"} & set(name)
+    return is_name and name.isprintable() and len(name.encode("utf-8", "surrogatepass")) <= LONGEST_NAME_BYTES
+
+
+def shown(name: str) -> str:
+    """A name of a file, short and on one line."""
+    text = name if name and name.isprintable() else repr(name)
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
+
+
 def safetensors_problem(file: Path) -> str | None:
-    """What is wrong with a safetensors file by its header and size, or None. Reads the header only."""
-    size = file.stat().st_size
-    with file.open("rb") as stream:
-        start = stream.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
-        if length + 8 > size:
-            return f"is truncated or not a safetensors file ({size} bytes)"
-        try:
-            header = json.loads(stream.read(length))
-            end = max((entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"), default=0)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return "has no safetensors header"
-    expected = 8 + length + end
-    return None if expected == size else f"is truncated: {size} of {expected} bytes"
+    """What is wrong with a safetensors file by its header and size, or None. Reads the header only; raises OSError."""
+    try:
+        headers.header(file)
+    except headers.BadHeader as wrong:
+        return str(wrong)
+    return None

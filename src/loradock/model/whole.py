@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.errors import ModelError, Problem
-from loradock.model import headers
+from loradock.foreign import reading
+from loradock.model import headers, source
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
 
+SAFE = "convert it to safetensors: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)"
 SHOWN = 12
 """Tensors that an error names."""
 
@@ -25,12 +27,12 @@ def check(base: BaseModel) -> tuple[str, ...]:
     with every tensor that is missing or of another shape; returns the names of those that the model has no use for.
     """
     import torch
-    from transformers import AutoModelForCausalLM
 
+    model: Any = source.on_meta(base)
+    found_shapes = shapes(base.weight_files)
     with torch.device("meta"):
-        model: Any = AutoModelForCausalLM.from_config(base.config, trust_remote_code=base.trust_remote_code)
-        there = {name: torch.empty(shape) for name, shape in shapes(base.weight_files).items()}
-    with quiet():
+        there = {name: torch.empty(shape) for name, shape in found_shapes.items()}
+    with quiet(), source.reading_config(base.directory, "describes a model that transformers cannot build"):
         _, found = type(model).from_pretrained(
             None,
             config=base.config,
@@ -55,20 +57,24 @@ def check(base: BaseModel) -> tuple[str, ...]:
 
 def shapes(of: Iterable[Path]) -> dict[str, tuple[int, ...]]:
     """{tensor: shape} over weight files of either kind. Raises ModelError for a pickled file that torch refuses."""
+    found: dict[str, tuple[int, ...]] = {}
+    for file in of:
+        found |= pickled(file) if file.suffix == ".bin" else headers.shapes([file])
+    return found
+
+
+def pickled(file: Path) -> dict[str, tuple[int, ...]]:
+    """{tensor: shape} of a pickle, in which torch looks for tensors and nothing else. ModelError where it refuses."""
     import torch
 
-    found = headers.shapes(of)
-    for file in of:
-        if file.suffix == ".bin":
-            try:
-                pickled = torch.load(file, map_location="meta", mmap=True, weights_only=True)
-                found |= {name: tuple(tensor.shape) for name, tensor in pickled.items()}
-            except (RuntimeError, ValueError, OSError, AttributeError, pickle.UnpicklingError) as error:
-                first = str(error).strip().splitlines()[0]
-                raise ModelError(
-                    f"{file} is a pickle that torch does not read: {first}", hint="convert it to safetensors"
-                ) from error
-    return found
+    with reading(file, "is a pickle that torch does not read", hint=SAFE):
+        try:
+            content = torch.load(file, map_location="meta", mmap=True, weights_only=True)
+        except pickle.UnpicklingError as error:  # torch's own words advise to run what it found
+            raise ValueError("it holds more than tensors, or is broken; what a pickle holds is run") from error
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds a {type(content).__name__}, not tensors by their names")
+        return {str(name): tuple(tensor.shape) for name, tensor in content.items()}
 
 
 @contextmanager

@@ -109,11 +109,15 @@ def export(context: RunContext, ready: Ready) -> None:
 
 
 def trained_prompt(tokenizer: Any) -> str | None:
-    """A question as the trained chat template puts it to the model; None for a template that refuses this one."""
-    from jinja2.exceptions import TemplateError
+    """A question as the trained chat template puts it to the model; None for a template that cannot write this one."""
+    from loradock.data import chat_template
+    from loradock.errors import ModelError
 
     question = [{"role": "user", "content": "..."}]
+    given = {name: str(text) for name, text in tokenizer.special_tokens_map.items()}
     try:
-        return tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
-    except TemplateError:
+        return chat_template.render(
+            tokenizer.chat_template, question, name="the tokenizer's own", given=given, is_prompt=True
+        )[0]
+    except (chat_template.Refused, ModelError):  # it only adorns the model card of a run that is trained
         return None

@@ -3,7 +3,23 @@
 from fuzz.kinds.base import Kind
 from fuzz.kinds.cache import CACHE
 from fuzz.kinds.columnar import COLUMNAR
-from fuzz.kinds.model_config import CONFIG
+from fuzz.kinds.model_config import CONFIG, TRAINED_CONFIG
+from fuzz.kinds.model_tokenizer import CHAT_TEMPLATE, GENERATION, TOKENIZER, TOKENIZER_CONFIG
+from fuzz.kinds.model_weights import HEADER, INDEX, PICKLE, WEIGHTS
 from fuzz.kinds.rows import TEXTS
 
-KINDS: tuple[Kind, ...] = (CONFIG, *TEXTS, *COLUMNAR, *CACHE)
+KINDS: tuple[Kind, ...] = (
+    CONFIG,
+    TRAINED_CONFIG,
+    HEADER,
+    WEIGHTS,
+    INDEX,
+    PICKLE,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    CHAT_TEMPLATE,
+    GENERATION,
+    *TEXTS,
+    *COLUMNAR,
+    *CACHE,
+)

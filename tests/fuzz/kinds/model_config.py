@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from fuzz.kinds.base import Kind
+from fuzz.kinds.model_parts import PLAN, TRAIN, make
 from fuzz.mutate import any_of, of_bytes, of_json
-from tiny import make_llama, write_rows
 
+MUTATE = any_of(of_json, of_json, of_json, of_bytes)
 
-def make(folder: Path) -> None:
-    make_llama(folder / "model")
-    write_rows(folder / "rows.jsonl", rows=8)
-
-
-CONFIG = Kind(
-    name="config.json",
-    make=make,
-    file="model/config.json",
-    mutate=any_of(of_json, of_json, of_json, of_bytes),
-    command=("plan", "--model", "model", "--data", "rows.jsonl"),
+CONFIG = Kind(name="config.json", make=make, file="model/config.json", mutate=MUTATE, command=PLAN)
+TRAINED_CONFIG = Kind(
+    name="config.json, trained", make=make, file="model/config.json", mutate=MUTATE, command=TRAIN, share=0.2
 )

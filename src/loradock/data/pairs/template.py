@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from loradock.data.bounded import TooMuch, bounded
+from loradock.data.chat_template import MEMORY_BYTES, SECONDS
+from loradock.data.templates import text_of
 from loradock.data.tokenise import TokenizerSpec
-from loradock.errors import ConfigError, InputMissing
+from loradock.errors import ConfigError
+from loradock.foreign import said
 
 NAMED = {
     "gritlm": "{% set wish = instruction.strip('\t\n :') %}{{ bos_token }}"
@@ -41,17 +44,19 @@ class EmbeddingTemplate:
         return self.known[instruction]
 
     def _rendered(self, instruction: str) -> tuple[str, str]:
-        from jinja2 import StrictUndefined, TemplateError
+        from jinja2 import StrictUndefined
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
         environment: Any = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
         try:
-            template = environment.from_string(self.source)
-            text = template.render(instruction=instruction, text=MARK, **self.tokens)
-        except TemplateError as error:
+            with bounded(seconds=SECONDS, more_bytes=MEMORY_BYTES):
+                text = environment.from_string(self.source).render(instruction=instruction, text=MARK, **self.tokens)
+        except TooMuch as limit:
+            raise ConfigError(f"embedding.template: {self.name} took {limit} for one instruction", hint=HINT) from limit
+        except Exception as error:  # a template is a program: it may divide by zero, recurse, overflow
             line = getattr(error, "lineno", None)
             where = f"{self.name}, line {line}" if line else self.name
-            raise ConfigError(f"embedding.template: {where}: {error}", hint=HINT) from error
+            raise ConfigError(f"embedding.template: {where}: {said(error)}", hint=HINT) from error
         before, *after = text.split(MARK)
         if len(after) != 1:
             what = f"embedding.template: {self.name} writes the text {len(after)} times: it must stand there once"
@@ -68,10 +73,7 @@ def resolve(template: str, *, spec: TokenizerSpec) -> EmbeddingTemplate:
     Raises InputMissing for a file that cannot be read, ConfigError for an unknown name.
     """
     if template.endswith((".jinja", ".j2")):
-        try:
-            source = Path(template).expanduser().read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputMissing(f"embedding.template: {template} cannot be read: {error}", hint=HINT) from error
+        source = text_of(template, key="embedding.template", hint=HINT)
     elif template in NAMED:
         source = NAMED[template]
     else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import stat
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import files
@@ -18,6 +19,7 @@ from loradock.errors import ConfigError, InputMissing
 
 NAMES = ("alpaca", "chatml", "llama2", "llama3", "mistral", "phi3", "gemma", "zephyr", "gritlm")
 DEFAULT = "alpaca"
+MOST_BYTES = 4 << 20
 CONTROL = {
     "chatml": ("<|im_start|>", "<|im_end|>"),
     "llama3": ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
@@ -81,10 +83,19 @@ def resolve(template: str, *, own: str | None) -> ChatTemplate:
         return ChatTemplate("the tokenizer's own", own) if own else named(DEFAULT)
     if not template.endswith((".jinja", ".j2")):
         return named(template)
+    hint = f"give the path of a UTF-8 .jinja file, or a name: --set data.template={DEFAULT}"
+    return ChatTemplate(template, text_of(template, key="data.template", hint=hint))
+
+
+def text_of(template: str, *, key: str, hint: str) -> str:
+    """The text of a template's file, which `key` names. InputMissing where it is no regular file, or cannot be read."""
+    path = Path(template).expanduser()
     try:
-        return ChatTemplate(template, Path(template).expanduser().read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputMissing(
-            f"data.template: {template} cannot be read: {error}",
-            hint=f"give the path of a UTF-8 .jinja file, or a name: --set data.template={DEFAULT}",
-        ) from error
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a FIFO would block, and a device never ends
+            raise InputMissing(f"{key}: {template} is not a regular file", hint=hint)
+        if status.st_size > MOST_BYTES:
+            raise InputMissing(f"{key}: {template} has {status.st_size:,} bytes; a template has 10,000", hint=hint)
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InputMissing(f"{key}: {template} cannot be read: {error}", hint=hint) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,25 +51,17 @@ def download_to(directory: Path) -> str:
 
 def faults(directory: Path, *, remedy: str = "") -> list[Finding]:
     """What is missing, cut short or cannot be trained; [] where all is well."""
+    from loradock.model import config_file
     from loradock.model.source import check_files
 
     remedy = remedy or download_to(directory)
     try:
         check_files(directory)
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        method = (config.get("quantization_config") or {}).get("quant_method")
+        quantised = config_file.read(directory).get("quantization_config")
     except LoradockError as wrong:
-        return refusal(wrong, remedy=remedy)
-    except PermissionError as refused:
-        return [
-            error(
-                f"{refused.filename} may not be read",
-                remedy=f"chmod -R a+rX {shlex.quote(str(directory))}",
-                ends=InputMissing,
-            )
-        ]
-    except (ValueError, AttributeError) as wrong:
-        return [error(f"{directory / 'config.json'} cannot be read: {wrong}", remedy=remedy, ends=ModelError)]
+        may_read = f"chmod -R a+rX {shlex.quote(str(directory))}"
+        return refusal(wrong, remedy=may_read if isinstance(wrong.__cause__, PermissionError) else remedy)
+    method = quantised.get("quant_method") if isinstance(quantised, dict) else None
     if method:
         what = f"{directory} is already quantised ({method}); loradock quantises the 16-bit weights itself"
         return [error(what, remedy=train_with("model.name=DIR"), ends=ModelError)]

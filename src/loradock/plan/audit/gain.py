@@ -49,13 +49,18 @@ def _sources(first: Prediction, second: Prediction) -> list[str]:
     parts = {
         MODEL: (first.passes - first.host, second.passes - second.host),
         HOST: (first.host, second.host),
-        ARITHMETIC: (first.evaluation / first.passes, second.evaluation / second.passes),
+        ARITHMETIC: (_share(first), _share(second)),
         SAVING: (first.saving, second.saving),
     }
     scale = {ARITHMETIC: 1.0}
     return [
         name for name, (before, after) in parts.items() if abs(before - after) > VISIBLE * scale.get(name, first.step)
     ]
+
+
+def _share(of: Prediction) -> float:
+    """What evaluations add to the passes; 0 where the speed model has no time for these, as of an odd shape."""
+    return of.evaluation / of.passes if of.passes > 0 else 0.0
 
 
 def _differing(before: Context, after: Context) -> list[str]:

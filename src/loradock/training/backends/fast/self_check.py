@@ -214,8 +214,10 @@ def distance(
         loss=relative(found[0] - expected[0], expected[0]),
         gradient=largest(relative(float(difference[part].norm()), float(whole[part].norm())) for part in (is_a, ~is_a)),
         adapter=largest(
-            float(adapters.view(difference, [each], each.shape).norm())
-            / max(float(adapters.view(whole, [each], each.shape).norm()), least)
+            relative(
+                float(adapters.view(difference, [each], each.shape).norm()),
+                max(float(adapters.view(whole, [each], each.shape).norm()), least),
+            )
             for each in adapters.parameters
         ),
     )

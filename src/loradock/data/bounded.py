@@ -1,0 +1,75 @@
+"""Code that came with a file, as chat templates do, run within limits of time and memory."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LOOK_SECONDS = 0.2
+"""CPU seconds of the process between two looks at how many of them are this thread's."""
+STATM = Path("/proc/self/statm")
+
+
+class TooMuch(Exception):
+    """Time or memory ran out; says which."""
+
+
+class _Stop(BaseException):
+    """Goes through every `except Exception` of the code that has to stop."""
+
+
+@contextmanager
+def bounded(*, seconds: float, more_bytes: int) -> Iterator[None]:
+    """Inside, this thread may use that much CPU time, and the process that much more memory; else TooMuch.
+
+    The time is a signal's, so it only ends in the main thread, and only where Python looks for signals: between its
+    instructions, and within products of long numbers. What is allocated at once is refused by the memory limit.
+    """
+    with _time(seconds), _memory(more_bytes):
+        try:
+            yield
+        except _Stop:
+            raise TooMuch(f"more than {seconds:.3g} s of CPU time") from None
+        except MemoryError:
+            raise TooMuch(f"more than {more_bytes >> 20:,} MiB of memory") from None
+
+
+@contextmanager
+def _time(seconds: float) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    until = time.thread_time() + seconds
+    is_armed = True
+
+    def look(*_: object) -> None:
+        if is_armed and time.thread_time() > until:
+            raise _Stop
+
+    before = signal.signal(signal.SIGVTALRM, look)
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, LOOK_SECONDS, LOOK_SECONDS)
+        yield
+    finally:
+        is_armed = False
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+@contextmanager
+def _memory(more_bytes: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = int(STATM.read_bytes().split()[0]) * resource.getpagesize() + more_bytes
+    if soft != resource.RLIM_INFINITY and soft <= most:
+        yield
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -1,0 +1,108 @@
+"""The way into a model directory's files: regular and readable, and what is JSON a JSON object of a plausible size."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from loradock.errors import ModelError, Problem
+from loradock.foreign import unreadable
+
+AGAIN = "copy the model directory again"
+MOST_BYTES = 64 << 20
+"""Of a JSON file that is not a vocabulary."""
+MOST_DEPTH = 64
+"""Lists and objects in one another: published files have below 10, and Python's stack ends at about 1,000."""
+
+
+def check_readable(files: Iterable[Path]) -> None:
+    """Open each of the files that are there. ModelError with all that are neither regular files nor links to some.
+
+    A FIFO or a terminal would block whoever opens it, and a device never ends. Raises what `foreign.unreadable` gives.
+    """
+    problems: list[Problem] = []
+    for file in files:
+        try:
+            mode = file.stat().st_mode
+            if stat.S_ISREG(mode):
+                os.close(os.open(file, os.O_RDONLY | os.O_CLOEXEC))
+            elif not stat.S_ISDIR(mode):
+                problems.append(Problem(what=f"is {kind_of(mode)}, not a regular file", file=str(file)))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise unreadable(error, file) from error
+    if problems:
+        raise ModelError("a model's files have to be regular files", hint=AGAIN, problems=problems)
+
+
+def kind_of(mode: int) -> str:
+    """What a file is, by its st_mode, in words."""
+    kinds = {
+        stat.S_IFIFO: "a FIFO",
+        stat.S_IFCHR: "a character device",
+        stat.S_IFBLK: "a block device",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFDIR: "a directory",
+        stat.S_IFREG: "a regular file",
+    }
+    return kinds.get(stat.S_IFMT(mode), "something else")
+
+
+def json_object(file: Path, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
+    """The JSON object that a file holds. ModelError with file and line where it is none; as `foreign.unreadable`."""
+    check_readable([file])
+    try:
+        size = file.stat().st_size
+        raw = file.read_bytes() if size <= most_bytes else b""
+    except OSError as error:
+        raise unreadable(error, file) from error
+    if size > most_bytes:
+        raise _no_json(file, f"has {size:,} bytes, where {most_bytes:,} are the most that is plausible")
+    try:
+        content = json.loads(raw.decode("utf-8"))
+    except RecursionError:
+        raise _no_json(file, f"is nested more than {MOST_DEPTH} levels deep") from None
+    except ValueError as error:
+        raise _no_json(file, f"is not JSON: {error}", line=getattr(error, "lineno", None)) from error
+    if not isinstance(content, dict):
+        raise _no_json(file, f"is not JSON with an object at its top, but with a {type(content).__name__}")
+    if is_deep(content):
+        raise _no_json(file, f"is nested more than {MOST_DEPTH} levels deep")
+    return content
+
+
+def _no_json(file: Path, what: str, *, line: int | None = None) -> ModelError:
+    problem = Problem(what=what, file=str(file), line=line)
+    return ModelError(f"{file.name} cannot be used", hint=AGAIN, problems=[problem])
+
+
+def is_deep(content: Any) -> bool:
+    """True for a document that is nested deeper than MOST_DEPTH."""
+    level = [content]
+    for _ in range(MOST_DEPTH):
+        level = [inner for each in level for inner in _within(each) if isinstance(inner, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
+def leaves(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of all that is neither a list nor an object in a document, however deep."""
+    pending = [(path, content)]
+    while pending:
+        path, each = pending.pop()
+        if isinstance(each, dict):
+            pending += [(f"{path}.{key}" if path else str(key), value) for key, value in each.items()]
+        elif isinstance(each, list):
+            pending += [(f"{path}[{index}]", value) for index, value in enumerate(each)]
+        else:
+            yield path, each
+
+
+def _within(each: Any) -> Iterable[Any]:
+    return each.values() if isinstance(each, dict) else each
