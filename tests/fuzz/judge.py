@@ -72,7 +72,9 @@ class Trial:
         self.good.mkdir(parents=True)
         process = Process(lambda: kind.make(self.good), cwd=folder, log=folder / "made", environment={})
         assert process.finish().exit_code == 0, process.text()
-        code, self.usual, words = self.run(self.good)
+        usual = folder / "usual"
+        shutil.copytree(self.good, usual, symlinks=True)  # a command may write into its input: a run is continued
+        code, self.usual, words = self.run(usual)
         assert code == 0, f"the good input of {kind.name} ends with {code}:\n{words}"
 
     def judge(self, seed: int) -> Verdict:
@@ -83,6 +85,8 @@ class Trial:
         spoilt = self.kind.mutate(file.read_bytes(), Random(f"{self.kind.name} {seed}"))
         file.unlink()
         file.write_bytes(spoilt)
+        if self.kind.sign:
+            self.kind.sign(place)
         code, cost, words = self.run(place)
         shutil.rmtree(place)
         return Verdict(

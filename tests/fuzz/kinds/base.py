@@ -16,6 +16,7 @@ class Kind:
 
     `make` writes a good input into an empty folder, once; `mutate` spoils the bytes of `file` in a copy; `command` is
     what a user types in that folder, without `loradock`. `share`: its mutants for each one of a kind of share 1.
+    `sign` writes what else holds a digest of the file, as somebody who edits it on purpose would.
     """
 
     name: str
@@ -24,3 +25,4 @@ class Kind:
     mutate: Mutate
     command: tuple[str, ...]
     share: float = 1.0
+    sign: Callable[[Path], object] | None = None
