@@ -372,7 +372,9 @@ class RunConfig(Section):
     name: Annotated[str, Field(max_length=200)] | None = Field(
         default=None, description="Name of the run; default: from the model and the data."
     )
-    output: NamedPlace | None = Field(default=None, description="Run directory; default runs/NAME-NNN, a new one each time.")
+    output: NamedPlace | None = Field(
+        default=None, description="Run directory; default runs/NAME-NNN, a new one each time."
+    )
     objective: Literal["supervised", "embedding", "gritlm"] = Field(
         default="supervised",
         description="What is learned: to answer (supervised), to embed texts (embedding), or both together (gritlm).",

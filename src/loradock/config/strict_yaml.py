@@ -188,7 +188,9 @@ class _Builder:
         if isinstance(node, yaml.SequenceNode):
             return self.sequence(node, path, depth)
         if "\0" in node.value or NO_CHARACTER.search(node.value):
-            self.refuse(node, "a NUL, or half of a surrogate pair: no name or text file can hold it", "delete the escape")
+            self.refuse(
+                node, "a NUL, or half of a surrogate pair: no name or text file can hold it", "delete the escape"
+            )
             return None
         is_plain = isinstance(node, yaml.ScalarNode) and node.style is None
         return scalar(node.value) if is_plain else node.value

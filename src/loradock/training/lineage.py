@@ -68,7 +68,9 @@ class Lineage(Section):
             return cls.of({**record, "config": config})
         except ValidationError as error:
             problems = recorded.wrong(error, file)
-            raise StorageError(f"{file} does not say how it was trained", hint=recorded.HINT, problems=problems) from error
+            raise StorageError(
+                f"{file} does not say how it was trained", hint=recorded.HINT, problems=problems
+            ) from error
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:

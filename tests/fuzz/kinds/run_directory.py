@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from fuzz.kinds.base import Kind, Mutate
 from fuzz.mutate import any_of, in_json_line, of_a_part, of_bytes, of_json, of_text
 from proven import unchecked
@@ -39,16 +40,10 @@ LIKE_A_RUN, LIKE_A_CONTINUED_RUN = 0.2, 0.1
 
 def make(folder: Path) -> None:
     """A finished run of four steps, in a folder that is the working directory of every command."""
-    from loradock import cli
-
     os.chdir(folder)
     make_llama(folder / "model")
     write_rows(folder / "rows.jsonl", rows=16)
-    sys.argv = ["loradock", *SAME[:-1], unchecked("thousands of runs on this machine")]
-    try:
-        cli.main()
-    except SystemExit as end:
-        assert not end.code, end.code
+    ran(*SAME[:-1], unchecked("thousands of runs on this machine"))
     shutil.copytree(folder / "run", folder / "runs" / "other")  # what is spoilt is listed beside one that is not
     (folder / "run" / "monitor.jsonl").write_text(samples(), encoding="utf-8")
     score = {"rows": 9, "value": 0.5, "low": 0.4, "high": 0.6}
@@ -56,6 +51,16 @@ def make(folder: Path) -> None:
     scores = {"tasks": [{"task": "boolq", "metric": "accuracy", "score": score}], "against": against}
     (folder / "run" / "evaluations").mkdir()
     (folder / "run" / "evaluations" / "results.json").write_text(json.dumps(scores), encoding="utf-8")
+
+
+def ran(*command: str) -> None:
+    """In this process, what `loradock COMMAND` does; it has to end well."""
+    from loradock import cli
+
+    sys.argv = ["loradock", *command]
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code, end.value.code
 
 
 def make_unfinished(folder: Path) -> None:
@@ -91,9 +96,7 @@ def of_run(
 RUN_DIRECTORY = (
     of_run("run.json, same command", "run.json", SPOILT, SAME, share=LIKE_A_RUN),
     of_run("run.json, --resume", "run.json", SPOILT, RESUME, share=LIKE_A_RUN),
-    of_run(
-        "run.json, continued", "run.json", SPOILT, SAME, share=LIKE_A_CONTINUED_RUN, made=make_unfinished
-    ),
+    of_run("run.json, continued", "run.json", SPOILT, SAME, share=LIKE_A_CONTINUED_RUN, made=make_unfinished),
     of_run("run.json, runs", "run.json", SPOILT, RUNS),
     of_run("run.json, report", "run.json", SPOILT, REPORT),
     of_run(

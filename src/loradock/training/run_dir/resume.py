@@ -19,8 +19,8 @@ from loradock.data.sources import held_out_files
 from loradock.errors import InputMissing, NoCheckpoint, NotWritable, Problem, StorageError
 from loradock.plan.plan import HELD
 from loradock.training.run_dir import fingerprint
-from loradock.training.run_dir import recorded as records
 from loradock.training.run_dir import paths as directories
+from loradock.training.run_dir import recorded as records
 from loradock.training.run_dir.paths import ADAPTER, RECORD
 from loradock.training.run_dir.recorded import read
 

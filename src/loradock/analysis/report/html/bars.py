@@ -126,7 +126,9 @@ def stages(runs: Sequence[Run]) -> list[Bar]:
 
 def memory(run: Run) -> list[Bar]:
     """Bytes expected by component, and what was seen, to one scale; none where the plan is not known."""
-    expected = {name: value for name, size in run.section("plan", "memory_bytes").items() if (value := number(size) or 0.0) > 0}
+    expected = {
+        name: value for name, size in run.section("plan", "memory_bytes").items() if (value := number(size) or 0.0) > 0
+    }
     total = expected.pop("total", sum(expected.values()))
     if not expected:
         return []
