@@ -46,8 +46,9 @@ def make_manifest(folder: Path) -> None:
     """A run on two nodes, as Kubernetes objects."""
     os.chdir(folder)
     image = "registry.example/loradock@sha256:" + "0" * 64
-    asked = ("--image", image, "--gpu", "h200", "--gpus", "2", "--nodes", "2")
-    ran("render", "jobset", "--preset", "gritlm-7b", "--data", "rows.jsonl", *asked, "-o", "run.yaml")
+    sizes = ("--image", image, "--gpu", "h200", "--gpus", "2", "--nodes", "2")
+    places = ("--data-claim", "data", "--output-claim", "runs", "-o", "run.yaml")
+    ran("render", "jobset", "--model", "./model", "--data", "rows.jsonl", *sizes, *places)
 
 
 def make_node(folder: Path) -> None:
