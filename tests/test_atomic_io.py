@@ -66,3 +66,19 @@ def test_a_file_that_cannot_be_written_whole_is_removed(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, handler)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_whatever_lies_at_a_path_is_cleared_and_a_link_leads_nowhere(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").touch()
+    file, link, folder = tmp_path / "file", tmp_path / "link", tmp_path / "folder"
+    file.touch()
+    link.symlink_to(kept)
+    (folder / "closed").mkdir(parents=True)
+    (folder / "closed" / "file").touch()
+    (folder / "closed").chmod(0o500)
+    for each in (file, link, folder, tmp_path / "none"):
+        atomic_io.clear(each)
+    assert sorted(tmp_path.iterdir()) == [kept]
+    assert (kept / "file").exists()

@@ -173,3 +173,37 @@ def test_a_signal_inside_an_exec_of_an_import_ends_python_m_with_76_too(tmp_path
         [sys.executable, "-m", "interrupted"], cwd=tmp_path, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 76, done.stderr
+
+
+BURST = """
+import os, signal, sys
+NUMBERS = (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+def burst(*_, **__):
+    for number in NUMBERS:
+        os.kill(os.getpid(), number)
+"""
+FINDER = """
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "click":
+            burst()
+sys.meta_path.insert(0, Finder())
+"""
+MOMENTS = {
+    "while modules are imported": (FINDER, 76),
+    "in the command": ("from loradock import cli\ncli.cli = burst\n", 76),
+    "when it was said how it ends": ("from loradock import termination_log\ntermination_log.write = burst\n", 2),
+    "at the interpreter's end": ("import atexit\natexit.register(burst)\n", 2),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_burst_of_signals_shows_no_traceback_and_changes_no_decided_code(tmp_path: Path, moment: str) -> None:
+    prepared, code = MOMENTS[moment]
+    program = f"{BURST}{prepared}import runpy\nsys.argv = ['loradock', '--vrsion']\n"
+    program += "runpy.run_module('loradock', run_name='__main__', alter_sys=True)\n"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "Exception ignored" not in done.stderr, done.stderr
+    assert done.returncode == code, done.stderr

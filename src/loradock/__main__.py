@@ -1,5 +1,13 @@
-"""`python -m loradock`: the same door as the `loradock` command."""
+"""The program: `loradock`, and `python -m loradock`. Signals wait from the first line until `main` hears them.
 
-from loradock.cli import main
+Else one that comes while modules are imported ends it with a traceback.
+"""
 
-main()
+import signal
+
+signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+
+from loradock.cli import main  # noqa: E402
+
+if __name__ == "__main__":
+    main()

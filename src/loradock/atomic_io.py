@@ -9,6 +9,8 @@ import contextlib
 import errno
 import hashlib
 import os
+import shutil
+import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -87,6 +89,21 @@ def sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def clear(path: Path) -> None:
+    """Remove whatever lies at a path: a folder with all in it, a file, a link (not what it points to), or nothing.
+
+    A folder that its owner may not write is opened first. Raises the OSError of what cannot be removed.
+    """
+    if not path.is_dir() or path.is_symlink():
+        path.unlink(missing_ok=True)
+        return
+    for folder, _, _ in os.walk(path):
+        with contextlib.suppress(OSError):
+            if (mode := os.stat(folder).st_mode) & stat.S_IRWXU != stat.S_IRWXU:
+                os.chmod(folder, mode | stat.S_IRWXU)
+    shutil.rmtree(path)
 
 
 def open_to_the_group(directory: Path) -> None:

@@ -70,20 +70,32 @@ def main() -> None:
     A disk that fails while a module is imported is no bug.
     """
     try:
+        _main()
+    except KeyboardInterrupt:  # the first signal came just when it was to be said how the command ends
+        _end(Interrupted(f"stopped by {signals.requested() or 'a signal'}"))
+
+
+def _main() -> NoReturn:
+    try:
         signals.install()
         streams.install()
-        sys.exit(_run())
+        code = _run()
+        signals.settle()
+        sys.exit(code)
     except (click.exceptions.Abort, KeyboardInterrupt):  # the second: before click runs
         _end(Interrupted(f"stopped by {signals.requested() or 'a signal'}"))
     except click.ClickException as usage:
+        signals.settle()
         usage.show()
         termination_log.write(usage.exit_code, usage.format_message())
         sys.exit(usage.exit_code)
     except LoradockError as error:
+        signals.settle()
         if error.exit_code == LoradockError.exit_code:
             traceback.print_exception(error)
         _end(error)
     except Exception as error:  # noqa: BLE001  the last resort: nothing is swallowed, the traceback is shown
+        signals.settle()
         if failed := machine_error(error):
             _end(failed)
         traceback.print_exc()
@@ -106,6 +118,7 @@ def _run() -> int:
 
 
 def _end(error: LoradockError) -> NoReturn:
+    signals.settle()
     click.echo(str(error), err=True)
     termination_log.write(error.exit_code, error)
     # A KeyboardInterrupt that went through an exec of text (as imports make them) ends `python -m` with SIGINT whatever

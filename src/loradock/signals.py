@@ -67,6 +67,11 @@ def check() -> None:
         raise KeyboardInterrupt
 
 
+def settle() -> None:
+    """From now on signals change nothing: how the process ends is decided, and what is left is to say so."""
+    _heard.was_raised = True
+
+
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
     """Inside, a signal is noted and not raised: the code polls `requested()` and ends at a safe point."""

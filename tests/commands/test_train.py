@@ -327,3 +327,14 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_a_record(
     last = json.loads((tmp_path / "out" / "status.json").read_text(encoding="utf-8"))["last_checkpoint"]
     assert last in errors.replace("step ", "checkpoint-")
     assert (tmp_path / "out" / "checkpoints" / last / "manifest.json").exists()
+
+
+def test_a_run_whose_output_and_messages_cannot_be_written_finishes_with_0(
+    tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    words = [*inputs(llama, rows), *RUN, "--output", "out", "--max-steps", "2", unchecked("output to a full disk")]
+    command = ["bash", "-c", 'exec "$@" >/dev/full 2>/dev/full', "bash", sys.executable, "-m", "loradock", "train"]
+    environment = os.environ | {"LORADOCK_CACHE": str(tmp_path / "cache")}
+    assert subprocess.run([*command, *words], cwd=tmp_path, env=environment, timeout=600).returncode == 0
+    status = json.loads((tmp_path / "out" / "status.json").read_text(encoding="utf-8"))
+    assert (status["state"], status["exit_code"]) == ("finished", 0)

@@ -95,3 +95,15 @@ def test_a_name_that_leaves_the_folder_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="no name for a file"):
             committer(tmp_path).commit(1, files={name: b"x"}, progress={})
     assert names(tmp_path) == []
+
+
+def test_trash_that_could_not_be_removed_once_goes_with_the_next_commit(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    commits = committer(folder, keep=2)
+    commits.commit(1, files=content(1), progress={})
+    trash = folder / ".trash-0"
+    trash.mkdir()
+    (trash / "adapter_model.safetensors").write_bytes(b"a reader held it open")
+    (folder / ".trash-1").touch()
+    commits.commit(2, files=content(2), progress={})
+    assert names(folder) == ["checkpoint-1", "checkpoint-2"]

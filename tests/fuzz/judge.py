@@ -73,19 +73,24 @@ class Trial:
         self.good.mkdir(parents=True)
         process = Process(lambda: kind.make(self.good), cwd=folder, log=folder / "made", environment={})
         assert process.finish().exit_code == 0, process.text()
-        code, self.usual, words = self.run(self.good)
+        usual = folder / "usual"
+        shutil.copytree(self.good, usual, symlinks=True)  # a command may write into its input: a run is continued
+        code, self.usual, words = self.run(usual)
         assert code == 0, f"the good input of {kind.name} ends with {code}:\n{words}"
+        self.source = self.good if any(self.good.glob(kind.file)) else usual
 
     def judge(self, seed: int) -> Verdict:
         """Make the mutant of a seed and run the command on it."""
         place = self.folder / f"mutant-{seed}"
-        shutil.copytree(self.good, place, symlinks=True)
+        shutil.copytree(self.source, place, symlinks=True)
         file = min(place.glob(self.kind.file))
         spoilt = self.kind.mutate(file.read_bytes(), Random(f"{self.kind.name} {seed}"))
         file.unlink()
         file.write_bytes(spoilt)
+        if self.kind.sign:
+            self.kind.sign(place)
         code, cost, words = self.run(place)
-        found = self.kind.check(self.good, place) if self.kind.check else []
+        found = self.kind.check(self.source, place) if self.kind.check else []
         shutil.rmtree(place)
         return Verdict(
             kind=self.kind.name,

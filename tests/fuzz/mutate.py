@@ -104,6 +104,16 @@ def of_json(content: bytes, draw: Random) -> bytes:
     return json.dumps(document).encode()
 
 
+def of_a_part(content: bytes, draw: Random) -> bytes:
+    """`of_json` in one part of an object, each as often as another, however much it holds."""
+    document = json.loads(content)
+    key = draw.choice(sorted(document))
+    if draw.random() < 0.3 or not places_in(document[key]):
+        return json.dumps(with_another_value({key: document.pop(key)}, draw) | document).encode()
+    document[key] = with_another_value(document[key], draw)
+    return json.dumps(document).encode()
+
+
 def in_json_line(content: bytes, draw: Random) -> bytes:
     """`of_json` in one line of several."""
     lines = content.splitlines(keepends=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loradock.errors import Locked
+from loradock.errors import Locked, UsageError
 from loradock.inference.journal import Journal
 
 
@@ -31,3 +31,16 @@ def test_what_a_killed_writer_left_is_taken_over_with_its_lock_file(tmp_path: Pa
     (tmp_path / ".answers.jsonl.lock").touch()
     with Journal(output, identity={"seed": 0}) as second:
         assert second.done == {"a": [1]}
+
+
+def test_a_line_that_was_edited_is_made_again_and_a_head_that_was_is_told(tmp_path: Path) -> None:
+    output, file = tmp_path / "answers.jsonl", tmp_path / ".answers.jsonl.journal"
+    head, good = '{"identity": {"seed": 0}}', '{"key": "a", "lines": [1]}'
+    edited = ["[]", '{"key": [], "lines": 1}', '{"lines": 1}', "{", '{"key": "b", "lines": "no list"}']
+    file.write_text("\n".join([head, *edited, good]) + "\n")
+    with Journal(output, identity={"seed": 0}, takes=lambda lines: isinstance(lines, list)) as journal:
+        assert journal.done == {"a": [1]}
+    for damaged in ("[]", "{", '{"identity": 3}'):
+        file.write_text(f"{damaged}\n{good}\n")
+        with pytest.raises(UsageError, match="its first line is damaged"), Journal(output, identity={"seed": 0}):
+            pytest.fail("taken")

@@ -65,3 +65,16 @@ def test_a_card_that_was_edited_is_left(forking: Forking, place: Path, llama: Pa
     card.write_text("mine")
     assert "is finished" in train(forking, place, llama, rows)
     assert card.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", [".adapter.staged", ".adapter.replaced"])
+def test_a_file_in_the_place_of_what_is_staged_does_not_end_the_export(
+    forking: Forking, place: Path, llama: Path, rows: Path, name: str
+) -> None:
+    train(forking, place, llama, rows)
+    remove(place / "run" / "adapter")
+    (place / "run" / name).write_text("in the way")
+    (place / "run" / "checkpoints" / ".trash-0").mkdir()
+    assert "exported again from the last checkpoint" in train(forking, place, llama, rows)
+    assert not (place / "run" / name).exists()
+    assert not (place / "run" / "checkpoints" / ".trash-0").exists()

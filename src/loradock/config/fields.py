@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from loradock.config.schema import RunConfig
+from loradock.config.schema import PathBound, RunConfig
 from loradock.config.strict_yaml import KeyPath
 
 
@@ -158,6 +158,8 @@ def _bound(constraint: object) -> Iterator[str]:
             yield f"at most {bound:,}"
         case Lt(lt=bound):
             yield f"below {bound:,}"
+        case PathBound():
+            yield "that can be a path"
         case MaxLen(max_length=bound):
             yield f"of at most {bound} characters"
         case MinLen():

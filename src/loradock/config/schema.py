@@ -6,9 +6,10 @@ description here; `loradock config schema` and `docs/config.md` follow from it.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 Auto = Literal["auto"]
 MOST = 1_000_000_000
@@ -25,7 +26,28 @@ TextLength = Annotated[int, Field(ge=2, le=16_777_216)]
 """Of a text to embed in tokens."""
 HeldOut = Annotated[float, Field(ge=0, le=MOST)]
 """A share below 1, else a number of rows."""
-Named = Annotated[str, Field(min_length=1)]
+MOST_PATH_BYTES, MOST_NAME_BYTES = 4095, 255
+"""Of a path, and of each name in it: what Linux takes (limits.h)."""
+
+
+class PathBound:
+    """Marks a text as a path, for what says which values a key takes."""
+
+
+def _fits(path: str) -> str:
+    if len(path.encode()) > MOST_PATH_BYTES or any(len(name.encode()) > MOST_NAME_BYTES for name in path.split("/")):
+        raise ValueError("too long for a path")
+    if path.startswith("~"):
+        try:
+            Path(path).expanduser()
+        except RuntimeError as error:
+            raise ValueError("no such home directory") from error
+    return path
+
+
+Place = Annotated[str, AfterValidator(_fits), PathBound()]
+"""A file or directory, or the name of something that could be one."""
+NamedPlace = Annotated[str, Field(min_length=1), AfterValidator(_fits), PathBound()]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 """What NumPy's, Python's and torch's generators all take."""
 SetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
@@ -41,7 +63,7 @@ class Section(BaseModel):
 class ModelConfig(Section):
     """The base model and how it is held in memory."""
 
-    name: str = Field(default="", description="A local directory, or a hub id (which needs `revision`).")
+    name: Place = Field(default="", description="A local directory, or a hub id (which needs `revision`).")
     revision: str | None = Field(default=None, description="Commit of the hub model; a branch name can move.")
     quantization: Literal["nf4", "int8", "none"] = Field(default="nf4", description="How base weights are stored.")
     double_quant: bool = Field(default=True, description="Quantise NF4's scales too: 0.37 bits a weight less.")
@@ -78,7 +100,7 @@ FormatName = Literal[
 class SourceConfig(Section):
     """One data source: a file, a directory, or a hub data set."""
 
-    path: str = Field(
+    path: Place = Field(
         min_length=1,
         description="JSON, JSONL, CSV, text (each also .gz, .zst), Parquet; a directory or pattern (`rows/*.jsonl`) of "
         "such files of one kind; an arrow directory; or hub:OWNER/NAME.",
@@ -101,7 +123,7 @@ class DataConfig(Section):
     sources: tuple[SourceConfig, ...] = Field(
         default=(), description="One or several sources; a plain path is one too."
     )
-    template: str = Field(
+    template: Place = Field(
         default="auto",
         description="auto (the tokenizer's own chat template, else alpaca), a named template, or a .jinja file.",
     )
@@ -130,14 +152,14 @@ class DataConfig(Section):
     max_dropped: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.1, description="Share of the rows that may be left out for their length; more ends the run."
     )
-    validation: HeldOut | str | Annotated[dict[SetName, str], Field(min_length=1)] = Field(
+    validation: HeldOut | Place | Annotated[dict[SetName, Place], Field(min_length=1)] = Field(
         default=0.0,
         description="Held-out part: a share below 1, a number of rows, a separate file, or several files by name "
         "(`{chat: chat.jsonl, code: code.jsonl}`), each with a loss of its own.",
     )
     seed: Seed = Field(default=0, description="Seed of the train/validation split.")
     workers: Workers | Auto = Field(default="auto", description="Processes that prepare rows.")
-    cache: str | None = Field(
+    cache: Place | None = Field(
         default=None, description="Where prepared data are kept; default $XDG_CACHE_HOME/loradock."
     )
     repeat_first: bool = Field(
@@ -203,7 +225,7 @@ class TrainConfig(Section):
     cpu_offload: bool | Auto = Field(
         default="auto", description="Weights of a shared model in host memory; auto: only where nothing else fits."
     )
-    deepspeed: str | None = Field(
+    deepspeed: Place | None = Field(
         default=None,
         description="Path of a DeepSpeed configuration of your own (JSON); needs parallel zero2 or zero3.",
     )
@@ -271,7 +293,7 @@ class EmbeddingConfig(Section):
     )
     query_length: TextLength = Field(default=256, description="Longest query in tokens.")
     passage_length: TextLength = Field(default=512, description="Longest passage in tokens.")
-    template: str = Field(
+    template: Place = Field(
         default="gritlm", description="How instruction and text become one text: gritlm, e5, plain, or a .jinja file."
     )
     weight: Weight = Field(
@@ -350,7 +372,9 @@ class RunConfig(Section):
     name: Annotated[str, Field(max_length=200)] | None = Field(
         default=None, description="Name of the run; default: from the model and the data."
     )
-    output: Named | None = Field(default=None, description="Run directory; default runs/NAME-NNN, a new one each time.")
+    output: NamedPlace | None = Field(
+        default=None, description="Run directory; default runs/NAME-NNN, a new one each time."
+    )
     objective: Literal["supervised", "embedding", "gritlm"] = Field(
         default="supervised",
         description="What is learned: to answer (supervised), to embed texts (embedding), or both together (gritlm).",

@@ -7,6 +7,7 @@ keys, merge keys, tags, several documents, a top level that is no mapping, and a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,6 +22,7 @@ from loradock.errors import ConfigError, InputMissing, Problem
 MAX_BYTES = 1_000_000
 MAX_NODES = 10_000
 MAX_DEPTH = 32
+NO_CHARACTER = re.compile(r"[\ud800-\udfff]")
 
 KeyPath = tuple[str | int, ...]
 
@@ -185,6 +187,11 @@ class _Builder:
             return self.mapping(node, path, depth)
         if isinstance(node, yaml.SequenceNode):
             return self.sequence(node, path, depth)
+        if "\0" in node.value or NO_CHARACTER.search(node.value):
+            self.refuse(
+                node, "a NUL, or half of a surrogate pair: no name or text file can hold it", "delete the escape"
+            )
+            return None
         is_plain = isinstance(node, yaml.ScalarNode) and node.style is None
         return scalar(node.value) if is_plain else node.value
 
@@ -219,6 +226,8 @@ class _Builder:
             self.refuse(node, "merge keys (<<) are not read", "write the keys out, or use an alias for a whole value")
         elif not node.value:
             self.refuse(node, "an empty key", "a key is a word")
+        elif "\0" in node.value or NO_CHARACTER.search(node.value):
+            self.refuse(node, "a key with a NUL, or half of a surrogate pair", "a key is a word")
         else:
             return node.value
         return None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from loradock.embedding.embedder import BATCH_TOKENS, Embedder
 from loradock.errors import ModelError
 from loradock.inference.opener import SETTINGS, chosen_device, chosen_dtype, directory_of, with_adapter
 from loradock.model import load, source
+from loradock.model.adapter_files import settings_of
 from loradock.model.tokenizer import open_tokenizer
 from loradock.model.whole import quiet
 from loradock.training.recipe import Recipe
@@ -43,8 +43,8 @@ def open_embedder(
 
 def find_base(adapter: Path) -> source.BaseModel:
     """The base that an adapter directory names. ModelError where it names none; raises as `source.find` does."""
-    settings = json.loads((adapter / SETTINGS).read_text(encoding="utf-8"))
-    name = settings.get("base_model_name_or_path")
+    settings = settings_of(adapter)
+    name = settings.base_model_name_or_path
     if not name:
         raise ModelError(f"{adapter / SETTINGS} names no base model", hint='set its "base_model_name_or_path"')
-    return source.find(Recipe.read(adapter).model(name, revision=settings.get("revision")))
+    return source.find(Recipe.read(adapter).model(name, revision=settings.revision))

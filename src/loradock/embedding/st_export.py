@@ -21,6 +21,7 @@ from loradock.embedding.opener import find_base
 from loradock.errors import ModelError, storage_error
 from loradock.inference.opener import SETTINGS, with_adapter
 from loradock.model import load
+from loradock.model.adapter_files import as_json, settings_of
 from loradock.model.export import verify
 from loradock.model.source import BaseModel
 from loradock.model.tokenizer import open_tokenizer
@@ -80,8 +81,8 @@ def refuse(recipe: Recipe, adapter: Path, *, is_merged: bool) -> None:
     if recipe.pooling in REFUSED:
         what = f"sentence-transformers has another {recipe.pooling}: {REFUSED[recipe.pooling]}"
         raise ModelError(what, hint="use loradock embed, or train with embedding.pooling=mean or lasttoken")
-    settings = json.loads((adapter / SETTINGS).read_text(encoding="utf-8"))
-    holds = "whole modules" if settings.get("modules_to_save") else "DoRA's magnitudes" if settings["use_dora"] else ""
+    settings = settings_of(adapter)
+    holds = "whole modules" if settings.modules_to_save else "DoRA's magnitudes" if settings.use_dora else ""
     if holds and not is_merged:
         what = f"the adapter holds {holds}, which transformers does not read with an adapter"
         raise ModelError(what, hint="add --merge")
@@ -111,7 +112,7 @@ def write_view(base: BaseModel, adapter: Path, folder: Path, *, output: Path, is
     _write_attention(base.directory / "config.json", view / "config.json", is_causal=is_causal)
     shutil.copyfile(adapter / WEIGHTS, folder / WEIGHTS)
     verify(folder / WEIGHTS, None)
-    settings = json.loads((adapter / SETTINGS).read_text(encoding="utf-8"))
+    settings = as_json(settings_of(adapter))
     settings |= {"base_model_name_or_path": str(output.resolve() / VIEW), "revision": None}
     _write(folder / SETTINGS, settings)
 

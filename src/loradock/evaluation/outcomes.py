@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any, Self
+
+from pydantic import TypeAdapter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +35,11 @@ class Outcome:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     @classmethod
-    def of(cls, values: dict[str, Any]) -> Self:
-        """What `as_dict` gave."""
-        kept: dict[str, Any] = {**values, "logprobs": None}
-        if "logprobs" in values:
-            kept["logprobs"] = tuple(values["logprobs"])
-        return cls(**kept)
+    def of(cls, values: object) -> Self:
+        """What `as_dict` gave, read back from a file. ValueError where it is something else."""
+        return _reader(cls).validate_json(json.dumps(values), strict=True)
+
+
+@cache
+def _reader(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loradock import foreign_json
 from loradock.data.formats.base import RowError
 from loradock.data.problems import Problems
-from loradock.errors import Problem
+from loradock.errors import DataError, Problem
 from loradock.evaluation.items import Items
 from loradock.evaluation.methods import Method, Work, batches
 from loradock.evaluation.outcomes import Outcome
@@ -66,7 +67,7 @@ def score(
     remove_staged(file)
     if file.is_file():
         return Scored(outcomes=_read(file), file=file, computed=0, seconds=0.0)
-    with Journal(file, identity=known) as journal:
+    with Journal(file, identity=known, takes=_is_outcome) as journal:
         before = len(journal.done)
         for batch in batches(method, works, batch_tokens=batch_tokens):
             if all(_name(work) in journal.done for work in batch):
@@ -119,4 +120,20 @@ def _name(work: Work) -> str:
 
 
 def _read(file: Path) -> tuple[Outcome, ...]:
-    return tuple(Outcome.of(json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines())
+    found: list[Outcome] = []
+    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+        try:
+            found.append(Outcome.of(foreign_json.loads(line)))
+        except ValueError as error:
+            problem = Problem(what=str(error).splitlines()[0], file=str(file), line=number)
+            what = "what an evaluation kept was changed"
+            raise DataError(what, hint=f"rm {file}; the same command makes it again", problems=[problem]) from error
+    return tuple(found)
+
+
+def _is_outcome(line: object) -> bool:
+    try:
+        Outcome.of(line)
+    except ValueError:
+        return False
+    return True

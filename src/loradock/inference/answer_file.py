@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from loradock.data.formats.base import RowError
 from loradock.data.rows import Rows
@@ -78,7 +78,7 @@ def answer_file(
     tasks = list(read_tasks(opened, file, asked))
     limit = longest(opened)
     fitting = [task for task in tasks if limit is None or len(task.ids) + asked.max_new_tokens <= limit]
-    with Journal(output, identity={**identity, **asdict(asked)}) as journal:
+    with Journal(output, identity={**identity, **asdict(asked)}, takes=_is_answer) as journal:
         resumed = len(journal.done)
         for start in range(0, len(fitting), WINDOW_TASKS):
             _answer_window(opened, fitting[start : start + WINDOW_TASKS], asked, journal, progress)
@@ -127,6 +127,16 @@ def _answer_window(
             journal.add(task.name, {**_head(task), "answer": answer.text, "finish_reason": answer.finish, **counted})
         journal.flush()
         progress(len(journal.done))
+
+
+def _is_answer(line: object) -> bool:
+    """Whether this is a line as `_answer_window` journals it."""
+    if not isinstance(line, dict):
+        return False
+    content = cast("dict[str, object]", line)
+    counts, texts = ("row", "sample", "seed", "prompt_tokens", "answer_tokens"), ("key", "answer", "finish_reason")
+    has_counts = all(type(content.get(name)) is int for name in counts)
+    return has_counts and all(isinstance(content.get(name), str) for name in texts)
 
 
 def _head(task: Task) -> dict[str, Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from loradock import atomic_io
+from loradock import atomic_io, foreign_json
 from loradock.errors import UsageError, storage_error
 from loradock.inference.exclusive import locked
 
@@ -21,8 +21,11 @@ class Journal:
     returns.
     """
 
-    def __init__(self, output: Path, *, identity: Mapping[str, Any]) -> None:
-        self.output, self._identity = output, dict(identity)
+    def __init__(
+        self, output: Path, *, identity: Mapping[str, Any], takes: Callable[[object], bool] = lambda _: True
+    ) -> None:
+        """`takes` says of what was journalled under a key whether it is whole: what is not is made again."""
+        self.output, self._identity, self._takes = output, dict(identity), takes
         self._file = output.with_name(f".{output.name}.journal")
         self.done: dict[str, Any] = {}
 
@@ -84,10 +87,25 @@ class Journal:
         whole = content[: content.rfind(b"\n") + 1]
         if whole != content:
             os.truncate(self._file, len(whole))
-        lines = [json.loads(line) for line in whole.splitlines()]
-        if lines and lines[0]["identity"] != self._identity:
-            before = lines[0]["identity"]
-            names = sorted(key for key in {**before, **self._identity} if before.get(key) != self._identity.get(key))
-            what = f"{self.output} was begun with another {', '.join(names)}"
-            raise UsageError(what, hint=f"name another --output, or begin again: rm {self._file}")
-        return {line["key"]: line["lines"] for line in lines[1:]}
+        lines = [_object(line) for line in whole.split(b"\n")[:-1]]
+        if lines:
+            self._check(lines[0].get("identity"))
+        found = {line["key"]: line.get("lines") for line in lines[1:] if isinstance(line.get("key"), str)}
+        return {key: kept for key, kept in found.items() if self._takes(kept)}
+
+    def _check(self, before: object) -> None:
+        """UsageError where an earlier attempt was asked for something else."""
+        again = f"name another --output, or begin again: rm {self._file}"
+        if not isinstance(before, dict):
+            raise UsageError(f"{self._file} does not say what it was begun for: its first line is damaged", hint=again)
+        told = cast("dict[str, Any]", before)
+        if names := sorted(key for key in {**told, **self._identity} if told.get(key) != self._identity.get(key)):
+            raise UsageError(f"{self.output} was begun with another {', '.join(names)}", hint=again)
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    """What a line says; nothing where it is damaged: what it said is made again."""
+    with suppress(ValueError):
+        content = foreign_json.loads(line)
+        return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+    return {}

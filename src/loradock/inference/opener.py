@@ -17,6 +17,7 @@ from loradock.config.schema import ModelConfig
 from loradock.errors import EnvironmentUnfit, InputMissing, ModelError, NoCheckpoint, UsageError
 from loradock.inference.prompts import Prompts
 from loradock.model import load, source
+from loradock.model.adapter_files import check, first_line, settings_of
 from loradock.model.content import digest
 from loradock.model.dense import densify
 from loradock.model.tokenizer import open_tokenizer
@@ -146,7 +147,7 @@ def directory_of(given: Path) -> Path:
 def _of_adapter(directory: Path, *, kind: Kind, quantization: str | None, base: str | None) -> Origin:
     run = directory.parent
     record = read(run) if directory.name == ADAPTER and (run / RECORD).is_file() else {}
-    lineage = Lineage.of(record) if record else Lineage.read(directory)
+    lineage = Lineage.recorded(record, run) if record else Lineage.read(directory)
     named = base or (lineage.base if lineage else named_base(directory))
     asked = _asked(directory, lineage, quantization=quantization)
     trusted = record and recorded_config(record, run).model.trust_remote_code
@@ -177,7 +178,7 @@ def _asked(directory: Path, lineage: Lineage | None, *, quantization: str | None
 
 def named_base(adapter: Path) -> str:
     """The base that an adapter's settings name; ModelError where they name none."""
-    name = json.loads((adapter / SETTINGS).read_text(encoding="utf-8")).get("base_model_name_or_path")
+    name = settings_of(adapter).base_model_name_or_path
     if not name:
         raise ModelError(f"{adapter / SETTINGS} names no base model", hint="--base-model DIR says which it is")
     return name
@@ -218,15 +219,15 @@ def opened(origin: Origin, *, dtype: str = "auto", device: str = "auto", templat
 
 
 def with_adapter(model: Any, adapter: Path) -> Any:
-    """The PeftModel with the adapter of a directory. ModelError where it does not fit the base."""
+    """The PeftModel with the adapter of a directory. ModelError where it does not fit the base, or is damaged."""
     from peft import PeftModel
-    from safetensors import SafetensorError
 
+    check(adapter)
     try:
         return PeftModel.from_pretrained(model, str(adapter))
-    except (RuntimeError, ValueError, KeyError, OSError, SafetensorError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ModelError(f"the adapter in {adapter} does not load: {first}", hint="is it of this base?") from error
+    except Exception as error:  # what PEFT says of settings that it does not know has any type
+        what = f"the adapter in {adapter} does not load: {first_line(error)}"
+        raise ModelError(what, hint="is it of this base?") from error
 
 
 def chosen_device(asked: str) -> str:

@@ -6,7 +6,6 @@ stabilisation, DoRA and orientation are PEFT's own answers. A layer's tensors co
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.errors import InputMissing, ModelError
 from loradock.merge import tensors
+from loradock.model.adapter_files import HINT, check, first_line
 from loradock.model.patches import BUILDING
 from loradock.model.source import BaseModel
 from loradock.model.spread import skeleton
@@ -114,14 +114,13 @@ def _settings(adapter: Path) -> Any:
     from peft import PeftConfig
 
     file = adapter / SETTINGS
+    kind = check(adapter).peft_type
+    if kind != "LORA":
+        raise ModelError(f"{adapter} is a {kind} adapter: loradock merges LoRA and DoRA", hint=SERVE)
     try:
-        kind = json.loads(file.read_text(encoding="utf-8")).get("peft_type")
-        if kind != "LORA":
-            raise ModelError(f"{adapter} is a {kind} adapter: loradock merges LoRA and DoRA", hint=SERVE)
         settings: Any = PeftConfig.from_pretrained(str(adapter))
-    except (ValueError, TypeError, KeyError, OSError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ModelError(f"{file}: {first}", hint="copy the adapter directory again") from error
+    except Exception as error:  # what PEFT says of settings that it does not know has any type
+        raise ModelError(f"{file}: {first_line(error)}", hint=HINT) from error
     started = getattr(settings, "init_lora_weights", True)
     refused = (
         f"an adapter that began with {started}, which changed its base" if started not in PLAIN_STARTS
@@ -150,9 +149,9 @@ def _layered(model: Any, settings: Any, base: BaseModel) -> Any:
 
     try:
         return get_peft_model(model, settings, low_cpu_mem_usage=True)
-    except (ValueError, KeyError, RuntimeError, AttributeError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ModelError(f"the adapter does not fit {base.directory}: {first}", hint="is it of this base?") from error
+    except Exception as error:  # as above: a base of known kinds on the meta device takes any settings that PEFT takes
+        what = f"the adapter does not fit {base.directory}: {first_line(error)}"
+        raise ModelError(what, hint="is it of this base?") from error
 
 
 def _keys(layered: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def staged(output: Path) -> Iterator[Path]:
         output.parent.mkdir(parents=True, exist_ok=True)
         with locked(output):
             refuse_existing(output)
-            shutil.rmtree(folder, ignore_errors=True)
+            atomic_io.clear(folder)
             folder.mkdir()
             try:
                 yield folder

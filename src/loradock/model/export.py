@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import warnings
 from pathlib import Path
@@ -27,7 +28,7 @@ def save_initial(model: Any, directory: Path, *, init: str, is_writing: bool) ->
     target = directory / "initial"
     if is_writing:
         staged = directory / ".initial.staged"
-        shutil.rmtree(staged, ignore_errors=True)
+        atomic_io.clear(staged)
         model.save_pretrained(staged, save_embedding_layers=False)
         put_in_place(staged, target)
     return target
@@ -43,7 +44,7 @@ def export(
     finite; then nothing appears at `directory`.
     """
     staged = directory.with_name(f".{directory.name}.staged")
-    shutil.rmtree(staged, ignore_errors=True)
+    atomic_io.clear(staged)
     expected = None if initial else adapters.state(model)
     with warnings.catch_warnings():
         # peft loads the initial adapter beside the trained one to subtract it, and warns of its own doing.
@@ -70,8 +71,8 @@ def put_in_place(staged: Path, directory: Path) -> None:
         atomic_io.sync_file(file)
     atomic_io.sync_folder(staged)
     replaced = directory.with_name(f".{directory.name}.replaced")
-    shutil.rmtree(replaced, ignore_errors=True)
-    if directory.exists():
+    atomic_io.clear(replaced)
+    if os.path.lexists(directory):
         directory.rename(replaced)
     staged.rename(directory)
     atomic_io.sync_folder(directory.parent)

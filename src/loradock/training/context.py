@@ -132,8 +132,9 @@ def opened(
                 peers=peers,
                 guard=guard,
             )
-        record.end("finished", exit_code=0)
-        status.put(state="finished", exit_code=0, now=True)
+        with signals.deferred():  # a signal now would have the record and the exit code say different things
+            record.end("finished", exit_code=0)
+            status.put(state="finished", exit_code=0, now=True)
     except (Exception, KeyboardInterrupt) as error:
         with signals.deferred():
             ended = collectives.blamed(error, peers)

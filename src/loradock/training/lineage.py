@@ -9,9 +9,12 @@ from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
-from loradock import atomic_io
+from loradock import atomic_io, foreign_json
 from loradock.config.schema import ModelConfig, Section
-from loradock.errors import ModelError, Problem
+from loradock.errors import InputMissing, ModelError, Problem, StorageError
+from loradock.training.run_dir import recorded
+from loradock.training.run_dir.paths import RECORD
+from loradock.training.run_dir.resume import recorded_config
 
 FILE = "training.json"
 HINT = "copy the adapter directory again; loradock writes it when a run ends"
@@ -57,20 +60,35 @@ class Lineage(Section):
         )
 
     @classmethod
+    def recorded(cls, record: Mapping[str, Any], directory: Path) -> Self:
+        """That of the run in a directory, whose run.json was read back. StorageError where that does not say it."""
+        file = directory / RECORD
+        config = recorded_config(record, directory).model_dump(mode="json")
+        if not record.get("base"):
+            problem = Problem(what="base is missing", file=str(file))
+            raise StorageError(f"{file} does not say what was trained", hint=recorded.HINT, problems=[problem])
+        try:
+            return cls.of({**record, "config": config})
+        except ValidationError as error:
+            problems = recorded.wrong(error, file)
+            raise StorageError(
+                f"{file} does not say how it was trained", hint=recorded.HINT, problems=problems
+            ) from error
+
+    @classmethod
     def read(cls, folder: Path) -> Self | None:
         """That of an adapter directory; None where it has none. ModelError where it is wrong."""
         file = folder / FILE
         if not file.is_file():
             return None
         try:
-            return cls.model_validate(json.loads(file.read_text(encoding="utf-8")))
+            return cls.model_validate(foreign_json.loads(file.read_bytes()))
         except ValidationError as error:
-            wrong = [
-                Problem(what=f"{'.'.join(map(str, e['loc']))}: {e['msg']}", file=str(file)) for e in error.errors()
-            ]
-            raise ModelError(f"{file} is wrong", hint=HINT, problems=wrong) from error
+            raise ModelError(f"{file} is wrong", hint=HINT, problems=recorded.wrong(error, file)) from error
         except ValueError as error:
             raise ModelError(f"{file} is not JSON: {error}", hint=HINT) from error
+        except OSError as error:
+            raise InputMissing(f"{file} cannot be read: {error.strerror}", hint=HINT) from error
 
     def write(self, folder: Path) -> None:
         """Put it into an adapter directory."""

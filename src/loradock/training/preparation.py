@@ -107,7 +107,8 @@ def continued_from(context: RunContext) -> Checkpoint | None:
     path = collectives.from_first(context.facts, checkpoint.path if checkpoint else None)
     if path and checkpoint is None:
         checkpoint = open_checkpoint(path)
-    record.rewind(checkpoint.step if checkpoint else 0)
+    if damaged := record.rewind(checkpoint.step if checkpoint else 0):
+        view.note(f"warning: metrics.jsonl: {damaged} damaged line{'s are' if damaged > 1 else ' is'} left out")
     if checkpoint:
         record.put(resumed_from=checkpoint.path.name)
         context.status.put(step=checkpoint.step, last_checkpoint=checkpoint.path.name, now=True)

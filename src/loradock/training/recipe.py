@@ -9,12 +9,14 @@ from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
-from loradock import atomic_io
+from loradock import atomic_io, foreign_json
 from loradock.config.schema import ModelConfig, RunConfig, Section
 from loradock.data.pairs.preparer import PairTask
 from loradock.data.pairs.template import EmbeddingTemplate, resolve
 from loradock.data.tokenise import TokenizerSpec
-from loradock.errors import ModelError, Problem
+from loradock.errors import InputMissing, ModelError, StorageError
+from loradock.training.run_dir import recorded
+from loradock.training.run_dir.paths import RECORD
 
 FILE = "embedding.json"
 
@@ -69,6 +71,16 @@ class Recipe(Section):
         )
 
     @classmethod
+    def recorded(cls, content: Mapping[str, Any], directory: Path) -> Self:
+        """What run.json of the run in a directory keeps of it. StorageError where that is something else."""
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            file = directory / RECORD
+            problems = recorded.wrong(error, file, "embedding")
+            raise StorageError(f"{file} does not say how it embeds", hint=recorded.HINT, problems=problems) from error
+
+    @classmethod
     def read(cls, folder: Path) -> Self:
         """That of an adapter or model directory. ModelError where it has none, or one that is wrong."""
         file = folder / FILE
@@ -76,14 +88,13 @@ class Recipe(Section):
             what = f"{folder} does not say how it embeds: {FILE} is missing"
             raise ModelError(what, hint=f"only objective embedding and gritlm write it; cp ADAPTER/{FILE} {folder}/")
         try:
-            return cls.model_validate(json.loads(file.read_text(encoding="utf-8")))
+            return cls.model_validate(foreign_json.loads(file.read_bytes()))
         except ValidationError as error:
-            wrong = [
-                Problem(what=f"{'.'.join(map(str, e['loc']))}: {e['msg']}", file=str(file)) for e in error.errors()
-            ]
-            raise ModelError(f"{file} is wrong", hint=HINT, problems=wrong) from error
+            raise ModelError(f"{file} is wrong", hint=HINT, problems=recorded.wrong(error, file)) from error
         except ValueError as error:
             raise ModelError(f"{file} is not JSON: {error}", hint=HINT) from error
+        except OSError as error:
+            raise InputMissing(f"{file} cannot be read: {error.strerror}", hint=HINT) from error
 
     def write(self, folder: Path) -> None:
         """Put it into an adapter or model directory."""

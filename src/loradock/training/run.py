@@ -89,6 +89,7 @@ def export(context: RunContext, ready: Ready) -> None:
     from loradock.training.recipe import Recipe
 
     job, adapter, record = ready.job, context.directory / ADAPTER, context.record
+    job.checkpoints.clear_trash()
     exporting.export(
         job.model,
         adapter,

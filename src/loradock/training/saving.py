@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 
 from loradock.distributed import collectives
+from loradock.errors import NoCheckpoint
 from loradock.model.adapters import trainable
 from loradock.training import guards
 from loradock.training.checkpoint import state
-from loradock.training.checkpoint.manifest import DamagedCheckpoint, read_manifest
+from loradock.training.checkpoint.manifest import MANIFEST, DamagedCheckpoint, read_manifest
 from loradock.training.checkpoint.state import RandomState, Stateful
 from loradock.training.checkpoint.store import Checkpoint, visible
 from loradock.training.events import Doing, Emit, Saved
 from loradock.training.job import Job
 from loradock.training.run_dir import disk_space
+from loradock.training.run_dir.recorded import Count, wrong
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,18 +33,28 @@ class Progress:
     `ended` says why there is nothing left to train, where that is so. `decided` are the plan's values to keep.
     """
 
-    step: int
-    evaluated_step: int = 0
+    step: Count
+    evaluated_step: Count = 0
     best_loss: float | None = None
-    best_step: int | None = None
+    best_step: Count | None = None
     ended: str | None = None
     decided: dict[str, Any]
 
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Progress:
-        """What the manifest keeps; fields of a later version are passed over."""
-        names = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in checkpoint.progress.items() if name in names})
+        """What the manifest keeps; fields of a later version are passed over. NoCheckpoint where one is another kind.
+
+        What was decided is checked as the configuration that it becomes; see `run_dir.resume.held`.
+        """
+        try:
+            return PROGRESS.validate_json(json.dumps(checkpoint.progress), strict=True)
+        except ValidationError as error:
+            what = f"{checkpoint.path} was written by another version of loradock"
+            problems = wrong(error, checkpoint.path / MANIFEST, "progress")
+            raise NoCheckpoint(what, hint="--fresh or another --output starts a new run", problems=problems) from error
+
+
+PROGRESS = TypeAdapter(Progress)
 
 
 class Saver:

@@ -18,8 +18,9 @@ class Kind:
 
     `make` writes a good input into an empty folder, once; `mutate` spoils the bytes of `file` in a copy; `command` is
     what a user types in that folder, without `loradock`. `share`: its mutants for each one of a kind of share 1.
-    `file` may be a pattern, of which the first match counts: for a file that the command itself made in the good
-    folder. `check` finds what a good exit code hides.
+    `file` may be a pattern, of which the first match counts; where the good input has none, the command itself makes it.
+    `check` finds what a good exit code hides. `sign` writes what else holds a digest of the file, as somebody who edits
+    it on purpose would.
     """
 
     name: str
@@ -29,3 +30,4 @@ class Kind:
     command: tuple[str, ...]
     share: float = 1.0
     check: Check | None = None
+    sign: Callable[[Path], object] | None = None

@@ -139,12 +139,12 @@ def test_metrics_are_lines_of_json_and_read_back_by_kind(tmp_path: Path) -> None
 def test_a_resumed_run_forgets_later_lines_and_half_of_one(tmp_path: Path) -> None:
     record = begun(tmp_path)
     for step in range(1, 6):
-        record.metric("train", {"step": step})
+        record.metric("train", {"step": step, "loss": 2.0})
     file = tmp_path / "metrics.jsonl"
     file.write_text(file.read_text(encoding="utf-8") + '{"kind": "train", "st', encoding="utf-8")
     resumed = begun(tmp_path)
     resumed.rewind(3)
-    resumed.metric("train", {"step": 4})
+    resumed.metric("train", {"step": 4, "loss": 2.0})
     assert [line["step"] for line in resumed.metrics("train")] == [1, 2, 3, 4]
 
 

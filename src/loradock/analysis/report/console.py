@@ -135,18 +135,20 @@ def dtype_line(found: dict[str, str]) -> str:
 
 def summary(content: dict[str, Any], metrics: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> list[str]:
     """How the run ended, in a few lines."""
-    outcome, timings = content["outcome"], content["timings_seconds"]
-    training, total = timings["training"], timings.get("total", 0.0)
+    outcome, timings = content.get("outcome") or {}, content.get("timings_seconds") or {}
+    training, total = timings.get("training", 0.0), timings.get("total", 0.0)
     taken = f"{total:.0f} s, {training:.0f} s of them training" if total > training else f"{training:.0f} s of training"
-    lines = [f"finished: {outcome['steps']} steps ({outcome['ended']}) in {taken}"]
+    lines = [f"finished: {outcome['steps']} steps ({outcome['ended']}) in {taken}"] if outcome else ["finished"]
     if metrics:
-        rate = sum(line["tokens"] for line in metrics) / max(1e-9, sum(line["seconds"] for line in metrics))
+        tokens, spent = (sum(line.get(name, 0.0) for line in metrics) for name in ("tokens", "seconds"))
+        rate = tokens / max(1e-9, spent)
         lines.append(f"loss {metrics[0]['loss']:.4f} -> {metrics[-1]['loss']:.4f}, {rate:,.0f} tokens/s")
     if evaluations:
         last = evaluations[-1]
         losses = {name.removeprefix("loss_"): loss for name, loss in last.items() if name.startswith("loss_")}
-        lines.append(f"evaluation loss {last['loss']:.4f}, perplexity {last['perplexity']:.3f}{by_name(losses)}")
-    if outcome["best_step"]:
+        perplexity = f", perplexity {last['perplexity']:.3f}" if "perplexity" in last else ""
+        lines.append(f"evaluation loss {last['loss']:.4f}{perplexity}{by_name(losses)}")
+    if outcome.get("best_step"):
         lines.append(f"exported: the best checkpoint, step {outcome['best_step']}")
     return lines
 

@@ -41,7 +41,8 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, record: Mapping[s
     from loradock.training.recipe import Recipe
 
     model = _base(config, record.get("base") or {})
-    is_chat = bool(record.get("data", {}).get("conversations", True))
+    is_chat = bool((record.get("data") or {}).get("conversations", True))
+    run = checkpoint.path.parent.parent
     staged = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -49,9 +50,9 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, record: Mapping[s
         for name in (WEIGHTS, SETTINGS):
             atomic_io.write(staged / name, checkpoint.read(name))
         _tokenizer(config, model, is_chat=is_chat).save_pretrained(staged)
-        Lineage.of(record).write(staged)
+        Lineage.recorded(record, run).write(staged)
         if embedding := record.get("embedding"):
-            Recipe.model_validate(embedding).write(staged)
+            Recipe.recorded(embedding, run).write(staged)
         name_base(staged / SETTINGS, model)
         verify(staged / WEIGHTS, None)
         open_to_the_group(staged)

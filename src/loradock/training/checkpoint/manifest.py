@@ -19,8 +19,9 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from loradock import foreign_json
 from loradock.errors import InputMissing, LoradockError, StorageError, machine_error
 
 MANIFEST = "manifest.json"
@@ -76,20 +77,32 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except DamagedCheckpoint as error:
         raise DamagedCheckpoint("it has no manifest" if not os.path.lexists(path / MANIFEST) else str(error)) from error
     try:
-        content = json.loads(raw)
+        content = foreign_json.loads(raw)
         content.pop("sha256")
         is_unchanged = text(content) == raw
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise DamagedCheckpoint(f"{MANIFEST} was changed or cut off") from error
     if not is_unchanged:
         raise DamagedCheckpoint(f"{MANIFEST} was changed")
     if content.get("format") != FORMAT:
         raise DamagedCheckpoint(f"{MANIFEST} is of format {content.get('format')}; this loradock knows {FORMAT}")
-    if any(not isinstance(content.get(name), kind) for name, kind in FIELDS.items()):
+    if any(type(content.get(name)) is not kind for name, kind in FIELDS.items()):
         raise DamagedCheckpoint(f"{MANIFEST} does not hold {', '.join(FIELDS)}")
+    if not all(isinstance(each, str) for each in content["fingerprint"].values()):
+        raise DamagedCheckpoint(f"{MANIFEST}: fingerprint does not map fields to texts")
+    if wrong := [name for name, each in content["files"].items() if not _is_file(name, each)]:
+        raise DamagedCheckpoint(f"{MANIFEST}: files: {wrong[0]!r} is no file with bytes and sha256")
     if path.name.split(".")[0] != f"checkpoint-{content['step']}":
         raise DamagedCheckpoint(f"its manifest is of step {content['step']}")
     return content
+
+
+def _is_file(name: str, about: object) -> bool:
+    """Whether this is a plain name with the size and hash of a file."""
+    if not isinstance(about, dict) or name in ("", ".", "..", MANIFEST) or "/" in name:
+        return False
+    content = cast("dict[str, object]", about)
+    return type(content.get("bytes")) is int and isinstance(content.get("sha256"), str)
 
 
 def check_files(path: Path, files: Mapping[str, Mapping[str, Any]], *, is_hashed: bool) -> None:

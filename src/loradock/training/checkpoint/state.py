@@ -19,7 +19,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
+from loradock.errors import NoCheckpoint
 from loradock.model import adapters
 from loradock.model.export import WEIGHTS
 from loradock.training.checkpoint.store import Checkpoint
@@ -91,8 +93,12 @@ def unshared(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def restore_adapter(model: Any, checkpoint: Checkpoint) -> None:
-    """Put the adapter of a verified checkpoint into the model, in place."""
-    adapters.restore(model, checkpoint.read(WEIGHTS))
+    """Put the adapter of a verified checkpoint into the model, in place. NoCheckpoint where it is another one's."""
+    content = checkpoint.read(WEIGHTS)
+    try:
+        adapters.restore(model, content)
+    except SafetensorError as error:
+        raise _foreign(checkpoint, WEIGHTS, error) from error
 
 
 def restore(checkpoint: Checkpoint, parts: Stateful, *, rank: int) -> None:
@@ -102,18 +108,33 @@ def restore(checkpoint: Checkpoint, parts: Stateful, *, rank: int) -> None:
 
     A process that the run did not have before draws from a state that follows from rank 0's and its own rank.
     """
-    state = torch.load(io.BytesIO(checkpoint.read(STATE)), map_location="cpu", weights_only=True)
+    content = checkpoint.read(STATE)
     optimizer = parts["optimizer"]
     asked = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-    for name, part in parts.items():
-        if part is not None and state[name] is not None:
-            part.load_state_dict(state[name])
+    try:
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        for name, part in parts.items():
+            if part is not None and state[name] is not None:
+                part.load_state_dict(state[name])
+        saved = state["random"]
+        RandomState(**saved[min(rank, len(saved) - 1)]).restore()
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # torch's, numpy's and Python's readers of what another version wrote raise anything
+        raise _foreign(checkpoint, STATE, error) from error
     for group, settings in zip(optimizer.param_groups, asked, strict=True):
         group.update(settings)
-    saved = state["random"]
-    RandomState(**saved[min(rank, len(saved) - 1)]).restore()
     if rank >= len(saved):
         torch.manual_seed(torch.initial_seed() + rank)
+
+
+def _foreign(checkpoint: Checkpoint, name: str, error: Exception) -> NoCheckpoint:
+    """For a file that is as it was committed, and that a library does not take."""
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return NoCheckpoint(
+        f"{checkpoint.path / name} was written by another version, or is none of loradock's: {first}",
+        hint="use --fresh or another --output to start a new run",
+    )
 
 
 def tensors_of(parts: Stateful) -> Iterable[torch.Tensor]:

@@ -7,6 +7,7 @@ is always whole. One that leaves is first renamed to `.trash-ID`; one that is da
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import uuid
@@ -128,8 +129,12 @@ class Checkpoints:
                 atomic_io.sync_folder(self.folder)
         except OSError as error:
             raise storage_error(error, self.folder) from error
-        for each in trash:
-            shutil.rmtree(each, ignore_errors=True)  # what a reader still holds open goes with the next sweep
+        self.clear_trash()
+
+    def clear_trash(self) -> None:
+        """Remove the files of what left; what a reader still holds open is tried again by the next call, or sweep."""
+        with contextlib.suppress(OSError):
+            _cleared(self.folder, (TRASH,))
 
 
 def visible(folder: Path) -> list[tuple[int, Path]]:
@@ -245,10 +250,15 @@ def _rename(path: Path, target: Path) -> None:
 
 def sweep(folder: Path) -> tuple[Path, ...]:
     """Remove what a killed run left staged or half removed; returns what could not be. Only the lock's owner may."""
-    names = os.listdir(folder) if folder.is_dir() else []
-    leftovers = [folder / name for name in names if name.startswith((STAGE, TRASH))]
+    return _cleared(folder, (STAGE, TRASH)) if folder.is_dir() else ()
+
+
+def _cleared(folder: Path, beginnings: tuple[str, ...]) -> tuple[Path, ...]:
+    """Remove what is named so; returns what could not be."""
+    leftovers = [folder / name for name in os.listdir(folder) if name.startswith(beginnings)]
     for path in leftovers:
-        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            atomic_io.clear(path)
     return tuple(path for path in leftovers if os.path.lexists(path))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,8 @@ def draw(steps: Sequence[dict[str, Any]], evaluations: Sequence[dict[str, Any]],
     loss.set_ylabel("loss (nats)")
     loss.grid(alpha=0.25)
     rate = loss.twinx()
-    rate.plot(
-        [line["step"] for line in steps], [line["learning_rate"] for line in steps], color="#999999", linewidth=0.8
-    )
+    rates = [line.get("learning_rate", math.nan) for line in steps]  # lines of another version may have none
+    rate.plot([line["step"] for line in steps], rates, color="#999999", linewidth=0.8)
     rate.set_ylabel("learning rate", color="#777777")
     rate.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     loss.legend(loc="upper right")

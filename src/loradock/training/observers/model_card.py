@@ -128,8 +128,8 @@ def results(evaluations: Sequence[dict[str, Any]]) -> str:
         [
             str(line["step"]),
             f"{line['loss']:.4f}",
-            *(f"{line[name]:.3f}" for name in measured),
-            *(f"{line[name]:.4f}" for name in sets),
+            *(f"{line[name]:.3f}" if name in line else "" for name in measured),
+            *(f"{line[name]:.4f}" if name in line else "" for name in sets),
         ]
         for line in evaluations
     ]

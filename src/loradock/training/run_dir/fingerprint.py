@@ -27,6 +27,7 @@ from loradock.model import content
 from loradock.model.adapters import BASE_CHANGING
 from loradock.plan import zero_config
 from loradock.plan.plan import HELD
+from loradock.training.run_dir import recorded
 from loradock.training.run_dir.paths import RECORD
 
 if TYPE_CHECKING:
@@ -202,13 +203,12 @@ def check(
 
 def _steps_made(directory: Path, changed: Collection[str]) -> int | None:
     """How many steps a finished run has, where no change gives it more; None for one that goes on."""
-    file = directory / RECORD
-    record = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    record = recorded.read(directory) if (directory / RECORD).exists() else {}
     if record.get("status") != "finished" or any(
         _covers(cause, key) for key in changed for cause in FOLLOWS["plan.steps"]
     ):
         return None
-    return record.get("outcome", {}).get("steps")
+    return (record.get("outcome") or {}).get("steps")
 
 
 def _is_free(key: str) -> bool:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loradock import foreign_json
+from loradock.errors import LoradockError
+from loradock.training.run_dir import recorded
 from loradock.training.run_dir.paths import RECORD, STATUS
 from loradock.training.run_dir.record import metrics
+from loradock.training.run_dir.status import STATES
 
 GONE = "killed"
 """The state of a run whose files say that it goes on, and whose process is not on this machine any more."""
@@ -37,25 +41,34 @@ def listed(parent: Path) -> list[Listed]:
 def run_in(directory: Path) -> Listed:
     """The run in a directory that has a run.json."""
     try:
-        record, status = read(directory / RECORD), read(directory / STATUS)
+        record, status = recorded.read(directory), read(directory / STATUS)
         lines = metrics(directory, "train")
-        outcome, base = record.get("outcome") or {}, record.get("base") or {}
-        return Listed(
-            directory=str(directory),
-            state=state_of(record, status),
-            step=status.get("step") or outcome.get("steps") or (lines[-1]["step"] if lines else None),
-            total_steps=status.get("total_steps") or outcome.get("steps"),
-            loss=lines[-1].get("loss") if lines else None,
-            started=record.get("started"),
-            model=base.get("name"),
-        )
-    except (OSError, ValueError, AttributeError, TypeError):
+    except (OSError, LoradockError):
         return Listed(directory=str(directory), state="unreadable")
+    outcome, base = record.get("outcome") or {}, record.get("base") or {}
+    return Listed(
+        directory=str(directory),
+        state=state_of(record, status),
+        step=count_of(status, "step") or outcome.get("steps") or (lines[-1]["step"] if lines else None),
+        total_steps=count_of(status, "total_steps") or outcome.get("steps"),
+        loss=lines[-1]["loss"] if lines else None,
+        started=record.get("started"),
+        model=base.get("name"),
+    )
 
 
 def read(file: Path) -> dict[str, Any]:
-    """A JSON file; empty where there is none."""
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    """status.json; empty where there is none, or something else in it: it is no part of what a run keeps."""
+    with contextlib.suppress(ValueError, FileNotFoundError):
+        content = foreign_json.loads(file.read_bytes())
+        return content if isinstance(content, dict) else {}
+    return {}
+
+
+def count_of(status: dict[str, Any], name: str) -> int | None:
+    """A number of steps; None where it holds none."""
+    found = status.get(name)
+    return found if type(found) is int and found >= 0 else None
 
 
 def state_of(record: dict[str, Any], status: dict[str, Any]) -> str:
@@ -63,6 +76,7 @@ def state_of(record: dict[str, Any], status: dict[str, Any]) -> str:
     if record.get("status") != "running":
         return str(record.get("status"))
     is_here = status.get("host") == os.uname().nodename
-    if is_here and status.get("pid") and not Path(f"/proc/{status['pid']}").exists():
+    if is_here and (pid := count_of(status, "pid")) and not Path(f"/proc/{pid}").exists():
         return GONE
-    return str(status.get("state", "setup"))
+    state = status.get("state")
+    return state if isinstance(state, str) and state in STATES else "setup"

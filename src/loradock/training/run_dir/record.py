@@ -6,8 +6,10 @@ time whole and by rename, so that a reader never sees half of it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import threading
 import time
 import uuid
@@ -16,14 +18,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from loradock import __version__, atomic_io, streams
+from loradock import __version__, atomic_io, foreign_json, streams
 from loradock.config.schema import RunConfig
 from loradock.facts import Facts
 from loradock.training.run_dir.paths import RECORD
 
 BLOCK_BYTES = 1 << 22
+HAVE_LOSS = ("train", "eval")
+MEASURED = ("learning_rate", "tokens", "seconds", "perplexity", "in_batch_accuracy")
+"""Numbers that a line may have, as `loss_NAME` of a validation set."""
+MOST_STEPS = 1 << 53
+MOST = 1e300
 
 
 class RunRecord:
@@ -103,13 +110,19 @@ class RunRecord:
         with (self.directory / "metrics.jsonl").open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
 
-    def rewind(self, step: int) -> None:
-        """Forget the metric lines after the step that a run resumes from; they are made again."""
+    def rewind(self, step: int) -> int:
+        """Forget the metric lines after the step that a run resumes from; they are made again.
+
+        Returns how many others are gone, because they were damaged.
+        """
         file = self.directory / "metrics.jsonl"
         if not self.is_writing or not file.exists():
-            return
-        kept = [line for line in parsed(file) if line["step"] <= step]
-        atomic_io.replace(file, "".join(json.dumps(line) + "\n" for line in kept))
+            return 0
+        with file.open("rb") as stream:
+            whole = sum(block.count(b"\n") for block in iter(lambda: stream.read(BLOCK_BYTES), b""))
+        found = parsed(file)
+        atomic_io.replace(file, "".join(json.dumps(line) + "\n" for line in found if line["step"] <= step))
+        return max(0, whole - len(found))
 
     def metrics(self, kind: str) -> list[dict[str, Any]]:
         """The lines of one kind that were recorded so far, of this attempt and of those that it continues."""
@@ -154,16 +167,36 @@ def metrics(directory: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def parsed(file: Path) -> list[dict[str, Any]]:
-    """The whole lines of a metrics file; what a killed process or a power cut left between them is passed over."""
+    """The whole lines of a metrics file; what a killed process or a power cut left between them is passed over.
+
+    So is a line that lacks a field of its kind, or has something else in it: another version or a person wrote it.
+    """
     lines: list[dict[str, Any]] = []
-    for text in file.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict) and {"kind", "step"} <= line.keys():
-            lines.append(line)
+    for text in file.read_text(encoding="utf-8", errors="replace").split("\n"):
+        with contextlib.suppress(ValueError):
+            line = foreign_json.loads(text)
+            if is_metric(line):
+                lines.append(line)
     return lines
+
+
+def is_metric(line: object) -> bool:
+    """Whether this is a line as this version writes it, or one of a kind that it does not know."""
+    if not isinstance(line, dict):
+        return False
+    content = cast("dict[str, Any]", line)
+    kind, step = content.get("kind"), content.get("step")
+    if not isinstance(kind, str) or type(step) is not int or not 0 <= step <= MOST_STEPS:
+        return False
+    measured = [value for name, value in content.items() if name.startswith("loss_") or name in MEASURED]
+    return all(map(is_number, measured)) and (kind not in HAVE_LOSS or is_number(content.get("loss")))
+
+
+def is_number(value: object) -> bool:
+    """Whether this is a number, also one that is not finite; what no chart can show is none."""
+    if type(value) is float:
+        return not MOST < abs(value) < math.inf
+    return type(value) is int and abs(value) <= MOST_STEPS
 
 
 def attempt(record: Mapping[str, Any]) -> dict[str, Any]:

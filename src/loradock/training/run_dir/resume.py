@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from loradock.config.load import Loaded, leaves
 from loradock.config.schema import RunConfig
 from loradock.data.read import digest
 from loradock.data.sources import held_out_files
-from loradock.errors import InputMissing, NoCheckpoint, NotWritable, Problem, StorageError, storage_error
+from loradock.errors import InputMissing, NoCheckpoint, NotWritable, Problem, StorageError
 from loradock.plan.plan import HELD
 from loradock.training.run_dir import fingerprint
 from loradock.training.run_dir import paths as directories
+from loradock.training.run_dir import recorded as records
 from loradock.training.run_dir.paths import ADAPTER, RECORD
+from loradock.training.run_dir.recorded import read
 
 State = Literal["new", "unfinished", "finished"]
 
@@ -90,6 +94,9 @@ def damaged(record: Mapping[str, Any], adapter: Path) -> Iterator[str]:
     for name, digest_then in record.get(EXPORTED, {}).items():
         file = adapter / name
         try:
+            if not stat.S_ISREG(file.stat().st_mode):  # a pipe in its place would be waited for
+                yield f"{file} is not a regular file"
+                continue
             with file.open("rb") as stream:
                 is_same = hashlib.file_digest(stream, "sha256").hexdigest() == digest_then
         except OSError as error:
@@ -122,7 +129,7 @@ def same(
 
 def check_rows(config: RunConfig, record: Mapping[str, Any], directory: Path) -> None:
     """NoCheckpoint where the files that are named hold other rows than the run was trained on; gone ones hold none."""
-    trained = record.get("data", {})
+    trained = record.get("data") or {}
     asked = {"sources": config.data.sources, "validation_sources": held_out_files(config.data)}
     differ: list[Problem] = []
     for key, sources in asked.items():
@@ -145,15 +152,19 @@ def recorded(directory: Path) -> Loaded:
 
 def recorded_config(record: Mapping[str, Any], directory: Path) -> RunConfig:
     """The configuration in a record. NoCheckpoint for an engine of before, StorageError where it is none."""
-    engine = record.get("config", {}).get("engine")
-    if engine in FORMER_ENGINES:
+    engine = (record.get("config") or {}).get("engine")
+    if isinstance(engine, str) and engine in FORMER_ENGINES:
         what = f"the run in {directory} was begun with engine {engine}, which {FORMER_ENGINES[engine]} has replaced"
         raise NoCheckpoint(what, hint="--fresh or another --output starts a new run beside it")
+    file = directory / RECORD
+    what = f"{file} holds no configuration of this version"
+    if record.get("config") is None:
+        problem = Problem(what="config is missing", file=str(file))
+        raise StorageError(what, hint=records.HINT, problems=[problem])
     try:
         return RunConfig.model_validate(record["config"])
-    except (KeyError, ValueError) as error:
-        what = f"{directory / RECORD} holds no configuration of this version"
-        raise StorageError(what, hint="start a new run with another --output") from error
+    except ValidationError as error:
+        raise StorageError(what, hint=records.HINT, problems=records.wrong(error, file, "config")) from error
 
 
 def held(config: RunConfig, before: Mapping[str, Any], *, asked_anew: Collection[str]) -> tuple[RunConfig, list[str]]:
@@ -164,7 +175,7 @@ def held(config: RunConfig, before: Mapping[str, Any], *, asked_anew: Collection
     """
     content = config.model_dump()
     names: list[str] = []
-    if before.get("engine") in FORMER_ENGINES:  # the fingerprint refuses it by name
+    if str(before.get("engine")) in FORMER_ENGINES:  # the fingerprint refuses it by name
         before = {name: value for name, value in before.items() if name != "engine"}
     for name, (*path, key) in HELD.items():
         section = content
@@ -174,15 +185,9 @@ def held(config: RunConfig, before: Mapping[str, Any], *, asked_anew: Collection
         if name in before and is_free and section[key] != before[name]:
             section[key] = before[name]
             names.append(name)
-    return RunConfig.model_validate(content), names
-
-
-def read(directory: Path) -> dict[str, Any]:
-    """The content of run.json; StorageError where it is not JSON."""
-    file = directory / RECORD
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise storage_error(error, file) from error
-    except ValueError as error:
-        raise StorageError(f"{file} is not JSON", hint="start a new run with another --output") from error
+        return RunConfig.model_validate(content), names
+    except ValidationError as error:
+        what = "what the checkpoint's run decided is nothing that this version knows"
+        problems = [Problem(what=f"{'.'.join(map(str, each['loc']))}: {each['msg']}") for each in error.errors()]
+        raise NoCheckpoint(what, hint="--fresh or another --output starts a new run", problems=problems) from error

@@ -80,9 +80,10 @@ def phases(runs: Sequence[Run]) -> list[Bar]:
 
 def step_of(run: Run) -> Breakdown | None:
     """The breakdown of a run, without its first steps where there are others."""
-    counted = [line for line in run.train if isinstance(line.get("phases"), Mapping) and is_whole(line, NEEDED)]
+    counted = [line for line in run.train if is_phased(line) and is_whole(line, NEEDED)]
     planned = next((each.get("value") for each in run.decisions if each["name"] == "cadence"), None)
-    cadence = {**CADENCE, **(planned if isinstance(planned, Mapping) else {})}
+    steps = planned if isinstance(planned, Mapping) else {}
+    cadence = {**CADENCE, **{name: each for name, each in steps.items() if number(each) is not None}}
     for warmup_steps in (WARMUP_STEPS, 0):
         found = step_time.of(
             counted,
@@ -94,6 +95,12 @@ def step_of(run: Run) -> Breakdown | None:
         if found and found.seconds > 0:
             return found
     return None
+
+
+def is_phased(line: Line) -> bool:
+    """Whether it says how many seconds each phase took."""
+    phases = line.get("phases")
+    return isinstance(phases, Mapping) and is_whole(phases, tuple(phases))
 
 
 def is_whole(line: Line, keys: Sequence[str]) -> bool:
@@ -119,7 +126,9 @@ def stages(runs: Sequence[Run]) -> list[Bar]:
 
 def memory(run: Run) -> list[Bar]:
     """Bytes expected by component, and what was seen, to one scale; none where the plan is not known."""
-    expected = {name: value for name, size in run.section("plan", "memory_bytes").items() if (value := number(size))}
+    expected = {
+        name: value for name, size in run.section("plan", "memory_bytes").items() if (value := number(size) or 0.0) > 0
+    }
     total = expected.pop("total", sum(expected.values()))
     if not expected:
         return []

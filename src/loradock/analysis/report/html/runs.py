@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from loradock import redact
+from loradock import foreign_json, redact
 from loradock.errors import InputMissing, storage_error
 from loradock.training.run_dir.paths import CHECKPOINTS, RECORD, STATUS
 
@@ -126,7 +125,7 @@ def document(file: Path, notes: list[str]) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        content = json.loads(text)
+        content = foreign_json.loads(text)
     except ValueError:
         content = None
     if isinstance(content, dict):
@@ -142,7 +141,7 @@ def lines(file: Path, notes: list[str]) -> list[Line]:
     broken = 0
     for position, text in enumerate(texts, start=1):
         try:
-            line = json.loads(text)
+            line = foreign_json.loads(text)
         except ValueError:
             line = None
         if isinstance(line, dict):
@@ -195,7 +194,10 @@ def listed(value: Any) -> list[Mapping[str, Any]]:
 
 def number(value: Any) -> float | None:
     """A finite number, or None; of what JSON holds, a truth value is no number."""
-    return float(value) if type(value) in (float, int) and math.isfinite(value) else None
+    try:
+        return float(value) if type(value) in (float, int) and math.isfinite(value) else None
+    except OverflowError:  # an integer beyond every float
+        return None
 
 
 def numbers(found: Sequence[Line], key: str) -> list[float]:

@@ -1,0 +1,183 @@
+"""run.json, read back: what the code takes from it has its type, and what has not is told with its field.
+
+Another version, or a person with an editor, may have written it. Parts that nobody reads back may hold anything.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from loradock import foreign_json
+from loradock.errors import Problem, StorageError, storage_error
+from loradock.training.run_dir.paths import RECORD
+
+HINT = "put back what loradock wrote, or start a new run with another --output"
+
+
+def _moment(text: str) -> str:
+    datetime.fromisoformat(text)  # ValueError
+    return text
+
+
+Text = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+Moment = Annotated[str, StringConstraints(max_length=64), AfterValidator(_moment)]
+FileName = Annotated[str, StringConstraints(pattern=r"^[^/]{1,255}$")]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Numbers = dict[str, Seconds]
+
+
+class Part(BaseModel):
+    """An object of the record. What is not named here passes."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class Change(Part):
+    """A field that was allowed to change."""
+
+    was: str
+    now: str
+
+
+class Attempt(Part):
+    """One time that the run was started."""
+
+    resumed_from: Annotated[str, StringConstraints(pattern=r"^checkpoint-\d{1,15}$")] | None = None
+    allowed_changes: dict[str, Change] | None = None
+
+
+class Base(Part):
+    """The base model."""
+
+    name: Text
+    revision: Text | None
+    path: Text
+
+
+class Source(Part):
+    """Rows."""
+
+    path: Text
+    sha256: str
+
+
+class Data(Part):
+    """What was trained on. `conversations`: rows that had turns."""
+
+    sources: list[Source] = []
+    validation_sources: list[Source] = []
+    conversations: Count = 1
+    date: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")] | None = None
+
+
+class Decision(Part):
+    """One of the plan."""
+
+    name: str
+    value: Any
+    why: str
+
+
+class Plan(Part):
+    """What was decided."""
+
+    decisions: list[Decision] = []
+
+
+class Outcome(Part):
+    """How training ended."""
+
+    steps: Count
+    ended: str
+    best_step: Count | None = None
+
+
+class Gpu(Part):
+    """A GPU of the machine."""
+
+    name: str
+
+
+class Facts(Part):
+    """The machine."""
+
+    instruction_set: str | None = None
+    cpus: Count = 1
+    gpus: list[Gpu] = []
+    packages: dict[str, str | None] = {}
+
+
+class Alert(Part):
+    """What was told while training."""
+
+    name: str
+
+
+class Task(Part):
+    """What the finished run was asked."""
+
+    asked: str
+
+
+class Record(Attempt):
+    """run.json, as far as anything is read back from it."""
+
+    loradock: str | None = None
+    run_id: Text | None = None
+    status: str | None = None
+    started: Moment | None = None
+    continued: Moment | None = None
+    name: Text | None = None
+    attempts: list[Attempt] = []
+    config: dict[str, Any] | None = None
+    fingerprint: dict[str, str] = {}
+    facts: Facts | None = None
+    base: Base | None = None
+    data: Data | None = None
+    plan: Plan | None = None
+    outcome: Outcome | None = None
+    timings_seconds: Numbers = {}
+    adapter_sha256: dict[FileName, str] = {}
+    weights_sha256: dict[str, str] | None = None
+    alerts: list[Alert] = []
+    tasks: list[Task] = []
+    embedding: dict[str, Any] | None = None
+
+
+def read(directory: Path) -> dict[str, Any]:
+    """The content of run.json. StorageError where it cannot be read, is no JSON, or a field holds something else."""
+    file = directory / RECORD
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise StorageError(f"{file} is not a regular file", hint=HINT)
+        content = foreign_json.loads(file.read_bytes())
+    except OSError as error:
+        raise storage_error(error, file) from error
+    except ValueError as error:
+        raise StorageError(f"{file} is not JSON: {error}", hint=HINT) from error
+    try:
+        Record.model_validate(content)
+    except ValidationError as error:
+        raise StorageError(f"{file} is damaged, or another version's", hint=HINT, problems=wrong(error, file)) from None
+    return content
+
+
+def wrong(error: ValidationError, file: Path, *below: str) -> Sequence[Problem]:
+    """A problem for each field that pydantic refuses; `below` are the keys that lead to what it looked at."""
+    return tuple(_wrong(error, file, below))
+
+
+def _wrong(error: ValidationError, file: Path, below: tuple[str, ...]) -> Iterator[Problem]:
+    for each in error.errors(include_url=False, include_input=False):
+        field = ".".join(str(part)[:SHOWN_CHARACTERS] for part in (*below, *each["loc"]))
+        yield Problem(what=f"{field}: {each['msg']}" if field else each["msg"], file=str(file))
+
+
+SHOWN_CHARACTERS = 60
