@@ -18,7 +18,7 @@ class Kind:
 
     `make` writes a good input into an empty folder, once; `mutate` spoils the bytes of `file` in a copy; `command` is
     what a user types in that folder, without `loradock`. `share`: its mutants for each one of a kind of share 1.
-    `file` may be a pattern, of which the first match counts; where the good input has none, the command itself makes it.
+    `file` may be a pattern, of which the first match counts, and which the command itself may have made.
     `check` finds what a good exit code hides. `sign` writes what else holds a digest of the file, as somebody who edits
     it on purpose would.
     """
