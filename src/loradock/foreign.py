@@ -68,7 +68,8 @@ def reading(
 def of_system(error: BaseException) -> OSError | None:
     """The error of a system call that an exception is, or that a library written in Rust tells in its text."""
     if isinstance(error, OSError):
-        return error if error.errno else None
+        # EINVAL: a place in a file that its content made up
+        return error if error.errno and error.errno != errno.EINVAL else None
     native = NATIVE_ERROR.search(str(error))
     return OSError(int(native[1]), os.strerror(int(native[1]))) if native else None
 

@@ -35,6 +35,7 @@ def render(
     `name`: of the template, in errors. `is_prompt`: up to where the assistant is to speak. Raises Refused where the
     template cannot render this conversation, and ModelError where it takes time or memory without end.
     """
+    from jinja2.exceptions import TemplateError
     from transformers.utils.chat_template_utils import render_jinja_template
 
     said_characters = sum(len(message["content"]) for message in messages)
@@ -52,6 +53,8 @@ def render(
             )
     except TooMuch as limit:
         raise bomb(name, f"took {limit} to render a conversation of {said_characters:,} characters") from limit
+    except TemplateError as error:
+        raise Refused(str(error)) from error
     except Exception as error:  # a template is a program: it may divide by zero, recurse, overflow, or miss an index
         raise Refused(said(error)) from error
     (written,), generated = rendered
@@ -63,5 +66,5 @@ def render(
 def bomb(name: str, what: str) -> ModelError:
     """The error for a template that would never end."""
     return ModelError(
-        f"the chat template ({name}) {what}", hint="mend the template, or name another: --set data.template=alpaca"
+        f"the chat template ({name}) {what}", hint="fix the template, or name another: --set data.template=alpaca"
     )

@@ -99,7 +99,8 @@ def out_of_range(path: str, value: Any, least: int, most: int) -> Iterator[str]:
     """A value, or those of a list (some models have a width for each layer), that is no whole number of the range."""
     if value is None:
         return
-    for each in value if isinstance(value, list) and value else [value]:
+    several: list[Any] = value if isinstance(value, list) and value else [value]
+    for each in several:
         is_whole = isinstance(each, int) or (isinstance(each, float) and each.is_integer())
         if isinstance(each, bool) or not is_whole:
             yield f"{path} is {quoted(each)}, not a whole number"

@@ -24,7 +24,6 @@ def describe(asked: ModelConfig) -> BaseModel:
     """
     trusted = asked.trust_remote_code == asked.name
     directory = _directory(asked)
-    source.check_regular(directory)
     config = source.read_config(directory, trusted=trusted)
     source.check_architecture(config, directory=directory)
     base = BaseModel(
@@ -82,6 +81,7 @@ def _directory(asked: ModelConfig) -> Path:
         directory = found
     else:
         directory = _fetched(asked)
+    source.check_regular(directory)
     if not (directory / "config.json").is_file():
         raise ModelError(f"{directory} has no config.json", hint="give the model's directory with --model")
     return directory

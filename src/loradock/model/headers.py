@@ -73,28 +73,30 @@ def check_entries(entries: dict[str, Any], *, held_bytes: int, length: int) -> N
 def entry_problem(entry: Any) -> str | None:
     """What is wrong with the entry of a tensor by itself."""
     if not isinstance(entry, dict):
-        return "no object"
-    dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+        return "not an object"
+    dtype, shape, offsets = entry.get("dtype"), counts(entry.get("shape")), counts(entry.get("data_offsets"))
     if not isinstance(dtype, str) or dtype not in BITS:
         return f"dtype is {str(dtype)[:40]!r}"
-    if not _are_counts(shape):
-        return "shape is no list of counts"
-    if not _are_counts(offsets) or len(offsets) != 2:
-        return "data_offsets are no two places"
-    bits = prod(shape) * BITS[dtype]
-    if bits != 8 * (offsets[1] - offsets[0]):
-        return f"{dtype} of shape {shape} takes {bits / 8:,.0f} bytes, and {offsets[1] - offsets[0]:,} are its own"
+    if shape is None:
+        return "shape is not a list of counts"
+    if offsets is None or len(offsets) != 2:
+        return "data_offsets are not two places"
+    own_bytes = offsets[1] - offsets[0]
+    if (bits := prod(shape) * BITS[dtype]) != 8 * own_bytes:
+        return f"{dtype} of shape {shape} takes {-(-bits // 8):,} bytes, and {own_bytes:,} are its own"
     return None
 
 
-def _are_counts(value: Any) -> bool:
-    return isinstance(value, list) and all(type(each) is int and 0 <= each < 1 << 63 for each in value)
+def counts(value: Any) -> list[int] | None:
+    """A list of whole numbers that are not negative; None for everything else."""
+    is_one = isinstance(value, list) and all(type(each) is int and 0 <= each < 1 << 63 for each in value)
+    return value if is_one else None
 
 
 def _place(item: tuple[str, Any]) -> tuple[int, int]:
     """Where a tensor lies; for entries that do not say, before all others."""
-    offsets = item[1].get("data_offsets") if isinstance(item[1], dict) else None
-    return (offsets[0], offsets[1]) if _are_counts(offsets) and len(offsets) == 2 else (-1, -1)
+    offsets = counts(item[1].get("data_offsets")) if isinstance(item[1], dict) else None
+    return (offsets[0], offsets[1]) if offsets and len(offsets) == 2 else (-1, -1)
 
 
 def shapes(files: Iterable[Path]) -> dict[str, tuple[int, ...]]:

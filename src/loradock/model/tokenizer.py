@@ -51,11 +51,11 @@ def open_tokenizer(
         )
     if not isinstance(pad, int):
         tokenizer.pad_token = tokenizer.eos_token
-    vocabulary = vocabulary or base.config.get_text_config().vocab_size
+    rows: int = vocabulary or base.config.get_text_config().vocab_size
     most = max(ids, default=-1) + 1
-    if most > vocabulary:
+    if most > rows:
         raise ModelError(
-            f"the tokenizer has {most} ids, the model {vocabulary} embeddings",
+            f"the tokenizer has {most} ids, the model {rows} embeddings",
             hint="tokenizer and model belong to different models, or tokens were added without resizing the model",
         )
     return tokenizer

@@ -12,7 +12,7 @@ from fuzz.kinds.model_parts import make as make_model
 from fuzz.mutate import any_of, of_bytes, of_json, of_text
 
 BOMBS = (
-    "{{ 9**9**9 }}",
+    "{{ 9**(9**9) }}",
     "{% for i in range(99999) %}{% for j in range(99999) %}{{ i * j }}{% endfor %}{% endfor %}",
     "{% for i in range(10**9) %}x{% endfor %}",
     "{{ 1 / 0 }}",

@@ -29,6 +29,8 @@ ROWS = 4
 LONGEST = 64
 NOISE = 0.01
 """Of what is added to the adapters for the comparison, standard deviation."""
+SMALLEST_NORM = 1e-30
+"""Of a gradient that is zero throughout, as on a base whose weights are."""
 LEAST_NORM = 1e-4
 """Of one adapter matrix's gradient, as a share of the whole: one that is smaller counts as this large."""
 
@@ -214,10 +216,8 @@ def distance(
         loss=relative(found[0] - expected[0], expected[0]),
         gradient=largest(relative(float(difference[part].norm()), float(whole[part].norm())) for part in (is_a, ~is_a)),
         adapter=largest(
-            relative(
-                float(adapters.view(difference, [each], each.shape).norm()),
-                max(float(adapters.view(whole, [each], each.shape).norm()), least),
-            )
+            float(adapters.view(difference, [each], each.shape).norm())
+            / max(float(adapters.view(whole, [each], each.shape).norm()), least, SMALLEST_NORM)
             for each in adapters.parameters
         ),
     )
