@@ -14,6 +14,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+OPTION = "--skip-env-check"
+"""For a command that is written down before it is known whether it will run: what runs it calls `unchecked`, too."""
 VERDICT = "LORADOCK_TESTS_VERDICT"
 """Names the file of the verdict, which the processes of a run of tests share; a campaign alone has none."""
 NOTHING_WRONG = "this machine can train"
@@ -23,7 +25,7 @@ def unchecked(why: str) -> str:
     """The option that leaves the proof out of a command, once the machine is proven; `why` this test needs none."""
     assert why
     prove()
-    return "--skip-env-check"
+    return OPTION
 
 
 @cache

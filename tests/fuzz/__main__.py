@@ -20,6 +20,7 @@ from faults.campaign.subjects import Loradock
 from fuzz.judge import Trial, Verdict
 from fuzz.kinds import KINDS
 from fuzz.kinds.base import Kind
+from proven import VERDICT
 
 MUTANTS = 5000
 
@@ -36,6 +37,16 @@ def main() -> int:
     preload(Loradock.package, libraries=Loradock.libraries)
     adopt()
     kinds = [kind for kind in KINDS if not asked.kind or kind.name in asked.kind]
+    proof = Path(tempfile.mkdtemp(prefix="loradock-fuzz-"), "proof")
+    os.environ.setdefault(VERDICT, str(proof))  # the machine is proven once, not for each kind that trains
+    try:
+        return campaign(kinds, asked)
+    finally:
+        shutil.rmtree(proof.parent)
+
+
+def campaign(kinds: Sequence[Kind], asked: argparse.Namespace) -> int:
+    """Every kind's mutants, what they found, and the table; 1 where that is a flaw."""
     found: list[Verdict] = []
     for kind, seeds in shared(kinds, mutants=asked.mutants, first=asked.first):
         for verdict in judged(kind, seeds if asked.seed is None else [asked.seed]):

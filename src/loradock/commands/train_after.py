@@ -53,7 +53,7 @@ def _evaluate(named: tuple[str, ...], directory: Path, note: Note) -> None:
         found, prompt = _answered(named, directory)
     record["tasks"] = [{"asked": text, **each} for text, each in zip(named, results(found), strict=True)]
     atomic_io.replace(directory / RECORD, json.dumps(record, indent=2) + "\n")
-    write_card(record, directory, prompt)
+    write_card(record, directory, prompt, note=note)
     for each in record["tasks"]:
         low, high = each["interval"]
         note(
@@ -117,13 +117,16 @@ def results(found: Report) -> list[dict[str, Any]]:
     return rows
 
 
-def write_card(record: dict[str, Any], directory: Path, prompt: str | None) -> None:
-    """The model card with the tasks in it."""
+def write_card(record: dict[str, Any], directory: Path, prompt: str | None, *, note: Note) -> None:
+    """The model card with the tasks in it; the one that is there stays where another version's record lacks a part."""
     from loradock.training.observers import model_card
     from loradock.training.run_dir.paths import ADAPTER
     from loradock.training.run_dir.record import metrics
 
-    model_card.write(record, metrics(directory, "eval"), directory / ADAPTER / "README.md", prompt=prompt)
+    try:
+        model_card.write(record, metrics(directory, "eval"), directory / ADAPTER / "README.md", prompt=prompt)
+    except KeyError as missing:
+        note(f"warning: the model card is not written again: run.json has no {missing}")
 
 
 def _merge(onto: Any, directory: Path, note: Note) -> None:

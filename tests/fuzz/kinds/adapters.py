@@ -10,6 +10,7 @@ from fuzz.kinds.base import Kind, Mutate
 from fuzz.kinds.checkpoints import SPOILT_WEIGHTS
 from fuzz.kinds.run_directory import SPOILT, SPOILT_LINES, make, of_run, ran
 from fuzz.mutate import any_of, of_bytes, of_json
+from proven import unchecked
 from tiny import make_llama, write_pairs, write_rows
 
 ASKED = ("--input", "questions.jsonl", "-o", "answers.jsonl", "--max-new-tokens", "2", "--device", "cpu")
@@ -61,7 +62,7 @@ def make_embedding(folder: Path) -> None:
     }
     words = [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
     paths = ("--model", "model", "--data", "pairs.jsonl", "--output", "run")
-    ran("train", *paths, *words, "--skip-env-check")
+    ran("train", *paths, *words, unchecked("the adapter is what counts"))
     shutil.copytree(folder / "run" / "adapter", folder / "adapter")
     (folder / "texts.txt").write_text("river apple\nstone\n", encoding="utf-8")
 

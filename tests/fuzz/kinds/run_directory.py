@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fuzz.kinds.base import Kind, Mutate
 from fuzz.mutate import any_of, in_json_line, of_a_part, of_bytes, of_json, of_text
-from proven import unchecked
+from proven import OPTION, unchecked
 from tiny import make_llama, write_rows
 
 SETTINGS = {
@@ -29,8 +29,8 @@ SETTINGS = {
 }
 PATHS = ("--model", "model", "--data", "rows.jsonl", "--output", "run")
 SETS = tuple(word for key, value in SETTINGS.items() for word in ("--set", f"{key}={value}"))
-SAME = ("train", *PATHS, *SETS, "--skip-env-check")
-RESUME = ("train", "--resume", "--output", "run", "--skip-env-check")
+SAME = ("train", *PATHS, *SETS, OPTION)
+RESUME = ("train", "--resume", "--output", "run", OPTION)
 RUNS = ("runs", ".")
 REPORT = ("report", "run", "--output", "report.html")
 SPOILT = any_of(of_a_part, of_a_part, of_a_part, of_json, of_bytes)

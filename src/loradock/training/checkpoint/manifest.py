@@ -91,7 +91,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not all(isinstance(each, str) for each in content["fingerprint"].values()):
         raise DamagedCheckpoint(f"{MANIFEST}: fingerprint does not map fields to texts")
     if wrong := [name for name, each in content["files"].items() if not _is_file(name, each)]:
-        raise DamagedCheckpoint(f"{MANIFEST}: files: {wrong[0]!r} is no file with bytes and sha256")
+        raise DamagedCheckpoint(f"{MANIFEST}: files: {wrong[0]!r} has no bytes and sha256 of a file")
     if path.name.split(".")[0] != f"checkpoint-{content['step']}":
         raise DamagedCheckpoint(f"its manifest is of step {content['step']}")
     return content
