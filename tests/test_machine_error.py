@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import subprocess
 import sys
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -56,6 +58,21 @@ def test_every_error_of_the_machine_has_a_code_of_its_own(number: int, kind: typ
 def test_what_a_library_tells_in_its_text_is_understood(text: str, kind: type[LoradockError]) -> None:
     assert type(machine_error(RuntimeError(text))) is kind
     assert type(as_loradock_error(RuntimeError(text), Path("out"), has_committed=False)) is kind
+
+
+def test_a_library_that_the_loader_cannot_map_is_the_environments_fault(tmp_path: Path) -> None:
+    file = tmp_path / "cut.so"
+    file.write_bytes(b"\x7fELF")
+    with pytest.raises(ImportError) as imported:
+        ExtensionFileLoader("cut", str(file)).create_module(ModuleSpec("cut", None, origin=str(file)))
+    assert type(machine_error(imported.value)) is EnvironmentUnfit
+    with pytest.raises(OSError, match="shared object") as loaded:
+        ctypes.CDLL("libnot_there.so")
+    assert type(machine_error(loaded.value)) is EnvironmentUnfit
+    assert machine_error(ImportError("cannot import name 'x'")) is None
+    told_anew = ImportError("a long page of numpy's")
+    told_anew.__cause__ = imported.value
+    assert type(machine_error(told_anew)) is EnvironmentUnfit
 
 
 def test_memory_that_python_itself_could_not_get_is_no_bug(tmp_path: Path) -> None:

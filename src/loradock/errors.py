@@ -228,15 +228,20 @@ def storage_error(error: OSError, path: Path) -> StorageError | DiskFull | NotWr
 def machine_error(error: BaseException, *, within: Path | None = None) -> LoradockError | None:
     """The error for what the machine did: a system call that failed, or memory that ran out; None for all else.
 
-    Libraries in C++ and Rust, and the loader of shared libraries, tell it in the text of errors of their own. `within`
-    is where the run reads and writes: few of them name the file.
+    Libraries in C++ and Rust, and the loader of shared libraries, tell it in the text of errors of their own, or an
+    error is raised from that one. `within` is where the run reads and writes: few of them name the file.
     """
+    failed = _failed_call(error, within=within) or _unloaded(error)
+    return failed or (machine_error(error.__cause__, within=within) if error.__cause__ else None)
+
+
+def _failed_call(error: BaseException, *, within: Path | None) -> LoradockError | None:
     if isinstance(error, OSError) and error.errno:
         number = error.errno
     else:
         number = next((each for each in MACHINE if os.strerror(each) in str(error)), None)
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
-        said = str(error).strip().partition("\n")[0] or "an allocation was refused"
+        said = _first_line(error) or "an allocation was refused"
         return EnvironmentUnfit(f"out of host memory: {said}", hint="give the process, or its container, more memory")
     if number not in MACHINE:
         return None
@@ -245,8 +250,22 @@ def machine_error(error: BaseException, *, within: Path | None = None) -> Lorado
         return storage_error(OSError(number, os.strerror(number)), Path(str(file or within or "the files of this run")))
     what = f"reading or writing {file}" if file else "reading or writing"
     place = f", in a run in {within}" if within and not file else ""
-    said = "" if isinstance(error, OSError) else f": {str(error).strip()}"
+    said = "" if isinstance(error, OSError) else f": {_first_line(error)}"
     return StorageError(f"{what} failed{place}: {os.strerror(number)}{said}", hint=_remedy(number))
+
+
+def _unloaded(error: BaseException) -> EnvironmentUnfit | None:
+    """The error where the dynamic loader refused a library, for Python's import or for ctypes: it may not say why."""
+    if isinstance(error, ImportError):
+        is_loaders = str(error.path).endswith(".so") and not str(error).startswith("cannot import name")
+    else:
+        is_loaders = isinstance(error, OSError) and not error.errno and "shared object" in str(error)
+    hint = "look at its disk (dmesg) and at free memory; else install it again"
+    return EnvironmentUnfit(f"a library cannot be loaded: {error}", hint=hint) if is_loaders else None
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 def _remedy(number: int | None) -> str:
