@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-from loradock import signals
+from loradock import foreign, signals
 from loradock.distributed import collectives
 from loradock.distributed.place import continuing
 from loradock.errors import (
@@ -19,9 +18,6 @@ from loradock.errors import (
     storage_error,
 )
 from loradock.training.checkpoint.manifest import DamagedCheckpoint
-
-NATIVE_ERROR = re.compile(r"\(os error (\d+)\)")
-"""How libraries that are written in Rust (safetensors, tokenizers) name the error of a system call."""
 
 
 def as_loradock_error(error: BaseException, directory: Path, *, has_committed: bool) -> LoradockError:
@@ -53,6 +49,6 @@ def as_loradock_error(error: BaseException, directory: Path, *, has_committed: b
         return failed
     if isinstance(error, OSError):
         return storage_error(error, Path(error.filename or directory))
-    if native := NATIVE_ERROR.search(str(error)):
-        return storage_error(OSError(int(native[1]), str(error)), directory)
+    if native := foreign.of_system(error):
+        return storage_error(native, directory)
     return LoradockError(f"unexpected {type(error).__name__}: {error}", hint="report this with run.json")
