@@ -45,7 +45,7 @@ def render(
             more_bytes=MEMORY_BYTES + MEMORY_BYTES_A_CHARACTER * said_characters,
         ):
             rendered: Any = render_jinja_template(
-                conversations=[list(messages)],
+                conversations=[[dict(message) for message in messages]],
                 chat_template=text,
                 add_generation_prompt=is_prompt,
                 return_assistant_tokens_mask=is_tracked,
