@@ -148,6 +148,33 @@ def test_the_pages_of_a_parquet_file_tell_what_they_unpack_to(tmp_path: Path) ->
     assert path.stat().st_size < 60_000
 
 
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("codec", ["none", "snappy", "zstd"])
+def test_the_pages_of_honest_files_are_all_counted(version: Any, codec: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    turns = [[{"role": "user", "content": f"{number} " * 9}] * (number % 5) for number in range(9000)]
+    table = pa.table({"messages": turns, "text": [f"{number} " * 50 for number in range(9000)]})
+    options = {"compression": codec, "data_page_version": version, "data_page_size": 5000, "row_group_size": 4000}
+    pq.write_table(table, path, **options)
+    metadata = pq.ParquetFile(path).metadata
+    with path.open("rb") as stream:
+        for group in map(metadata.row_group, range(metadata.num_row_groups)):
+            for column in map(group.column, range(group.num_columns)):
+                headers = column.total_uncompressed_size - pages_of(stream, column).total_bytes
+                assert 0 < headers < 100 * (2 + column.total_uncompressed_size // 4000)
+    assert len(list(read(SourceConfig(path=str(path))))) == 9000
+
+
+def test_a_row_group_without_rows_is_no_problem(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    table = pa.table({"instruction": TEXTS, "output": TEXTS})
+    with pq.ParquetWriter(path, table.schema) as writer:
+        for part in (table, table.slice(0, 0), table):
+            writer.write_table(part)
+    assert problems(path) == []
+    assert len(list(read(SourceConfig(path=str(path))))) == 4
+
+
 def test_a_parquet_page_that_is_too_large_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "rows.parquet", pa.table({"text": ["x" * 3_000_000]}))
     monkeypatch.setattr(columnar, "LARGEST_PAGE_BYTES", 1 << 20)

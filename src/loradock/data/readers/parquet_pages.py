@@ -15,6 +15,8 @@ HEADER_BYTES = 4096
 """Read at once of a page; a header that is longer (statistics hold values) is read again, longer."""
 LONGEST_HEADER_BYTES = 64 << 20
 DICTIONARY_PAGE = 2
+DATA_HEADERS = (5, 8)
+"""The fields that hold what is said of a page of values, in both versions: first how many."""
 MOST_NESTED = 16
 _STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(13)
 
@@ -44,11 +46,13 @@ def pages_of(stream: BinaryIO, column: Any) -> Pages:
     at = min(starts)
     end = at + column.total_compressed_size
     sizes: list[tuple[int, int]] = []
-    while at < end:
-        kind, unpacked, packed, header = _header(stream, at)
+    values = 0
+    while at < end and values < column.num_values:  # as long as a reader goes on; what follows is never unpacked
+        kind, unpacked, packed, held, header = _header(stream, at)
         if unpacked < 0 or packed < 0:
             raise BadPage(f"a page of {unpacked} bytes")
         sizes.append((kind, unpacked))
+        values += held
         at += header + packed
     return Pages(
         total_bytes=sum(size for _, size in sizes),
@@ -57,8 +61,8 @@ def pages_of(stream: BinaryIO, column: Any) -> Pages:
     )
 
 
-def _header(stream: BinaryIO, at: int) -> tuple[int, int, int, int]:
-    """Kind, bytes unpacked, bytes packed, and the length of the header that stands there."""
+def _header(stream: BinaryIO, at: int) -> tuple[int, int, int, int, int]:
+    """Kind, bytes unpacked, bytes packed, values (none of a dictionary), and the length of the header there."""
     wanted = HEADER_BYTES
     while True:
         content = os.pread(stream.fileno(), wanted, at)
@@ -76,18 +80,22 @@ class _Compact:
     def __init__(self, content: bytes) -> None:
         self.content, self.at = content, 0
 
-    def page(self) -> tuple[int, int, int, int]:
+    def page(self) -> tuple[int, int, int, int, int]:
         """See `_header`: the first three fields, and all the others passed by."""
         found: dict[int, int] = {}
         self.fields(lambda number, kind: self.number_or_skip(found, number, kind), depth=0)
         if not {1, 2, 3} <= found.keys():
             raise BadPage("a page header without sizes")
-        return found[1], found[2], found[3], self.at
+        return found[1], found[2], found[3], max(0, found.get(-1, 0)), self.at
 
     def number_or_skip(self, found: dict[int, int], number: int, kind: int) -> None:
         """Keep a field that is a number, pass another by."""
         if kind == _I32:
             found[number] = self.signed()
+        elif kind == _STRUCT and number in DATA_HEADERS:
+            inner: dict[int, int] = {}
+            self.fields(lambda at, of: self.number_or_skip(inner, at, of), depth=1)
+            found[-1] = inner.get(1, 0)
         else:
             self.skip(kind, depth=1)
 
@@ -103,6 +111,8 @@ class _Compact:
 
     def skip(self, kind: int, *, depth: int) -> None:
         """Pass a value of a type by."""
+        if depth > MOST_NESTED:
+            raise BadPage("a page header is nested too deeply")
         if kind in (_TRUE, _FALSE):
             return
         if kind == _BYTE:
@@ -115,7 +125,11 @@ class _Compact:
             self.forward(self.unsigned())
         elif kind == _STRUCT:
             self.fields(lambda _, inner: self.skip(inner, depth=depth + 1), depth=depth)
-        else:  # the headers of pages have no lists, sets and maps
+        elif kind in (_LIST, _SET):
+            head = self.byte()
+            for _ in range(self.unsigned() if head >> 4 == 15 else head >> 4):
+                self.skip(_BYTE if head & 15 in (_TRUE, _FALSE) else head & 15, depth=depth + 1)
+        else:  # no header of a page has a map
             raise BadPage(f"a page header with a field of type {kind}")
 
     def byte(self) -> int:
