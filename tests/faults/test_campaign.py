@@ -41,7 +41,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with contextlib.suppress(pytest.skip.Exception):
         strace()
         promises += ["P2", "P19"]
-    done = campaign(*promises, "--short", "--jobs", "1", "--place", str(folder), "--folder", str(folder), timeout=600)
+    done = campaign(*promises, "--short", "--jobs", "1", "--place", str(folder), "--folder", str(folder), timeout=900)
     assert all((folder / f"{promise}.jsonl").exists() for promise in promises), done.stdout + done.stderr
     return folder
 

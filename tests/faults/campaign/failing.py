@@ -33,6 +33,11 @@ CONTINUED = 30
 KILLED_AT = 8
 SEED = 24
 ATTEMPTS = 3
+QUICK = (
+    "forked write:ENOSPC@OUT/metrics.jsonl#3",
+    "forked mmap:ENOMEM@OUT/.adapter.staged/adapter_model.safetensors#2",
+)
+"""A few that need no trace, for CI."""
 DOCUMENTED = {0, 64, 65, 66, 69, 71, *range(73, 85)}
 """The exit codes of errors.py, without 70 (a bug) and 2 (click's own)."""
 READ, WRITTEN = ("EIO", "ESTALE", "EINTR"), ("EIO", "ENOSPC", "EDQUOT", "ESTALE")
