@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from embedding.made import TASK, TEXTS
 from sentence_transformers import SentenceTransformer
-from tiny import WORDS, losses, make_llama, train, write_rows
+from tiny import WORDS, copy_tree, losses, make_llama, train, write_rows
 
 from loradock.config.schema import RunConfig
 from loradock.embedding.opener import open_embedder
+from loradock.errors import ModelError
 from loradock.training.checkpoint.export import export_checkpoint
 from loradock.training.checkpoint.store import newest_good
 from loradock.training.recipe import Recipe
@@ -62,6 +63,15 @@ def test_the_adapter_says_how_it_embeds_and_is_opened_by_its_run(result: Result)
     embedder = open_embedder(result.directory)
     assert embedder.embed(TEXTS, instruction=TASK, kind="query").shape == (len(TEXTS), 64)
     assert len(losses(result)) == 3
+
+
+def test_another_base_of_the_same_shape_is_refused(result: Result, tmp_path: Path) -> None:
+    adapter = copy_tree(result.adapter, tmp_path / "adapter")
+    settings = json.loads((adapter / "adapter_config.json").read_text("utf-8"))
+    settings["base_model_name_or_path"] = str(make_llama(tmp_path / "other", seed=1))
+    (adapter / "adapter_config.json").write_text(json.dumps(settings), "utf-8")
+    with pytest.raises(ModelError, match="is not the base that the adapter was trained on"):
+        open_embedder(adapter)
 
 
 def test_a_checkpoints_export_says_the_same(result: Result, tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ from pathlib import Path
 
 from loradock.embedding.embedder import BATCH_TOKENS, Embedder
 from loradock.errors import ModelError
-from loradock.inference.opener import SETTINGS, chosen_device, chosen_dtype, directory_of, with_adapter
+from loradock.inference.opener import SETTINGS, check_weights, chosen_device, chosen_dtype, directory_of, with_adapter
 from loradock.model import load, source
 from loradock.model.adapter_files import settings_of
+from loradock.model.content import digest
 from loradock.model.tokenizer import open_tokenizer
 from loradock.model.whole import quiet
+from loradock.training.lineage import Lineage
 from loradock.training.recipe import Recipe
 
 
@@ -25,12 +27,14 @@ def open_embedder(
     """The embedder of a run, adapter or model directory.
 
     `quantization` None: the base as it was trained; a merged model is not quantised. Raises as `directory_of`,
-    `Recipe.read`, `source.find` and `load.load_whole` do.
+    `Recipe.read`, `source.find`, `check_weights` and `load.load_whole` do.
     """
     directory = directory_of(given)
     recipe = Recipe.read(directory)
     is_adapter = (directory / SETTINGS).is_file()
     base = find_base(directory) if is_adapter else source.find(recipe.model(str(directory), revision=None))
+    if is_adapter and (lineage := Lineage.read(directory)):
+        check_weights(base, lineage, found=lambda: digest(base.weight_files))
     place = chosen_device(device)
     computed = chosen_dtype(recipe.compute_dtype if dtype == "auto" else dtype, place)
     asked = recipe.model(base.name, revision=None, quantization=quantization or (None if is_adapter else "none"))

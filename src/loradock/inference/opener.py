@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,12 +61,8 @@ class Origin:
 
     def check_base(self) -> None:
         """ModelError where the weights below an adapter are not those that training recorded."""
-        recorded = self.lineage.base_weights if self.has_adapter and self.lineage else None
-        if recorded and recorded != self.weights:
-            raise ModelError(
-                f"{self.base.directory} is not the base that the adapter was trained on: its weight files differ",
-                hint="put back the base of the run, or --base-model DIR says where it lies",
-            )
+        if self.has_adapter and self.lineage:
+            check_weights(self.base, self.lineage, found=lambda: self.weights)
 
     @property
     def digest(self) -> str:
@@ -105,6 +101,15 @@ class Opened:
             if self.dtype != torch.float32:
                 stack.enter_context(torch.autocast(self.model.device.type, dtype=self.dtype, cache_enabled=False))
             yield
+
+
+def check_weights(base: source.BaseModel, lineage: Lineage, *, found: Callable[[], str]) -> None:
+    """ModelError where an adapter was trained on other weights than `base` has, whose digest `found` makes."""
+    if lineage.base_weights and lineage.base_weights != found():
+        raise ModelError(
+            f"{base.directory} is not the base that the adapter was trained on: its weight files differ",
+            hint="put back the base of the run, or --base-model DIR says where it lies",
+        )
 
 
 def find(given: Path, *, quantization: str | None = None, base: str | None = None) -> Origin:
