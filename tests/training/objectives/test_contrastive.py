@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 import torch
-from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.losses import (
+    CachedMultipleNegativesRankingLoss,
+    MultipleNegativesRankingLoss,
+)
 
 from loradock.training.objectives.contrastive import Contrast, contrast
 from loradock.training.objectives.pooling import flat, padded
@@ -34,11 +40,24 @@ def found(made: torch.Tensor, hidden: torch.Tensor | None = None) -> Contrast:
     )
 
 
-def test_loss_and_gradient_are_those_of_sentence_transformers() -> None:
-    leaf = vectors().requires_grad_()
-    columns = leaf.view(QUERIES, 1 + GROUP, WIDTH).unbind(1)
+def plain(columns: Sequence[torch.Tensor]) -> torch.Tensor:
     oracle = MultipleNegativesRankingLoss(model=None, scale=1 / TEMPERATURE)  # pyright: ignore[reportArgumentType]
-    loss = oracle.compute_loss_from_embeddings(list(columns), torch.empty(0))
+    return oracle.compute_loss_from_embeddings(list(columns), torch.empty(0))
+
+
+def cached(columns: Sequence[torch.Tensor]) -> torch.Tensor:
+    """In chunks of five queries, each column in chunks as GradCache embeds them."""
+    no_model: Any = [None]
+    oracle = CachedMultipleNegativesRankingLoss(no_model, scale=1 / TEMPERATURE, mini_batch_size=5)
+    return oracle.calculate_loss([list(column.split(5)) for column in columns])
+
+
+@pytest.mark.parametrize("oracle", [plain, cached])
+def test_loss_and_gradient_are_those_of_sentence_transformers(
+    oracle: Callable[[Sequence[torch.Tensor]], torch.Tensor],
+) -> None:
+    leaf = vectors().requires_grad_()
+    loss = oracle(leaf.view(QUERIES, 1 + GROUP, WIDTH).unbind(1))
     loss.backward()
     ours = found(leaf.detach())
     assert leaf.grad is not None
