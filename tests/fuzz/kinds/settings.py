@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import redirect_stdout
+import subprocess
+import sys
 from pathlib import Path
 
 from fuzz.kinds.base import Kind
@@ -53,9 +54,9 @@ def make_manifest(folder: Path) -> None:
 
 def make_node(folder: Path) -> None:
     """What this node says of itself."""
-    os.chdir(folder)
-    with (folder / "node.json").open("w", encoding="utf-8") as stream, redirect_stdout(stream):
-        ran("env-check", "--level", "quick", "--only", "system", "--json")
+    command = [sys.executable, "-m", "loradock", *NODE[:5], "--json"]
+    with (folder / "node.json").open("w", encoding="utf-8") as stream:
+        subprocess.run(command, stdout=stream, check=True)
 
 
 def make_lock(folder: Path) -> None:
