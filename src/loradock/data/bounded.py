@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 LOOK_SECONDS = 0.2
 """CPU seconds of the process between two looks at how many of them are this thread's."""
-STATM = Path("/proc/self/statm")
+STATM = "/proc/self/statm"
 
 
 class TooMuch(Exception):
@@ -39,32 +39,37 @@ def bounded(*, seconds: float, more_bytes: int) -> Iterator[None]:
             raise TooMuch(f"more than {more_bytes >> 20:,} MiB of memory") from None
 
 
+_deadlines: list[float] = []
+"""Of this thread's CPU time, the innermost last."""
+
+
+def _look(*_: object) -> None:
+    if _deadlines and time.thread_time() > _deadlines[-1]:
+        raise _Stop
+
+
 @contextmanager
 def _time(seconds: float) -> Iterator[None]:
+    """The handler stays where it is: a row is bounded in microseconds, and a signal that comes late does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    until = time.thread_time() + seconds
-    is_armed = True
-
-    def look(*_: object) -> None:
-        if is_armed and time.thread_time() > until:
-            raise _Stop
-
-    before = signal.signal(signal.SIGVTALRM, look)
+    if signal.getsignal(signal.SIGVTALRM) is not _look:
+        signal.signal(signal.SIGVTALRM, _look)
+    _deadlines.append(time.thread_time() + seconds)
     try:
         signal.setitimer(signal.ITIMER_VIRTUAL, LOOK_SECONDS, LOOK_SECONDS)
         yield
     finally:
-        is_armed = False
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
+        _deadlines.pop()
+        if not _deadlines:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 
 
 @contextmanager
 def _memory(more_bytes: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    most = int(STATM.read_bytes().split()[0]) * resource.getpagesize() + more_bytes
+    most = _address_space_bytes() + more_bytes
     if soft != resource.RLIM_INFINITY and soft <= most:
         yield
         return
@@ -73,3 +78,11 @@ def _memory(more_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _address_space_bytes() -> int:
+    handle = os.open(STATM, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return int(os.read(handle, 128).split()[0]) * resource.getpagesize()
+    finally:
+        os.close(handle)
