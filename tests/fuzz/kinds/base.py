@@ -16,6 +16,7 @@ class Kind:
 
     `make` writes a good input into an empty folder, once; `mutate` spoils the bytes of `file` in a copy; `command` is
     what a user types in that folder, without `loradock`. `share`: its mutants for each one of a kind of share 1.
+    `spare_cpu_seconds`: what a mutant may rightly take beyond the good input, where that is answered without work.
     `sign` writes what else holds a digest of the file, as somebody who edits it on purpose would.
     """
 
@@ -25,4 +26,5 @@ class Kind:
     mutate: Mutate
     command: tuple[str, ...]
     share: float = 1.0
+    spare_cpu_seconds: float = 0.0
     sign: Callable[[Path], object] | None = None
