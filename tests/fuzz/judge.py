@@ -96,7 +96,7 @@ class Trial:
             kind=self.kind.name,
             seed=seed,
             code=code,
-            cpu_seconds=round(max(0.0, cost.cpu_seconds - self.usual.cpu_seconds), 2),
+            cpu_seconds=round(max(0.0, cost.cpu_seconds - self.usual.cpu_seconds - self.kind.spare_cpu_seconds), 2),
             bytes=max(0, cost.bytes - self.usual.bytes),
             words=words[-2000:],
             found=tuple(found),

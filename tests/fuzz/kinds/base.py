@@ -19,6 +19,7 @@ class Kind:
     `make` writes a good input into an empty folder, once; `mutate` spoils the bytes of `file` in a copy; `command` is
     what a user types in that folder, without `loradock`. `share`: its mutants for each one of a kind of share 1.
     `file` may be a pattern, of which the first match counts, and which the command itself may have made.
+    `spare_cpu_seconds`: what a mutant may rightly take beyond the good input, where that is answered without work.
     `check` finds what a good exit code hides. `sign` writes what else holds a digest of the file, as somebody who edits
     it on purpose would.
     """
@@ -30,4 +31,5 @@ class Kind:
     command: tuple[str, ...]
     share: float = 1.0
     check: Check | None = None
+    spare_cpu_seconds: float = 0.0
     sign: Callable[[Path], object] | None = None

@@ -35,6 +35,8 @@ RUNS = ("runs", ".")
 REPORT = ("report", "run", "--output", "report.html")
 SPOILT = any_of(of_a_part, of_a_part, of_a_part, of_json, of_bytes)
 SPOILT_LINES = any_of(in_json_line, in_json_line, of_text, of_bytes)
+EXPORTED_AGAIN_SECONDS = 10.0
+"""A finished run is answered at once; one whose adapter is not what its record says is prepared and exported again."""
 LIKE_A_RUN, LIKE_A_CONTINUED_RUN = 0.2, 0.1
 
 
@@ -90,7 +92,9 @@ def of_run(
     made: Callable[[Path], None] = make,
 ) -> Kind:
     """A kind of file in the run directory."""
-    return Kind(name=name, make=made, file=f"run/{file}", mutate=mutate, command=command, share=share)
+    spare = EXPORTED_AGAIN_SECONDS if made is make and command in (SAME, RESUME) else 0.0
+    place = f"run/{file}"
+    return Kind(name=name, make=made, file=place, mutate=mutate, command=command, share=share, spare_cpu_seconds=spare)
 
 
 RUN_DIRECTORY = (
