@@ -137,7 +137,7 @@ def test_a_pipe_that_takes_the_place_of_a_file_is_not_waited_for(
 @pytest.mark.parametrize("name", ["x" * 5000, "a\0b"])
 def test_a_path_that_no_file_can_have_is_missing(name: str) -> None:
     with pytest.raises(InputMissing):
-        files(SourceConfig(path=name))
+        files(SourceConfig.model_construct(path=name))  # the configuration refuses the first; a saved set may name it
 
 
 def test_the_pages_of_a_parquet_file_tell_what_they_unpack_to(tmp_path: Path) -> None:

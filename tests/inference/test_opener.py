@@ -116,8 +116,8 @@ def empty(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "kind", "what"),
     [
-        (cut, ModelError, "does not load"),
-        (of_another_architecture, ModelError, "does not load"),
+        (cut, ModelError, "is not a whole safetensors file"),
+        (of_another_architecture, ModelError, "are not those of its weights"),
         (of_another_base, ModelError, "is not the base that the adapter was trained on"),
         (of_an_unrecorded_base, ModelError, "does not load"),
         (with_wrong_lineage, ModelError, "training.json is wrong"),
