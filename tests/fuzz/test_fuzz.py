@@ -23,10 +23,12 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("src", "tests"))}
 
 
+@pytest.mark.timeout(2700)
 def test_no_mutant_of_any_kind_ends_otherwise_than_documented() -> None:
     campaign("--mutants", "500")
 
 
 @pytest.mark.full
+@pytest.mark.timeout(6 * 3600)
 def test_no_mutant_of_a_whole_campaign_ends_otherwise_than_documented() -> None:
     campaign("--mutants", "5000", "--first", "1000")
