@@ -97,8 +97,8 @@ def empty(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "kind", "what"),
     [
-        (cut, ModelError, "does not load"),
-        (of_another_architecture, ModelError, "does not load"),
+        (cut, ModelError, "is truncated"),
+        (of_another_architecture, ModelError, "are not those of its weights"),
         (of_another_base, ModelError, "does not load"),
         (with_wrong_lineage, ModelError, "training.json is wrong"),
         (without_json, ModelError, "training.json is not JSON"),
