@@ -116,7 +116,7 @@ def empty(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "kind", "what"),
     [
-        (cut, ModelError, "is not a whole safetensors file"),
+        (cut, ModelError, "is truncated"),
         (of_another_architecture, ModelError, "are not those of its weights"),
         (of_another_base, ModelError, "is not the base that the adapter was trained on"),
         (of_an_unrecorded_base, ModelError, "does not load"),

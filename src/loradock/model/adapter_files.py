@@ -77,7 +77,7 @@ def shapes_of(adapter: Path) -> dict[str, tuple[int, ...]]:
         with safe_open(file, framework="pt") as opened:
             return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{file} is not a whole safetensors file: {error}", hint=HINT) from error
+        raise ModelError(f"{file} is truncated, or not a safetensors file: {error}", hint=HINT) from error
 
 
 def check(adapter: Path) -> Settings:
