@@ -15,6 +15,7 @@ from typing import Any
 
 from faults.campaign.processes import Ended, Process, die_with_parent
 from fuzz.kinds.base import Kind
+from proven import OPTION, unchecked
 
 DOCUMENTED = frozenset({0, 64, 65, 66, 69, 71, 73, 74, 75, 76, 77, 78, 79, 80, 81, 82, 83, 84})
 """The exit codes of errors.py, but 70: a bug of ours is never an input's fault."""
@@ -69,6 +70,8 @@ class Trial:
 
     def __init__(self, kind: Kind, folder: Path) -> None:
         self.kind, self.folder = kind, folder
+        if OPTION in kind.command:
+            unchecked("many mutants on one machine")
         self.good = folder / "good"
         self.good.mkdir(parents=True)
         process = Process(lambda: kind.make(self.good), cwd=folder, log=folder / "made", environment={})

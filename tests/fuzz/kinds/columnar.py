@@ -11,6 +11,7 @@ from typing import Any
 from fuzz.kinds.base import Kind, Mutate
 from fuzz.kinds.rows import ROWS, STATS, make_jsonl, with_model
 from fuzz.mutate import any_of, near_end, near_start, of_bytes, of_json, of_text
+from proven import OPTION
 from tiny import write_rows
 
 FOOTER_BYTES = 1500
@@ -174,7 +175,7 @@ PARQUET_TRAINED = Kind(
     file="rows.parquet",
     mutate=with_hostile_columns(read_parquet, write_parquet),
     command=(
-        "train", "--model", "model", "--data", "rows.parquet", "--output", "run", "--fresh", "--skip-env-check",
+        "train", "--model", "model", "--data", "rows.parquet", "--output", "run", "--fresh", OPTION,
         "--set", "train.max_steps=1", "--set", "data.max_length=64",
     ),
     share=0.3,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from proven import OPTION
 from tiny import make_llama, write_rows
 
 PLAN = ("plan", "--model", "model", "--data", "rows.jsonl")
-# The run of the good input lies beside each mutant: without --fresh it would be finished already.
+# --fresh: whatever lies in the folder, a mutant is trained.
 TRAIN = (
-    *("train", "--model", "model", "--data", "rows.jsonl", "--max-steps", "1", "--skip-env-check", "--fresh"),
+    *("train", "--model", "model", "--data", "rows.jsonl", "--max-steps", "1", OPTION, "--fresh"),
     *("--set", "output=run", "--set", "data.validation=0", "--set", "data.max_length=64"),
 )
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from fuzz.kinds.base import Kind, Mutate
 from fuzz.mutate import any_of, in_json_line, of_bytes, of_json, of_text
+from proven import OPTION
 from tiny import WORDS, make_llama, write_pairs, write_rows
 
 ROWS = 8
@@ -164,7 +165,7 @@ TRAINED = Kind(
     file="rows.jsonl",
     mutate=OF_LINES,
     command=(
-        "train", "--model", "model", "--data", "rows.jsonl", "--output", "run", "--fresh", "--skip-env-check",
+        "train", "--model", "model", "--data", "rows.jsonl", "--output", "run", "--fresh", OPTION,
         "--set", "train.max_steps=1", "--set", "data.max_length=64",
     ),
     share=0.3,
