@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,10 +102,14 @@ def test_rows_whose_file_the_disk_cannot_open_are_not_missing(tmp_path: Path, mo
     file = tmp_path / "rows.jsonl"
     file.write_text('{"text": "one"}\n', encoding="utf-8")
 
-    def fail(*_: object, **__: object) -> object:
-        raise system(errno.EMFILE, str(file))
+    real = os.open
 
-    monkeypatch.setattr(Path, "open", fail)
+    def fail(path: Any, *rest: Any, **more: Any) -> int:
+        if path == file:
+            raise system(errno.EMFILE, str(file))
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", fail)
     with pytest.raises(StorageError, match="Too many open files"):
         digest(SourceConfig(path=str(file)))
 
