@@ -77,7 +77,7 @@ def test_an_empty_output_is_refused_and_not_taken_for_none(ask: Ask) -> None:
     with pytest.raises(ConfigError) as caught:
         asked(Ask(overrides=ask.overrides, shortcuts=given), resume=False)
     (problem,) = caught.value.problems
-    assert problem.what == 'output must be a text that is not empty, or null, not ""'
+    assert problem.what == 'output must be a text that is not empty and that can be a path, or null, not ""'
     assert problem.hint == "leave it out to take its default"
 
 
@@ -108,7 +108,7 @@ def test_a_finished_run_with_a_change_is_told_at_once_that_it_needs_more_steps(
     (place / "adapter").mkdir()
     record = json.loads((place / "run.json").read_text(encoding="utf-8"))
     for status in ("finished", "stopped"):
-        more = {"status": status, "outcome": {"steps": 6}}
+        more = {"status": status, "outcome": {"steps": 6, "ended": "planned end"}}
         (place / "run.json").write_text(json.dumps(record | more), encoding="utf-8")
         loaded = asked(Ask(overrides=changes, shortcuts={"--output": str(place)}), resume=True)
         with pytest.raises(NoCheckpoint, match="started with other settings") as caught:
