@@ -12,6 +12,8 @@ from faults.pairs import MOVE, PORT, SLOW, Pair, adapter, arguments, begun, two_
 from loradock.errors import Diverged
 
 SECRET = "known to the ranks, and not to a stranger"
+SLOWER = SLOW.replace("0.2", "1.0")
+"""So slow that a stranger who begins at the second step has spoken before the last."""
 LOOKS = """
 import sys
 from datetime import timedelta
@@ -77,8 +79,7 @@ def test_the_store_of_a_run_on_one_node_cannot_be_reached_from_another_host(
     tmp_path: Path, words: list[str], forking: Forking, running: list[Pair]
 ) -> None:
     with two_hosts() as (own, other):
-        slower = SLOW.replace("0.2", "1.0")
-        run = begun(forking, tmp_path, words, code=slower, hosts=(own, own), MASTER_ADDR="127.0.0.1")
+        run = begun(forking, tmp_path, words, code=SLOWER, hosts=(own, own), MASTER_ADDR="127.0.0.1")
         running.append(run)
         assert run.reached(2), run.text()
         within = stranger(forking, tmp_path, own, READS, address="127.0.0.1")
@@ -95,7 +96,7 @@ def test_what_a_stranger_says_in_the_name_of_a_rank_ends_no_run_with_a_secret(
     key: bytes, tmp_path: Path, words: list[str], forking: Forking, running: list[Pair], undisturbed: bytes
 ) -> None:
     with two_hosts() as hosts:
-        running.append(begun(forking, tmp_path, words, code=SLOW, hosts=hosts, LORADOCK_RUN_SECRET=SECRET))
+        running.append(begun(forking, tmp_path, words, code=SLOWER, hosts=hosts, LORADOCK_RUN_SECRET=SECRET))
         assert running[0].reached(2), running[0].text()
         speaker = stranger(forking, tmp_path, hosts[1], FORGES, key=key)
         speaker.finish()
@@ -109,7 +110,7 @@ def test_the_same_words_end_a_run_without_a_secret(
     tmp_path: Path, words: list[str], forking: Forking, running: list[Pair]
 ) -> None:
     with two_hosts() as hosts:
-        running.append(begun(forking, tmp_path, words, code=SLOW, hosts=hosts))
+        running.append(begun(forking, tmp_path, words, code=SLOWER, hosts=hosts))
         assert running[0].reached(2), running[0].text()
         stranger(forking, tmp_path, hosts[1], FORGES, key=b"").finish()
         assert running[0].ranks[0].finish() == Diverged.exit_code, running[0].text()

@@ -81,8 +81,8 @@ def test_options_become_fields(tmp_path: Path) -> None:
 
 def test_the_longest_step_and_save_of_an_earlier_run_make_the_grace(tmp_path: Path) -> None:
     lines = [
-        {"kind": "train", "step": 1, "seconds": 30.0},
-        {"kind": "train", "step": 11, "seconds": 1500.0},
+        {"kind": "train", "step": 1, "loss": 2.0, "seconds": 30.0},
+        {"kind": "train", "step": 11, "loss": 1.0, "seconds": 1500.0},
         {"kind": "checkpoint", "step": 11, "seconds": 90.0},
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")

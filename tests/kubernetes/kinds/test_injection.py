@@ -11,6 +11,7 @@ import pytest
 import yaml
 from faults.test_rendered_yaml import INJECTIONS, LONGEST_NAME, fuzzed
 from kubernetes.kinds.conftest import IMAGE, workload
+from pydantic import ValidationError
 
 from loradock.config.schema import RunConfig
 from loradock.config.strict_yaml import parse_document
@@ -99,7 +100,10 @@ def skeleton(value: Any) -> Any:
 
 def difference(field: str, text: str, *, kind: kinds.Kind, is_explained: bool = False) -> str | None:
     """What a text changed that is none of its business, or None; also None where it was refused."""
-    made = TEXTS[field](text)
+    try:
+        made = TEXTS[field](text)
+    except ValidationError:
+        return None
     if problems(made):
         return None
     objects = kind.objects(made)
