@@ -3,10 +3,11 @@
     .venv/bin/python -m bench.ddp                  a minute; writes bench/results/ddp/DEVICE.{json,md}
     .venv/bin/python -m bench.ddp --steps 150 --results DIRECTORY
 
-One real run of two processes (gloo, one thread each), whose steps are made in three ways in turn, so that what slows
+One real run of two processes (gloo, one thread each), whose steps are made in four ways in turn, so that what slows
 the machine slows all of them: by one process alone, by both at once without a word between them (what sharing the
-machine costs), and as they are (what summing up costs besides). A process has the same work in each. A step by both
-takes as long as the slower one. Blocks of steps give the 95 % interval.
+machine costs), as they are (what summing up costs besides), and as they are with reports that nobody signs or verifies.
+A process has the same work in each. A step by both takes as long as the slower one. Blocks of steps give the 95 %
+interval.
 """
 
 from __future__ import annotations
@@ -33,13 +34,18 @@ SAMPLES = 16
 BLOCKS = 10
 LEFT_OUT = 5
 """First steps of each way."""
-RATIOS = {"both at once / alone": ("apart", "alone"), "summed up / both at once": ("pair", "apart")}
+RATIOS = {
+    "both at once / alone": ("apart", "alone"),
+    "summed up / both at once": ("pair", "apart"),
+    "signed reports / unsigned": ("pair", "unsigned"),
+}
 
 
 def measured(subject: Subject) -> dict[str, list[float]]:
     """Seconds of every step by way; of both processes the longer ones."""
     from loradock.distributed import processes
     from loradock.distributed.place import place_of
+    from loradock.distributed.seal import SECRET, drawn
 
     settings = {
         "train.max_steps": subject.steps,
@@ -66,14 +72,15 @@ def measured(subject: Subject) -> dict[str, list[float]]:
     launched = processes.launch(
         [str(word) for word in (*worker, "train", "--skip-env-check", *inputs, *sets)],
         place=place_of(processes=2, nodes=1, node=None, meeting=None),
-        environment={**os.environ, "CUDA_VISIBLE_DEVICES": "", "LORADOCK_CACHE": str(subject.folder)},
+        environment={**os.environ, SECRET: drawn(), "CUDA_VISIBLE_DEVICES": "", "LORADOCK_CACHE": str(subject.folder)},
         folder=subject.folder,
         grace_seconds=None,
     )
     if launched.culprit:
         raise SystemExit(processes.told(launched) or "it was stopped")
     both = [json.loads((subject.folder / f"{rank}.json").read_text()) for rank in range(2)]
-    longer = {way: [max(pair) for pair in zip(both[0][way], both[1][way], strict=True)] for way in ("apart", "pair")}
+    together = [way for way in both[0] if way != "alone"]
+    longer = {way: [max(pair) for pair in zip(both[0][way], both[1][way], strict=True)] for way in together}
     return {way: each[LEFT_OUT:] for way, each in {"alone": both[0]["alone"], **longer}.items()}
 
 
@@ -101,7 +108,12 @@ def table(record: dict[str, Any]) -> str:
         f"way, {record['gradient_bytes'] / 2**20:.2f} MiB of gradients; load average {record['load']:.1f}."
     )
     lines = [subject, "", "| a step | median |", "| --- | ---: |"]
-    names = {"alone": "one process alone", "apart": "both at once", "pair": "both, summed up"}
+    names = {
+        "alone": "one process alone",
+        "apart": "both at once",
+        "pair": "both, summed up",
+        "unsigned": "so, without signatures",
+    }
     lines += [f"| {names[way]} | {1000 * seconds:.1f} ms |" for way, seconds in record["step_seconds"].items()]
     lines += ["", "| ratio | value (95 %) |", "| --- | ---: |"]
     for name, each in record["ratios"].items():
@@ -126,7 +138,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        subject = made(folder, steps=3 * (options.steps + LEFT_OUT + 1))
+        subject = made(folder, steps=4 * (options.steps + LEFT_OUT + 1))
         found = measured(subject)
         summed_bytes = gradient_bytes(folder)
     record = {
