@@ -47,6 +47,7 @@ def test_what_differs_is_seen() -> None:
     assert alike(lines_of()) == {"lm-eval-1": 1.0, "lm-eval-16": 1.0, "llm-adapters-1": 0.5}
 
 
+@pytest.mark.full
 def test_a_round_of_the_arms_on_a_tiny_model(tmp_path: Path) -> None:
     for name in ("boolq", "arc-easy", "openbookqa"):
         row = true_or_false if name == "boolq" else question

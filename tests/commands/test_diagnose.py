@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from proven import unchecked
 from tiny import make_llama, write_rows
 
 from loradock.analysis.diagnose import seeds
@@ -179,6 +180,7 @@ def task(place: Path) -> Path:
     return file
 
 
+@pytest.mark.full
 def test_a_trial_is_asked_for_its_accuracy_beside_the_baseline(forking: Forking, place: Path, task: Path) -> None:
     asked = ("--trials", "lora-rank-x0.5", "--evaluate", f"boolq={task}", "--evaluate-steps", "2")
     command = start(forking, place, *asked, "--output", "accurate", "--budget", "4m")
@@ -199,14 +201,18 @@ def test_a_task_that_cannot_be_asked_is_refused_before_anything_is_measured(fork
     assert "gone.json of task boolq does not exist" in command.text()
 
 
-def test_an_arm_that_cannot_be_trained_says_why(tmp_path: Path, place: Path, task: Path) -> None:
-    arm = Arm(name="bad", settings=("lora.rank=0",))
-    words = ["train", "--model", str(place / "base"), "--data", str(place / "rows.jsonl")]
+def test_an_arm_that_cannot_be_trained_says_why_and_the_next_is_asked(tmp_path: Path, place: Path, task: Path) -> None:
+    arms = [Arm(name="bad", settings=("lora.rank=0",)), Arm(name="half", settings=("lora.rank=8",))]
+    inputs = ("--model", str(place / "base"), "--data", str(place / "rows.jsonl"))
+    words = ["train", *inputs, unchecked("the command's own test checks")]
 
     def train(settings: Sequence[str]) -> list[str]:
         return [*words, *(word for each in settings for word in ("--set", each))]
 
     asked = Asked(tasks=(f"boolq={task}",), steps=1)
-    found = measure([arm], asked, train=train, folder=tmp_path, tell=lambda _: None)
+    found = measure(arms, asked, train=train, folder=tmp_path, tell=lambda _: None)
     assert "lora.rank" in found["rows"]["bad"]["failure"]
     assert any("bad: not measured" in line for line in lines(found))
+    baseline, half = (found["rows"][name]["boolq"] for name in ("baseline", "half"))
+    assert half["value"] - baseline["value"] == pytest.approx(half["difference"])
+    assert half["interval"][0] <= half["difference"] <= half["interval"][1]

@@ -165,6 +165,7 @@ def test_docker_stop_before_the_first_step_ends_with_76(place: Place) -> None:
     assert not list(place.run.glob("checkpoints/*"))
 
 
+@pytest.mark.full
 def test_docker_kill_loses_at_most_one_interval_and_not_a_bit(place: Place, whole: bytes) -> None:
     container = place.start(*command())
     wait_for(container, lambda: place.committed() >= 2 * SETTINGS["checkpoints.every"])
@@ -240,6 +241,7 @@ def test_a_second_container_on_the_same_volume_is_refused(place: Place) -> None:
     first.kill()
 
 
+@pytest.mark.full
 def test_the_engine_sees_a_run_that_stands_still(place: Place) -> None:
     check = {"test": ["CMD", "/opt/loradock/bin/healthcheck"], "interval": 10**9, "timeout": 10**10, "retries": 1}
     limit = {"LORADOCK_HEARTBEAT_LIMIT": "4"}

@@ -17,7 +17,7 @@ from tiny import BASE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 FILE = Path(__file__).with_name("models.json")
-OFTEN, OTHERS = 3, 1
+OFTEN, OTHERS = 1, 1
 """Models that a run without --full takes of those that are used most, and of the others."""
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
 INNER = ("intermediate_size", "ffn_dim", "moe_intermediate_size")

@@ -127,6 +127,7 @@ def test_the_loss_and_the_held_out_loss_fall_and_the_environment_was_checked(who
     assert {finding["severity"] for finding in record["env_check"]["findings"]} <= {"ok", "warning"}
 
 
+@pytest.mark.full
 def test_the_losses_are_those_of_trls_own_trainer(whole: Run, model: Path) -> None:
     reference = computed("train", model, ROWS, "3")
     ours = whole.losses("train")[:3]

@@ -157,10 +157,8 @@ def trained_seconds(forking: Forking, world: Path, output: Path, words: list[str
     return sum(line["seconds"] + line.get("phases", {}).get("logging", 0.0) for line in counted) / 40
 
 
-@pytest.mark.parametrize(
-    "plant",
-    [pytest.param(each, id=each.name, marks=() if each.name == "saving" else pytest.mark.full) for each in PLANTS],
-)
+@pytest.mark.full
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
 def test_the_patch_applied_gives_the_speed_up_that_it_claims(
     forking: Forking, world: Path, plant: Plant, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""A bottleneck planted into a real run is named in its own words, and a healthy run has none: three times here.
+"""A bottleneck planted into a real run is named in its own words, and a healthy run has none; ten times with --full.
 
 Delays are far above what the steps take; the tiny micro-batch and the padding are real.
 """
@@ -29,7 +29,7 @@ from loradock.training.run_dir.record import RunRecord
 DELAY = 0.15
 WINDOW = Window(warmup_steps=1, steps=8)
 LONG_RUN = ("train.max_steps=2000", "train.global_batch=4", "data.max_length=256")
-FEW, MANY = 3, 10
+FEW, MANY = 1, 10
 Patch = Callable[[Any, str, Any], None]
 
 

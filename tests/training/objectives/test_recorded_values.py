@@ -33,7 +33,7 @@ BOUND = 1e-5
 ENGINES = ("fast", "peft")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["fast", pytest.param("peft", marks=pytest.mark.full)])
 @pytest.mark.parametrize("case", CASES)
 def test_each_pooling_and_attention_gives_the_references_loss_and_gradient_in_any_passes(
     tmp_path: Path, case: str, engine: str
