@@ -145,7 +145,7 @@ FROM_THE_START = {  # where it is too much, settings, the micro-batch that fits,
     "noise": ("forward", (*PLAIN, *NOISY), 1, 1),
     "backward-noise": ("backward", (*PLAIN, *NOISY), 2, 4),
 }
-IN_CI = (("fast", "twice"), ("fast", "packed"), ("fast", "backward"), ("peft", "twice"))
+IN_CI = (("fast", "packed"), ("fast", "backward"), ("peft", "twice"))
 
 
 def marked(engine: str, *case: Any, in_ci: bool) -> Any:

@@ -271,7 +271,9 @@ def test_a_signal_is_heard_by_one_that_waits_for_the_others_to_come(
     assert pair.finish(seconds=ENDS_SECONDS) == [Interrupted.exit_code] * 2, pair.text()
 
 
-@pytest.mark.parametrize(("engine", "code"), [("fast", SLOWER), ("peft", SLOWER_PEFT)])
+@pytest.mark.parametrize(
+    ("engine", "code"), [("fast", SLOWER), pytest.param("peft", SLOWER_PEFT, marks=pytest.mark.full)]
+)
 def test_a_slow_process_is_named_and_the_run_goes_on(engine: str, code: str, tmp_path: Path, start: Start) -> None:
     pair = start(tmp_path, engine=engine, code=code)
     assert pair.finish() == [0, 0], pair.text()
@@ -284,7 +286,7 @@ def test_a_slow_process_is_named_and_the_run_goes_on(engine: str, code: str, tmp
     assert f"alert: rank 1 on {host} takes" in pair.text()
 
 
-@pytest.mark.parametrize("fault", ["cut cable", "host killed"])
+@pytest.mark.parametrize("fault", ["cut cable", pytest.param("host killed", marks=pytest.mark.full)])
 def test_on_two_hosts_the_one_that_is_lost_is_named_and_the_run_continues_to_the_same_bits(
     fault: str, tmp_path: Path, start: Start, undisturbed: bytes
 ) -> None:

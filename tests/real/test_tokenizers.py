@@ -100,6 +100,8 @@ FAMILIES = (
     Family(name="mistral-v1", pieces=llama2, end="</s>", template="llama2"),
     Family(name="mistral-v3", pieces=mistral, end="</s>", template="mistral"),
 )
+SLOW = ("gpt-oss", "gemma3")
+"""Whose vocabulary of 200,000 tokens and more takes a third of the time of all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +120,11 @@ class Opened:
         return chunk.ids.tolist(), chunk.supervised.tolist()
 
 
-@pytest.fixture(scope="module", params=FAMILIES, ids=str)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(each, marks=pytest.mark.full if each.name in SLOW else ()) for each in FAMILIES],
+    ids=str,
+)
 def opened(request: pytest.FixtureRequest, real: Real) -> Opened:
     family: Family = request.param
     folder: Path = real(family.name)

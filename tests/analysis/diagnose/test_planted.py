@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from faults.forking import Forking
 
 FULL_REPEATS = 10
+SLOW = ("micro-batch", "padding")
+"""Of which one trial takes a minute: with --full alone."""
 BETWEEN_RUNS = 1.2
 """By how much two runs of the same differ here beyond the interval: their steps take 10 to 20 ms."""
 
@@ -82,7 +84,7 @@ def busy_core() -> Iterator[None]:
     process.wait()
 
 
-@pytest.mark.parametrize("plant", [each for each in PLANTS if each.name != "micro-batch"], ids=lambda plant: plant.name)
+@pytest.mark.parametrize("plant", [each for each in PLANTS if each.name not in SLOW], ids=lambda plant: plant.name)
 def test_a_planted_bottleneck_is_named(forking: Forking, world: Path, plant: Plant, tmp_path: Path) -> None:
     check(diagnosed(forking, world, plant, tmp_path / "out"), plant)
 

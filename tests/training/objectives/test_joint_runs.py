@@ -112,7 +112,8 @@ def test_a_run_that_is_ended_in_the_middle_ends_with_the_bits_of_one_that_was_no
     assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").read_bytes() == adapter_bytes(whole)
 
 
-@pytest.mark.parametrize("engine", ["fast", pytest.param("peft", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ENGINES)
 def test_two_processes_compute_what_one_does(tmp_path: Path, llama: Path, data: list[Path], engine: str) -> None:
     settings = (f"engine={engine}", "lora.dropout=0", "data.validation=0")
     alone = train(tmp_path / "alone", *RUN, *settings, model=llama, data=data)
