@@ -119,17 +119,21 @@ def test_another_peft_on_the_module_path_is_named(examined: Examine, faults: Fau
     (tmp_path / "peft").mkdir()
     (tmp_path / "peft" / "__init__.py").write_text("")
     (tmp_path / "random.py").write_text((Path(sysconfig.get_path("stdlib")) / "random.py").read_text())
-    (tmp_path / "sitecustomize.py").write_text("")
     seen = examined("--only", "python-path", "--level", "quick", env={**CLEAN, "PYTHONPATH": str(tmp_path)})
     found = seen.one("python-path", containing="peft")
     faults.seen("PYTHONPATH with another peft", made="real", finding=found, check="python-path")
     assert "random" in found["what"]
     assert found["remedy"] == "unset PYTHONPATH"
-    found = seen.one("python-path", containing="every start")
-    faults.seen("A sitecustomize of somebody's own", made="real", finding=found, check="python-path")
     seen = examined("--only", "python-path", "--level", "quick", env=CLEAN, cwd=tmp_path)
     found = seen.one("python-path", containing="peft")
     faults.seen("A peft in the working directory", made="real", finding=found, check="python-path")
+
+
+def test_a_sitecustomize_of_somebodys_own_is_named(examined: Examine, faults: Faults, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("")
+    seen = examined("--only", "python-path", "--level", "quick", env={**CLEAN, "PYTHONPATH": str(tmp_path)})
+    found = seen.one("python-path", containing="every start")
+    faults.seen("A sitecustomize of somebody's own", made="real", finding=found, check="python-path")
 
 
 class OutsideAVenv(Host):
