@@ -39,6 +39,12 @@ def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> subproces
     )
 
 
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripts of a copy leave alone the environment that these tests run in, wherever it is."""
+    monkeypatch.delenv("LORADOCK_VENV", raising=False)
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of what scripts/ need, in a folder with a space in its name, without git."""
