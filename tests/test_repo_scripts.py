@@ -41,8 +41,9 @@ def run(*command: str | Path, cwd: Path = ROOT, **environment: str) -> subproces
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scripts of a copy leave alone the environment that these tests run in, wherever it is."""
-    monkeypatch.delenv("LORADOCK_VENV", raising=False)
+    """The scripts of a copy leave alone the environment that these tests run in, wherever it is; no count is given."""
+    for name in ("LORADOCK_VENV", "LORADOCK_TEST_PROCESSES"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

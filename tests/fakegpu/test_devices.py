@@ -32,8 +32,7 @@ def test_ddp_trains_what_one_device_trains(
     assert ended.losses == pytest.approx(alone.losses, rel=1e-3)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.full)])
 def test_fsdp_trains_what_one_device_trains(
     tmp_path: Path, llama: Path, rows: Path, alone: Ended, devices: int
 ) -> None:  # fmt: skip

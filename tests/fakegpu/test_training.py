@@ -9,9 +9,6 @@ from fakegpu.commands import OneGpu, run, training
 from families import FAMILIES, make_model
 from tiny import write_pairs
 
-OFTEN = ("llama", "qwen3", "gemma2", "gemma3_text")
-"""Families that every run trains: one of each kind of attention and norms; the others with --full."""
-
 
 @pytest.fixture(scope="module")
 def plain(gpu: OneGpu, tmp_path_factory: pytest.TempPathFactory, llama: Path, rows: Path):
@@ -19,9 +16,7 @@ def plain(gpu: OneGpu, tmp_path_factory: pytest.TempPathFactory, llama: Path, ro
     return gpu.train(tmp_path_factory.mktemp("plain") / "run", model=llama, data=rows)
 
 
-@pytest.mark.parametrize(
-    "family", [pytest.param(each, marks=() if each in OFTEN else pytest.mark.full) for each in FAMILIES]
-)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_trains(gpu: OneGpu, tmp_path: Path, rows: Path, family: str) -> None:
     """The engine's self-check against PEFT, on this device, is what lets it begin."""
     ended = gpu.train(tmp_path / "run", model=make_model(tmp_path / "model", family), data=rows)

@@ -21,7 +21,8 @@ EVALUATE_EVERY = 2
 FIRST_SAVES = (1, EVALUATE_EVERY, 2 * EVALUATE_EVERY)
 """After a forward pass without a backward one, which sees the dtypes; after an evaluation; after one that may stop."""
 ENOUGH_SECONDS = 300.0
-VICTIMS = ((0,), (1,), (0, 1))
+ALL = (0, 1)
+VICTIMS = ((0,), (1,), ALL)
 KILLS = 10
 LONG_STEPS, LONG_PATIENCE = 60, 18
 KILLED = """
@@ -108,18 +109,21 @@ def checkpointed(folder: Path, step: int) -> bytes:
     return (folder / "out" / "checkpoints" / f"checkpoint-{step}" / "adapter_model.safetensors").read_bytes()
 
 
-def lost_after_saves(begin: Callable[[str], Attempt], steps: Iterable[int]) -> None:
-    """Start a run, kill it right after the save of each of these steps, and let it come to its end."""
+def lost_after_saves(begin: Callable[[str], Attempt], steps: Iterable[int], *, last: int | None = None) -> None:
+    """Start a run, kill it right after the save of each of these steps, and let it come to its end.
+
+    After the save of `last`, the run's last step, all are killed: one that is left may export, and end well.
+    """
     before = None
     for turn, step in enumerate(steps):
-        victims = VICTIMS[turn % len(VICTIMS)]
+        victims = ALL if step == last else VICTIMS[turn % len(VICTIMS)]
         attempt = begin(KILLED.format(step=step, victims=victims))
         assert 0 not in attempt.finish(), attempt.text()
         check_continued(attempt, before)
         before = step
-    last = begin("")
-    assert set(last.finish()) == {0}, last.text()
-    check_continued(last, before)
+    final = begin("")
+    assert set(final.finish()) == {0}, final.text()
+    check_continued(final, before)
 
 
 def lost_at_random(begin: Callable[[str], Attempt], *, last_step: int, code: str) -> int:

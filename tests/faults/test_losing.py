@@ -93,8 +93,8 @@ def test_a_run_that_is_killed_right_after_a_save_continues_to_the_same_bits(
 def test_a_run_that_is_killed_right_after_each_save_continues_to_the_same_bits(
     tmp_path: Path, begin: Begin, undisturbed: Left
 ) -> None:
-    """But for the last: who is left after that one may export, and end well."""
-    lost_after_saves(lambda code: begin(tmp_path, code), range(1, undisturbed.last_step))
+    last = undisturbed.last_step
+    lost_after_saves(lambda code: begin(tmp_path, code), range(1, last + 1), last=last)
     assert left(tmp_path) == undisturbed
 
 
