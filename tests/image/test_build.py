@@ -254,7 +254,8 @@ def test_flash_attn_is_compiled_in_the_scratch_by_a_container_that_goes_again(
     compiler = checkout / "docker" / "flash_attn"
     compiler.write_text(
         '#!/bin/sh\nset -e\necho "for $FLASH_ATTN_ARCHS with $MAX_JOBS jobs"\n'
-        'mkdir "$1/flash-attn-0123"\ncp /opt/loradock/flash-attn/*.whl "$2"\n',
+        'mkdir "$1/flash-attn-0123"\ncp /opt/loradock/flash-attn/*.whl "$2"\n'
+        'printf \'{"archs": "%s", "job_seconds": 8.5}\' "$FLASH_ATTN_ARCHS" >"$2/flash-attn.json"\n',
         encoding="utf-8",
     )
     wheel = fake_wheel(checkout / "docker", checkout)

@@ -147,12 +147,12 @@ def _built(workshop: Workshop) -> tuple[str, dict[str, Any]]:
     """The image's id, and what the record says of how it was made."""
     ask = workshop.ask
     python, files = workshop.wheels()
-    flash_sha256 = None
+    flash_sha256, figures = None, {}
     if ask.flash_attn != "off":
         if ask.wheel:
             flash_sha256, kept = kept_wheel(workshop.scratch, ask.wheel)
         else:
-            flash_sha256, kept = workshop.compiled_flash_attn()
+            flash_sha256, kept, figures = workshop.compiled_flash_attn()
         files = {**files, kept.name: kept}
     with served(files) as address:
         pip_conf = workshop.tmp / "pip.conf"
@@ -163,7 +163,7 @@ def _built(workshop: Workshop) -> tuple[str, dict[str, Any]]:
             files={"pip": pip_conf, **workshop.user_secrets()},
             options=("--tag", tag_of(ask), *_cache_options(workshop)),
         )
-    flash = {"sha256": flash_sha256, "archs": ask.flash_attn_archs if ask.compiles else None} if flash_sha256 else None
+    flash = {"sha256": flash_sha256, "archs": None, **figures} if flash_sha256 else None
     return image, {"python": python, "wheels": len(files), "flash_attn": flash}
 
 

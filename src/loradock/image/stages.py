@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from loradock.errors import EnvironmentUnfit, HubError, LoradockError
 from loradock.image import labels
@@ -211,8 +212,8 @@ class Workshop:
             )
         return python, machine
 
-    def compiled_flash_attn(self) -> tuple[str, Path]:
-        """flash-attn compiled in the toolchain's container; (sha256, wheel in the scratch)."""
+    def compiled_flash_attn(self) -> tuple[str, Path, dict[str, Any]]:
+        """flash-attn compiled in the toolchain's container; (sha256, wheel in the scratch, what the compile took)."""
         image = self.untagged_stage("flash-attn-toolchain")
         out = self.tmp / "flash-attn"
         out.mkdir()
@@ -233,7 +234,8 @@ class Workshop:
             )
         finally:
             self.drop(image)
-        return kept_wheel(self.scratch, next(out.glob("*.whl")))
+        figures = json.loads((out / "flash-attn.json").read_text(encoding="utf-8"))
+        return (*kept_wheel(self.scratch, next(out.glob("*.whl"))), figures)
 
 
 def _is_network(lines: list[str]) -> bool:
