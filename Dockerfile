@@ -98,7 +98,8 @@ RUN --mount=type=bind,source=docker/venv,target=/run/loradock \
     --mount=type=cache,id=loradock-pip,target=/root/.cache/pip \
     /run/loradock/install_venv /opt/loradock/venv /run/requirements.lock
 ENV PATH=/opt/loradock/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    PYTHONNOUSERSITE=1
+    PYTHONNOUSERSITE=1 \
+    PYTHONSAFEPATH=1
 RUN --mount=type=bind,source=docker/prove.py,target=/run/loradock/prove.py \
     --mount=type=bind,from=lock,source=/requirements.lock,target=/run/loradock/requirements.lock \
     /opt/loradock/venv/bin/python -B /run/loradock/prove.py /run/loradock/requirements.lock

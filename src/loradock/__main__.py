@@ -1,9 +1,14 @@
-"""The program: `loradock`, and `python -m loradock`. Signals wait from the first line until `main` hears them.
+"""The program: `loradock`, and `python -m loradock`. Signals wait from the first lines until `main` hears them.
 
-Else one that comes while modules are imported ends it with a traceback.
+Else one that comes while modules are imported ends it with a traceback. Before anything is imported that the working
+directory could hold, that is left out.
 """
 
-import signal
+from loradock.process import python
+
+python.leave_working_directory()
+
+import signal  # noqa: E402
 
 signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 

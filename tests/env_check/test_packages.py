@@ -124,9 +124,6 @@ def test_another_peft_on_the_module_path_is_named(examined: Examine, faults: Fau
     faults.seen("PYTHONPATH with another peft", made="real", finding=found, check="python-path")
     assert "random" in found["what"]
     assert found["remedy"] == "unset PYTHONPATH"
-    seen = examined("--only", "python-path", "--level", "quick", env=CLEAN, cwd=tmp_path)
-    found = seen.one("python-path", containing="peft")
-    faults.seen("A peft in the working directory", made="real", finding=found, check="python-path")
 
 
 def test_a_sitecustomize_of_somebodys_own_is_named(examined: Examine, faults: Faults, tmp_path: Path) -> None:

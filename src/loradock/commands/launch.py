@@ -17,6 +17,7 @@ from loradock import termination_log
 from loradock.distributed import processes, schedulers, seal
 from loradock.distributed.place import AUTO, LAUNCHER, interfaces, mistakes, place_of
 from loradock.errors import EnvironmentUnfit, LoradockError, Problem, UsageError
+from loradock.process import python
 
 SHOWN_LINES = 30
 TORCHRUNS = "TORCHELASTIC_"
@@ -102,7 +103,7 @@ def launch(
     environment = {name: value for name, value in os.environ.items() if not name.startswith(TORCHRUNS)}
     folder = log_folder(logs)
     launched = processes.launch(
-        [sys.executable, "-m", "loradock", *command],
+        python.command("-m", "loradock", *command),
         place=place,
         environment=environment | chosen | started_by | secret(nodes),
         folder=folder,

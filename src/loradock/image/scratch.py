@@ -8,13 +8,13 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from loradock.errors import EnvironmentUnfit, NotWritable, StorageError, UsageError, storage_error
+from loradock.process import python
 
 MARKER = ".loradock-scratch"
 LOCK = ".lock"
@@ -167,7 +167,7 @@ def can_compile(findings: list[Property]) -> list[Property]:
 def _locks(folder: Path) -> tuple[bool, str]:
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        other = subprocess.run([sys.executable, "-c", TRY_LOCK, file.name], capture_output=True, check=False)
+        other = subprocess.run(python.command("-c", TRY_LOCK, file.name), capture_output=True, check=False)
     return other.returncode == 0, "a second process is kept out" if other.returncode == 0 else "a second one gets in"
 
 

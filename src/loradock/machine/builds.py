@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from loradock.machine import patience
 from loradock.machine.answers import PythonRun
 from loradock.machine.machine import Machine
+from loradock.process import python
 
 RELEASE = re.compile(r"release (\d+\.\d+)")
 
@@ -56,7 +56,7 @@ class Builds(Machine):
     def python_run(self, program: str, arguments: Sequence[str], *, timeout_seconds: float) -> PythonRun:
         """Run a program in a new process of this Python; what it printed, also where it died or took too long."""
         with tempfile.TemporaryFile() as said:
-            command = [sys.executable, "-c", program, *arguments]
+            command = python.command("-c", program, *arguments)
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.DEVNULL)
 
             def has_ended(seconds: float) -> bool:

@@ -52,12 +52,8 @@ class Distributions(Machine):
         return tuple(os.path.normpath(os.path.join(site, name)) for name in names)
 
     def module_path(self) -> tuple[str, ...]:
-        """Where Python looks for modules, first to last; '' is the working directory, here by its path."""
+        """Where Python looks for modules, first to last."""
         return tuple(os.path.abspath(entry) for entry in sys.path)
-
-    def working_folder(self) -> str:
-        """The working directory."""
-        return os.getcwd()
 
     def modules_in(self, folder: str) -> frozenset[str]:
         """Names of the modules and packages (with an `__init__`) that Python finds in a folder."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,6 +17,7 @@ from loradock.merge.job import Job
 from loradock.model import load
 from loradock.model.dense import densify
 from loradock.model.whole import quiet
+from loradock.process import python
 
 ROWS, TOKENS = 4, 64
 MOST_KL = 1e-3
@@ -78,7 +78,7 @@ def _of_directory(folder: Path, ids: torch.Tensor) -> torch.Tensor:
     with TemporaryDirectory(prefix="loradock-proof-") as place:
         given, output = Path(place, "ids.pt"), Path(place, "out.pt")
         torch.save(ids, given)
-        command = [sys.executable, "-m", "loradock.merge.loaded", str(folder), str(given), str(output)]
+        command = python.command("-m", "loradock.merge.loaded", str(folder), str(given), str(output))
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode:
             last = done.stderr.strip().splitlines()[-1:] or ["no message"]

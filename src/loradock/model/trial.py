@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 from loradock.errors import EnvironmentUnfit, ModelError
+from loradock.process import python
 
 SECONDS, SECONDS_A_MEBIBYTE = 20, 1
 MEMORY_BYTES, MEMORY_BYTES_A_BYTE = 512 << 20, 64
@@ -49,7 +49,7 @@ def check(file: Path) -> None:
     seconds = int(SECONDS + SECONDS_A_MEBIBYTE * size_mebibytes)
     more_bytes = MEMORY_BYTES + MEMORY_BYTES_A_BYTE * file.stat().st_size
     limits = [str(each) for each in (seconds, more_bytes, MOST_IDS, REFUSED, BROKE)]
-    command = [sys.executable, "-c", PROGRAM, str(file), *limits]
+    command = python.command("-c", PROGRAM, str(file), *limits)
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=20 * seconds, check=False

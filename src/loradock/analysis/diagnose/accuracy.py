@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from loradock.analysis.diagnose.arms import Arm
 from loradock.analysis.diagnose.search import Search
 from loradock.analysis.diagnose.verdict import conclude
+from loradock.process import python
 from loradock.training.run_dir.paths import slug
 
 FOLDER = "accuracy"
@@ -96,7 +96,7 @@ def _loradock(words: Sequence[str], *, log: Path) -> str | None:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "loradock", *words], stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
+            python.command("-m", "loradock", *words), stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
         )
         try:
             code = process.wait()

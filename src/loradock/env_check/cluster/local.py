@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 
 from loradock.errors import EnvironmentUnfit
+from loradock.process import python
 
 LEAVE_SECONDS = 15.0
 POLL_SECONDS = 0.1
@@ -26,7 +26,7 @@ def launch(count: int, arguments: Sequence[str]) -> int:
         "MASTER_ADDR": LOOPBACK,
         "MASTER_PORT": str(port),
     }
-    command = [sys.executable, "-m", "loradock", "net-check", *arguments]
+    command = python.command("-m", "loradock", "net-check", *arguments)
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(count):

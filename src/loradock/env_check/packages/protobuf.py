@@ -100,7 +100,7 @@ def remedy_for(
     if IMPLEMENTATION in host.environ:
         return f"unset {IMPLEMENTATION}"
     if "file" in runtime and not runtime["file"].startswith(str(host.site_packages())):
-        return "unset PYTHONPATH" if "PYTHONPATH" in host.environ else "export PYTHONNOUSERSITE=1 PYTHONSAFEPATH=1"
+        return "unset PYTHONPATH" if "PYTHONPATH" in host.environ else "export PYTHONNOUSERSITE=1"
     suspects = [each for each in dict.fromkeys(("protobuf", name)) if installed[each] != locked[each]]
     return reinstall(host.prefix(), {each: locked[each] for each in suspects or dict.fromkeys(("protobuf", name))})
 

@@ -43,7 +43,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         if not folder.startswith(standard):
             library = host.modules_in(standard) if standard in entries[place:] else frozenset()
             hidden = shadowed(offered(host, folder), installed | library)
-            findings += judge(hidden, folder=folder, source=source_of(folder, host.environ, here=host.working_folder()))
+            findings += judge(hidden, folder=folder, source=source_of(folder, host.environ))
     findings += started(host.starters().values(), standard=standard)
     if home := host.environ.get("PYTHONHOME"):
         what = f"PYTHONHOME is {home}: other Python processes of a run load their standard library from there"
@@ -62,12 +62,10 @@ def shadowed(modules: frozenset[str], others: frozenset[str]) -> list[str]:
     return sorted(modules & others, key=lambda name: (name not in TRAINING, name))
 
 
-def source_of(folder: str, environ: Mapping[str, str], *, here: str) -> tuple[str, str]:
+def source_of(folder: str, environ: Mapping[str, str]) -> tuple[str, str]:
     """What put a folder on the module path, and how to take it off."""
     if folder in [os.path.abspath(part) for part in environ.get("PYTHONPATH", "").split(":") if part]:
         return "PYTHONPATH puts", "unset PYTHONPATH"
-    if folder == here:
-        return "the working directory puts", "export PYTHONSAFEPATH=1"
     if folder.endswith("/site-packages"):
         return "the user's own site-packages put", "export PYTHONNOUSERSITE=1"
     return "a start-up file puts", f"python -v -c '' 2>&1 | grep -F {shlex.quote(folder)}"

@@ -1,0 +1,1 @@
+"""Processes: how a Python of ours is started."""
