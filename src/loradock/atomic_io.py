@@ -17,6 +17,8 @@ from pathlib import Path
 
 NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)
 HASHED_BESIDE_BYTES = 1 << 20
+OF_THE_FILE_SYSTEM = {"lost+found", ".snapshot", ".snapshots", ".zfs"}
+"""What lies in the root of a new volume: of ext4, NetApp, Btrfs tools and ZFS."""
 
 
 def write(file: Path, content: bytes | memoryview) -> str:
@@ -104,6 +106,11 @@ def clear(path: Path) -> None:
             if (mode := os.stat(folder).st_mode) & stat.S_IRWXU != stat.S_IRWXU:
                 os.chmod(folder, mode | stat.S_IRWXU)
     shutil.rmtree(path)
+
+
+def contents(folder: Path) -> list[str]:
+    """The names in a folder, sorted, without those that the file system itself puts into a new volume."""
+    return sorted(set(os.listdir(folder)) - OF_THE_FILE_SYSTEM)
 
 
 def open_to_the_group(directory: Path) -> None:

@@ -71,9 +71,43 @@ def test_the_short_forms_that_people_type_are_keys_and_accumulation_says_what_it
 def test_validate_says_ok_on_stdout_and_warns_on_stderr(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("logging:\n  project: mine\n")
-    stdout, stderr = output("validate", str(file), *INPUTS)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "rows.json").write_text("[]")
+    stdout, stderr = output("validate", str(file), "--model", f"{tmp_path}/model", "--data", f"{tmp_path}/rows.json")
     assert stdout == f"ok: {file}\n"
     assert stderr == f"warning: {file}:2: logging.project has no effect: logging.trackers names no tracker\n"
+
+
+def test_validate_says_of_each_input_whether_it_was_looked_for_and_found(tmp_path: Path) -> None:
+    commit = "a" * 40
+    file = tmp_path / "run.yaml"
+    file.write_text(
+        f"""
+model: {{name: {tmp_path}/base}}
+data:
+  sources: [{tmp_path}/rows.jsonl, {{path: hub:a/b, revision: {commit}}}, "{tmp_path}/shard-*.jsonl"]
+  template: {tmp_path}/t.jinja
+  validation: {{held: {tmp_path}/v.jsonl}}
+evaluation: {{tasks: [boolq={tmp_path}/test.json]}}
+train: {{parallel: zero2, deepspeed: {tmp_path}/ds.json}}
+embedding: {{template: {tmp_path}/e.jinja}}
+"""
+    )
+    stdout, stderr = output("validate", str(file))
+    assert stdout == f"ok: {file}; 7 of its inputs not found on this machine; hub:a/b not looked for on the hub\n"
+    absent = [line for line in stderr.splitlines() if line.startswith("warning: on this machine: ")]
+    for name in ("base", "rows.jsonl", "shard-*.jsonl", "t.jinja", "v.jsonl", "test.json", "ds.json"):
+        assert any(f"{tmp_path}/{name}" in line for line in absent), name
+    others = ("objective=gritlm", "train.parallel=ddp", "train.deepspeed=null")
+    assert f"{tmp_path}/e.jinja" in output("validate", str(file), *(f"--set={each}" for each in others))[1]
+    assert output("validate", "--model", "a/b", "--set", f"model.revision={commit}", "--data", str(file))[0] == (
+        "ok: the configuration; a/b not looked for on the hub\n"
+    )
+
+
+def test_validate_refuses_a_template_or_task_that_is_called_by_no_name() -> None:
+    assert "there is no template named 'alpacca'" in refused("--set", "data.template=alpacca").what
+    assert "boolk" in refused("--set", "evaluation.tasks=[boolk=x.jsonl]").what
 
 
 def refused(*args: str) -> ConfigError:

@@ -238,11 +238,3 @@ def test_a_link_that_leads_nowhere_is_told_as_one(tmp_path: Path) -> None:
             files(SourceConfig(path=str(tmp_path / name)))
         assert f"is a symlink to {target}, which leads to no file" in caught.value.what
         assert caught.value.hint == f"ls -l {tmp_path / name}"
-
-
-def test_a_variable_in_a_path_is_not_expanded_and_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROWS_OF_MINE", str(tmp_path))
-    for path in ("$ROWS_OF_MINE/rows.jsonl", "${ROWS_OF_MINE}/rows.jsonl"):
-        with pytest.raises(InputMissing) as caught:
-            files(SourceConfig(path=path))
-        assert caught.value.hint == f"variables are not expanded: write {tmp_path}/rows.jsonl"

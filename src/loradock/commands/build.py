@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
+from loradock.commands.paths import LocalPath, PathsAfter
 from loradock.image.build import build as build_image
 from loradock.image.build import preflight
 from loradock.image.engine import connect
@@ -23,8 +24,8 @@ from loradock.image.scratch import Property, default_scratch
 from loradock.image.space import Room, gb
 
 LOG_COLUMNS = 160
-FILE = click.Path(path_type=Path, dir_okay=False)
-FOLDER = click.Path(path_type=Path, file_okay=False)
+FILE = LocalPath(dir_okay=False)
+FOLDER = LocalPath(file_okay=False)
 
 
 class Screen:
@@ -112,7 +113,14 @@ def _plain(text: str) -> str:
 @click.option("--context", type=FOLDER, help="Checkout to build from. [default: the one this command runs from]")
 @click.option("--base-image", help="Base image instead of the pinned CUDA one, for a site without that registry.")
 @click.option("--devel-image", help="Development image instead of the pinned CUDA one (flash-attn only).")
-@click.option("--flash-attn", default="off", show_default=True, metavar="off|build|wheel:PATH", help="Add flash-attn.")
+@click.option(
+    "--flash-attn",
+    type=PathsAfter(":"),
+    default="off",
+    show_default=True,
+    metavar="off|build|wheel:PATH",
+    help="Add flash-attn.",
+)
 @click.option("--flash-attn-archs", default="80;90", show_default=True, help="Compute capabilities to compile for.")
 @click.option("--max-jobs", type=click.IntRange(min=1), help="Parallel compile jobs. [default: from memory and CPUs]")
 @click.option("--platform", help="As in docker build, for example linux/amd64.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loradock.commands.paths import LocalPath
 from loradock.errors import UsageError
 from loradock.image.bundle.create import Image, gather, lock_here
 from loradock.image.bundle.create import create as write_bundle
@@ -22,7 +23,7 @@ from loradock.machine import Host
 if TYPE_CHECKING:
     from docker import DockerClient
 
-FILE = click.Path(path_type=Path)
+FILE = LocalPath()
 DEFAULT_NAME = "loradock-bundle.tar"
 
 

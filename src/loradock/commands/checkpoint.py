@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from loradock.commands.checkpoint_export import export
+from loradock.commands.paths import LocalPath
 from loradock.errors import InputMissing, NoCheckpoint, Problem
 from loradock.training.checkpoint import store
 from loradock.training.checkpoint.store import Found
@@ -17,7 +18,7 @@ from loradock.training.run_dir.disk_space import shown
 from loradock.training.run_dir.paths import CHECKPOINTS, RECORD
 from loradock.training.run_dir.resume import read
 
-RUN = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
+RUN = click.argument("directory", metavar="DIR", type=LocalPath(exists=True, file_okay=False))
 JSON = click.option("--json", "as_json", is_flag=True, help="Print every checkpoint and what is wrong with it as JSON.")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from loradock.commands.model_options import quiet
+from loradock.commands.paths import LocalPath
 from loradock.errors import NoCheckpoint, Problem, UsageError
 from loradock.training.checkpoint.export import export_checkpoint, refuse_unfinished
 from loradock.training.checkpoint.manifest import Checkpoint, DamagedCheckpoint, open_checkpoint
@@ -24,10 +25,8 @@ ATTEMPTS = 3
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option(
-    "-o", "--output", required=True, metavar="ADAPTER", type=click.Path(path_type=Path), help="A new directory."
-)
+@click.argument("directory", metavar="DIR", type=LocalPath(exists=True, file_okay=False))
+@click.option("-o", "--output", required=True, metavar="ADAPTER", type=LocalPath(), help="A new directory.")
 @click.option("--step", type=click.IntRange(min=0), help="Step of the checkpoint. [default: the newest good one]")
 @click.option(
     "--as",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Iterator
 
 import click
 
-from loradock.commands.run_options import Ask, RunCommand, run_options
+from loradock.commands.run_options import Ask, RunCommand, failures, looks, raise_together, run_options
 from loradock.config.annotated_yaml import annotated_yaml
 from loradock.config.load import Loaded, preset_names, preset_text
 from loradock.config.reference import json_schema, markdown
+from loradock.config.rules import HUB_PREFIX, is_hub_model
+from loradock.config.schema import RunConfig
+from loradock.errors import EnvironmentUnfit, InputMissing
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -38,13 +43,24 @@ def show(ask: Ask, as_json: bool) -> None:
 @config.command(cls=RunCommand)
 @run_options
 def validate(ask: Ask) -> None:
-    """Check a configuration; report all its problems, with their lines."""
-    from loradock.data.sources import check_fields
+    """Check a configuration; report all its problems, with their lines.
+
+    What is not on this machine (model, data, template, tasks, tracker) is a warning: it may be where the run will be.
+    No hub is asked.
+    """
+    from loradock.commands.train_after import check
 
     loaded = ask.load()
-    check_fields(loaded.config.data.sources)
+    errors = failures((*looks(loaded.config), functools.partial(check, loaded.config)))
+    absent = [error for error in errors if isinstance(error, InputMissing | EnvironmentUnfit)]
+    raise_together([error for error in errors if error not in absent])
     _warn(loaded)
-    click.echo(f"ok: {ask.config or 'the configuration'}")
+    for error in absent:
+        click.echo(f"warning: on this machine: {error.what}", err=True)
+    names = ", ".join(_hub_names(loaded.config))
+    notes = [f"{len(absent)} of its inputs not found on this machine"] if absent else []
+    notes += [f"{names} not looked for on the hub"] if names else []
+    click.echo("; ".join((f"ok: {ask.config or 'the configuration'}", *notes)))
 
 
 @config.command()
@@ -62,6 +78,12 @@ def schema(as_markdown: bool) -> None:
         click.echo(markdown(), nl=False)
     else:
         click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+def _hub_names(config: RunConfig) -> Iterator[str]:
+    if is_hub_model(config.model.name):
+        yield config.model.name
+    yield from (source.path for source in config.data.sources if source.path.startswith(HUB_PREFIX))
 
 
 def _warn(loaded: Loaded) -> None:

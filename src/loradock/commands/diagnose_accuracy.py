@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loradock.commands.model_options import Command
+from loradock.commands.paths import PathsAfter
 
 if TYPE_CHECKING:
     from loradock.analysis.diagnose.accuracy import Asked
@@ -23,6 +24,7 @@ def options(command: Command) -> Command:
         click.option(
             "--evaluate",
             "tasks",
+            type=PathsAfter("="),
             multiple=True,
             metavar="NAME=FILE",
             help="Also train the baseline and the faster trials (or those of --trials), and ask them this task.",

@@ -12,16 +12,13 @@ import click
 from loradock import streams
 from loradock.commands.embed_options import INSTRUCTION, MODEL, opened
 from loradock.commands.model_options import BATCH_TOKENS, computing_options, counted, quiet
+from loradock.commands.paths import LocalPath
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @MODEL
-@click.option(
-    "--input", "file", required=True, metavar="FILE", type=click.Path(path_type=Path), help="A text in each row."
-)
-@click.option(
-    "-o", "--output", required=True, metavar="NPY", type=click.Path(path_type=Path, dir_okay=False), help="Written."
-)
+@click.option("--input", "file", required=True, metavar="FILE", type=LocalPath(), help="A text in each row.")
+@click.option("-o", "--output", required=True, metavar="NPY", type=LocalPath(dir_okay=False), help="Written.")
 @INSTRUCTION
 @click.option("--column", default="text", show_default=True, help="Which column holds the text.")
 @click.option(

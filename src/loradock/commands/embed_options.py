@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loradock.commands.paths import LocalPath
+
 if TYPE_CHECKING:
     from rich.status import Status
 
     from loradock.embedding.embedder import Embedder
 
-MODEL = click.argument("adapter", metavar="ADAPTER", type=click.Path(path_type=Path, exists=True, file_okay=False))
+MODEL = click.argument("adapter", metavar="ADAPTER", type=LocalPath(exists=True, file_okay=False))
 INSTRUCTION = click.option(
     "--instruction", default="", metavar="TEXT", help="The task, as the rows of training had it."
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from loradock.analysis.report.findings import finding_lines, verdict
+from loradock.commands.paths import LocalPath
 from loradock.env_check.base import LEVELS, Level
 from loradock.env_check.child import Looked
 from loradock.errors import UsageError
@@ -18,7 +19,7 @@ COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
 @click.command("env-check")
-@click.option("--config", type=click.Path(path_type=Path), help="Also check what this run needs: model, data, disk.")
+@click.option("--config", type=LocalPath(), help="Also check what this run needs: model, data, disk.")
 @click.option(
     "--level", type=click.Choice(LEVELS), help="quick: no torch; compute (default): test computations; bench: speeds."
 )
@@ -32,12 +33,12 @@ COLORS = {"ok": "green", "warning": "yellow", "error": "red"}
 @click.option(
     "others",
     "--compare",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     multiple=True,
     metavar="FILE...",
     help="Compare this node, at the bench level, with --json output of other nodes.",
 )
-@click.argument("more", nargs=-1, type=click.Path(path_type=Path), metavar="")
+@click.argument("more", nargs=-1, type=LocalPath(), metavar="")
 def env_check(
     *,
     config: Path | None,

@@ -13,6 +13,7 @@ from loradock.commands.evaluate_tables import show
 from loradock.commands.model_options import BASE_MODEL, TEMPLATE, counted, opened_model, quiet
 from loradock.commands.option_groups import Group
 from loradock.commands.page import page
+from loradock.commands.paths import LocalPath, PathsAfter
 from loradock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ OPTIONS = Group(
     click.option(
         "--task",
         "named",
+        type=PathsAfter("="),
         multiple=True,
         metavar="NAME[=FILE],...",
         help="Tasks by name, each with its file, or looked for in --tasks-dir.",
@@ -33,10 +35,10 @@ OPTIONS = Group(
     click.option(
         "--tasks-dir",
         metavar="DIR",
-        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        type=LocalPath(exists=True, file_okay=False),
         help="Where NAME.json, NAME/test.json or NAME_test*.json lie.",
     ),
-    click.option("--data", metavar="FILE", type=click.Path(path_type=Path), help="Rows of your own, with answers."),
+    click.option("--data", metavar="FILE", type=LocalPath(), help="Rows of your own, with answers."),
     click.option(
         "--metric",
         type=click.Choice(("exact", "choice", "f1", "rouge-l", "loss")),
@@ -59,7 +61,7 @@ OPTIONS = Group(
     click.option(
         "--against",
         metavar="MODEL",
-        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        type=LocalPath(exists=True, file_okay=False),
         help="Another model on the same rows, with paired tests.",
     ),
     click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N rows of each file."),
@@ -72,14 +74,14 @@ OPTIONS = Group(
         "--training-data",
         multiple=True,
         metavar="FILE",
-        type=click.Path(path_type=Path),
+        type=LocalPath(),
         help="Rows that were trained on, to look for the evaluated ones. [default: the run's own]",
     ),
     click.option(
         "-o",
         "--output",
         metavar="DIR",
-        type=click.Path(path_type=Path, file_okay=False),
+        type=LocalPath(file_okay=False),
         help="Where outcomes and results.json are kept. [default: RUN/evaluations, else evaluations/NAME]",
     ),
     BASE_MODEL,

@@ -13,6 +13,7 @@ from loradock.commands.embed_options import INSTRUCTION, opened
 from loradock.commands.model_options import counted, quiet
 from loradock.commands.option_groups import Group
 from loradock.commands.page import page
+from loradock.commands.paths import LocalPath
 from loradock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,14 +23,14 @@ OPTIONS = Group(
     click.option(
         "--retrieval",
         metavar="DIR",
-        type=click.Path(path_type=Path),
+        type=LocalPath(),
         help="Embeddings: corpus.jsonl, queries.jsonl, qrels/test.tsv.",
     ),
     click.option("--split", default="test", show_default=True, help="Embeddings: qrels/SPLIT.tsv."),
     click.option(
         "--sts",
         metavar="FILE",
-        type=click.Path(path_type=Path),
+        type=LocalPath(),
         help="Embeddings: rows with sentence1, sentence2 and score.",
     ),
     INSTRUCTION,

@@ -12,6 +12,7 @@ import click
 from loradock.commands.model_options import opened_model, quiet
 from loradock.commands.option_groups import Group
 from loradock.commands.page import page
+from loradock.commands.paths import LocalPath
 from loradock.errors import ModelError, UsageError, storage_error
 
 FILE = "harness.json"
@@ -20,7 +21,7 @@ OPTIONS = Group(
     click.option(
         "--harness-tasks-dir",
         metavar="DIR",
-        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        type=LocalPath(exists=True, file_okay=False),
         help="lm-eval: further tasks, as YAML files.",
     ),
     click.option("--num-fewshot", type=click.IntRange(min=0), metavar="N", help="lm-eval: [default: the task's own]"),

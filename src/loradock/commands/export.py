@@ -12,6 +12,7 @@ import click
 
 from loradock import signals, streams
 from loradock.commands.model_options import MODEL, quiet
+from loradock.commands.paths import LocalPath
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -21,9 +22,7 @@ def export() -> None:
 
 @export.command(context_settings={"help_option_names": ["-h", "--help"]})
 @MODEL
-@click.option(
-    "-o", "--output", required=True, metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help="A new file."
-)
+@click.option("-o", "--output", required=True, metavar="FILE", type=LocalPath(dir_okay=False), help="A new file.")
 @click.option(
     "--type",
     "type_name",

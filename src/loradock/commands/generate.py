@@ -20,15 +20,14 @@ from loradock.commands.model_options import (
     opened_model,
     quiet,
 )
+from loradock.commands.paths import LocalPath
 from loradock.commands.sampling_options import sampling_options
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @MODEL
-@click.option("--input", "file", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Rows to answer.")
-@click.option(
-    "-o", "--output", required=True, metavar="JSONL", type=click.Path(path_type=Path, dir_okay=False), help="Written."
-)
+@click.option("--input", "file", required=True, metavar="FILE", type=LocalPath(), help="Rows to answer.")
+@click.option("-o", "--output", required=True, metavar="JSONL", type=LocalPath(dir_okay=False), help="Written.")
 @sampling_options(max_new_tokens=256)
 @click.option("--n", "samples", type=click.IntRange(min=1), default=1, show_default=True, help="Answers to each row.")
 @BASE_MODEL

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from loradock.commands.paths import LocalPath
 from loradock.errors import storage_error
 from loradock.image.sbom import bill_of_image, bill_of_materials
 
@@ -17,7 +18,7 @@ from loradock.image.sbom import bill_of_image, bill_of_materials
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=LocalPath(dir_okay=False),
     help="Write to this file (atomically) instead of printing.",
 )
 def sbom(image: str | None, output: Path | None) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loradock.commands.paths import LocalPath
 from loradock.errors import SHOWN_PROBLEMS, EnvironmentUnfit, Interrupted, Problem, UsageError, storage_error
 from loradock.image.client import stoppable
 from loradock.image.content import Content, content_of, differences, read_manifest
@@ -20,7 +21,7 @@ from loradock.image.signature import verify as verify_signature
 if TYPE_CHECKING:
     from docker.models.images import Image
 
-FILE = click.Path(path_type=Path, dir_okay=False)
+FILE = LocalPath(dir_okay=False)
 
 
 @dataclass(kw_only=True)

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from loradock import termination_log
+from loradock.commands.paths import LocalPath
 from loradock.distributed import processes, schedulers, seal
 from loradock.distributed.place import AUTO, LAUNCHER, interfaces, mistakes, place_of
 from loradock.errors import EnvironmentUnfit, LoradockError, Problem, UsageError
@@ -68,7 +69,7 @@ class Option(click.Option):
     metavar="SECONDS",
     help="Time after a signal until running processes are killed. [default: no limit]",
 )
-@click.option("--logs", type=click.Path(path_type=Path), help="Folder for the output of all processes but the first.")
+@click.option("--logs", type=LocalPath(), help="Folder for the output of all processes but the first.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def launch(

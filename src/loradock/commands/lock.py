@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from loradock.commands.paths import LocalPath
 from loradock.errors import EnvironmentUnfit
 from loradock.image.lockfile.findings import installers
 from loradock.image.lockfile.verify import Verified
@@ -25,13 +26,13 @@ def lock() -> None:
 @lock.command()
 @click.option(
     "--venv",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=LocalPath(exists=True, file_okay=False),
     help="Environment to check; nothing in it is run. [default: loradock's own]",
 )
 @click.option(
     "--lock",
     "lock_file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    type=LocalPath(exists=True, dir_okay=False),
     help="Lock file to compare with. [default: the image's, or this checkout's]",
 )
 @click.option(

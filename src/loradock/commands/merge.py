@@ -13,6 +13,7 @@ import click
 
 from loradock import signals, streams
 from loradock.commands.model_options import BASE_MODEL, quiet
+from loradock.commands.paths import LocalPath
 
 if TYPE_CHECKING:
     from loradock.merge.job import Job
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("adapter", metavar="RUN|ADAPTER", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
+@click.argument("adapter", metavar="RUN|ADAPTER", type=LocalPath(exists=True, file_okay=False))
+@click.argument("output", metavar="OUT", type=LocalPath())
 @click.option(
     "--onto",
     type=click.Choice(("auto", "trained", "original")),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from loradock import signals
+from loradock.commands.paths import LocalPath
 from loradock.commands.train import QUIET
 from loradock.data.templates import NAMES
 from loradock.errors import UsageError
@@ -23,9 +24,13 @@ if TYPE_CHECKING:
     from loradock.inference.opener import Opened
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-MODEL = click.argument("model", metavar="MODEL", type=click.Path(path_type=Path, exists=True, file_okay=False))
+MODEL = click.argument("model", metavar="MODEL", type=LocalPath(exists=True, file_okay=False))
 BASE_MODEL = click.option(
-    "--base-model", "base", metavar="DIR", help="Where the adapter's base lies. [default: as recorded]"
+    "--base-model",
+    "base",
+    type=LocalPath(path_type=str),
+    metavar="DIR",
+    help="Where the adapter's base lies. [default: as recorded]",
 )
 TEMPLATE = click.option(
     "--template", type=click.Choice(NAMES), help="How turns are written, of a model without a chat template."

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from loradock import atomic_io
 from loradock.commands.run_options import Ask, RunCommand, look_for_inputs, run_options
 
 LEAST_STEPS = 8
@@ -45,7 +46,6 @@ def profile(ask: Ask, *, steps: int, warmup_steps: int, as_json: bool) -> None:
     The trace (chrome://tracing, ui.perfetto.dev) and a flame summary (speedscope.app) are kept in --output, a new
     folder of profiles/ otherwise. Nothing that was trained is kept. One process on one GPU.
     """
-    from loradock import atomic_io
     from loradock.analysis.profile.profile import profile as measured
     from loradock.analysis.profile.recorder import Window
     from loradock.analysis.report import profile as report
@@ -101,6 +101,6 @@ def folder(asked: str | None, *, name: str) -> Path:
     if asked is None:
         return paths.numbered(Path("profiles"), name)
     made = paths.created(Path(asked), may_exist=True)
-    if any(made.iterdir()):
-        raise UsageError(f"{made} is not empty", hint="name another directory with --output")
+    if names := atomic_io.contents(made):
+        raise UsageError(f"{made} is not empty ({names[0]})", hint="name another directory with --output")
     return made

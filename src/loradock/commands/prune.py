@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loradock.commands.paths import LocalPath
 from loradock.errors import StorageError
 from loradock.image.engine import connect
 from loradock.image.prune import (
@@ -76,7 +77,7 @@ class Targets:
 )
 @click.option(
     "--scratch",
-    type=click.Path(path_type=Path),
+    type=LocalPath(),
     metavar="DIR",
     help="Scratch folder of the builds, besides the default one.",
 )
@@ -134,7 +135,7 @@ def prune(
 def _scratch(named: Path | None) -> Path | None:
     """The scratch that was named, or the default one where there is one."""
     if named is not None:
-        return scratch_root(named.expanduser().absolute())
+        return scratch_root(named.absolute())
     usual = default_scratch()
     return usual if (usual / MARKER).is_file() else None
 

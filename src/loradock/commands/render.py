@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from loradock import atomic_io
+from loradock.commands.paths import LocalPath
 from loradock.commands.render_check import check, refusals
 from loradock.commands.render_options import Site, SiteCommand
 from loradock.commands.run_options import Ask, run_options
@@ -27,9 +28,9 @@ QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     "--explain", "is_explained", is_flag=True, help="Add a comment above each field that says why it is there."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print objects, sizes with reasons and warnings as JSON.")
-@click.option("-o", "file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE.")
+@click.option("-o", "file", type=LocalPath(dir_okay=False), metavar="FILE", help="Write to FILE.")
 @click.option(
-    "--check", "checked", type=click.Path(path_type=Path), multiple=True, metavar="FILE",
+    "--check", "checked", type=LocalPath(), multiple=True, metavar="FILE",
     help="Check a manifest instead, ours or any other.",
 )  # fmt: skip
 @click.option("--skip", "skipped", multiple=True, metavar="RULE", help="With --check: skip a rule.")

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from loradock.commands.paths import LocalPath
 from loradock.commands.run_options import RunCommand
 
 
@@ -101,7 +102,7 @@ SECTIONS: dict[str, Sequence[click.Parameter]] = {
             "--from-run",
             "DIR",
             "Run directory whose measured times are used.",
-            type=click.Path(path_type=Path, file_okay=False),
+            type=LocalPath(file_okay=False),
         ),
     ),
     "Volumes": (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from loradock.commands.paths import LocalPath
 from loradock.errors import InputMissing, NotWritable, UsageError
 from loradock.training.run_dir.paths import RECORD
 
@@ -17,10 +18,8 @@ LISTED_RUNS = 8
 
 
 @click.command()
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), help="Output file. [default: RUN/report.html]"
-)
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=LocalPath())
+@click.option("--output", type=LocalPath(dir_okay=False), help="Output file. [default: RUN/report.html]")
 @click.option("--watch", is_flag=True, help="Serve the report on localhost, updated, until Ctrl-C; write no file.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port for --watch. [default: a free one]")
 @click.option("--open", "is_opened", is_flag=True, help="Open it in the browser.")

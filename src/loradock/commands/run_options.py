@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ from typing import Any
 import click
 
 from loradock.commands.option_hints import explained
+from loradock.commands.paths import LocalPath
 from loradock.config.load import SHORTCUTS, Loaded, load
 from loradock.config.schema import RunConfig
 from loradock.errors import InputMissing, LoradockError, Problem, UsageError, machine_error
 
 STANDARD_INPUT = "-"
+PATH_TEXT = LocalPath(path_type=str)
 SHORT = tuple(flag.removeprefix("--").replace("-", "_") for flag in SHORTCUTS)
 READ = ("config", "preset", "overrides", "grad_accum", *SHORT)
 
@@ -78,15 +80,11 @@ def look_for_inputs(config: RunConfig) -> None:
     Raises what reading them would (InputMissing, DataError, ConfigError), one error with all of them. No hub is asked,
     and no large library imported: one that is broken is for the environment check to find.
     """
-    errors: list[LoradockError] = []
-    for look in looks(config):
-        try:
-            look()
-        except OSError as error:
-            missing = InputMissing(f"{error.filename} cannot be read: {error.strerror}", hint="ls -ld its path")
-            errors.append(machine_error(error) or missing)
-        except LoradockError as error:
-            errors.append(error)
+    raise_together(failures(looks(config)))
+
+
+def raise_together(errors: Sequence[LoradockError]) -> None:
+    """Raise what inputs failed with: one error with all of them."""
     if len(errors) > 1:
         problems = [Problem(what=error.what, hint=error.hint) for error in errors]
         raise type(errors[0])(f"{len(errors)} input files cannot be read", hint="fix each of them", problems=problems)
@@ -94,22 +92,42 @@ def look_for_inputs(config: RunConfig) -> None:
         raise errors[0]
 
 
+def failures(each_look: Iterable[Callable[[], object]]) -> list[LoradockError]:
+    """What each look that failed raised."""
+    errors: list[LoradockError] = []
+    for look in each_look:
+        try:
+            look()
+        except OSError as error:
+            missing = InputMissing(f"{error.filename} cannot be read: {error.strerror}", hint="ls -ld its path")
+            errors.append(machine_error(error) or missing)
+        except LoradockError as error:
+            errors.append(error)
+    return errors
+
+
 def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     """A look for each input that was named."""
+    from loradock.data.pairs import template
     from loradock.data.read import files
     from loradock.data.sources import check_fields, held_out_files
     from loradock.data.templates import resolve
     from loradock.model.hub_cache import is_hub_id
     from loradock.model.source import local_directory
+    from loradock.plan import zero_config
     from loradock.training.observers import trackers
 
     model, data = config.model, config.data
     if not is_hub_id(model.name):
-        yield functools.partial(local_directory, Path(model.name).expanduser())
+        yield functools.partial(local_directory, Path(model.name))
     for source in (*data.sources, *held_out_files(data)):
         yield functools.partial(files, source)
     yield functools.partial(check_fields, data.sources)
     yield functools.partial(resolve, data.template, own=None)
+    if config.objective != "supervised":
+        yield functools.partial(template.source, config.embedding.template)
+    if config.train.deepspeed:
+        yield functools.partial(zero_config.read, Path(config.train.deepspeed))
     yield functools.partial(trackers.check, config.logging.trackers)
 
 
@@ -139,11 +157,13 @@ class Price(click.FloatRange):
 GRAD_ACCUM = ("--grad-accum", "--gradient-accumulation-steps", "--gradient_accumulation_steps")
 OUTPUT = "output: the run directory."
 OPTIONS = (
-    click.argument("config", required=False, type=click.Path(path_type=Path)),
+    click.argument("config", required=False, type=LocalPath()),
     click.option("--preset", metavar="NAME", help="A shipped configuration; `loradock config presets` lists them."),
     click.option("overrides", "--set", metavar="KEY=VALUE", multiple=True, help="Set any key: --set lora.rank=8."),
-    click.option("--model", metavar="DIR|ID", help="model.name: a local directory or a hub id."),
-    click.option("--data", metavar="FILE", multiple=True, help="data.sources: may be repeated; - is stdin."),
+    click.option("--model", type=PATH_TEXT, metavar="DIR|ID", help="model.name: a local directory or a hub id."),
+    click.option(
+        "--data", type=PATH_TEXT, metavar="FILE", multiple=True, help="data.sources: may be repeated; - is stdin."
+    ),
     click.option("--epochs", type=float, metavar="N", help="train.epochs: passes over the rows."),
     click.option("--max-steps", type=int, metavar="N", help="train.max_steps: optimiser steps."),
     click.option("--batch-size", type=int, metavar="N", help="train.global_batch: samples per optimiser step."),
@@ -184,6 +204,6 @@ def run_options(command: Callable[..., Any] | None = None, *, output: str = OUTP
     """
     if command is None:
         return functools.partial(run_options, output=output)
-    for option in (click.option("--output", metavar="DIR", help=output), *reversed(OPTIONS)):
+    for option in (click.option("--output", type=PATH_TEXT, metavar="DIR", help=output), *reversed(OPTIONS)):
         command = option(command)
     return command

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import click
 
+from loradock.commands.paths import LocalPath
 from loradock.training.run_dir.listing import Listed, listed
 
 
 @click.command()
-@click.argument("directory", default="runs", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("directory", default="runs", type=LocalPath(exists=True, file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print the runs as JSON.")
 def runs(directory: Path, *, as_json: bool) -> None:
     """List the runs below DIRECTORY (default: runs): state, steps, loss, start, where. Read-only."""

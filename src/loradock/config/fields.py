@@ -83,6 +83,12 @@ def named_item_of(annotation: Any) -> Any | None:
     return None
 
 
+def path_in(annotation: Any) -> PathBound | None:
+    """Where the path begins in a text of that type; None where such a text is none."""
+    members = _members(annotation)
+    return next((each for member in members for each in _constraints(member) if isinstance(each, PathBound)), None)
+
+
 def choices(annotation: Any) -> tuple[str, ...]:
     """The words that the type allows by name."""
     literals = (member for member in _members(annotation) if get_origin(_bare(member)) is Literal)

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from loradock.config.fields import annotation_at, item_of, section_of
+from loradock.config.fields import annotation_at, item_of, path_in, section_of
+from loradock.config.places import expanded
 from loradock.config.strict_yaml import KeyPath
 from loradock.config.suggest import dotted, unknown_key
-from loradock.errors import Problem
+from loradock.errors import Problem, UsageError
 
 Value = object
 
@@ -89,6 +90,7 @@ class Layers:
         if wrong:
             self.refuse(path, places(path), f"{dotted(path)} holds {wrong}", hint="delete it")
             return
+        value = self._expanded(path, value, places)
         container, last = self._container(path), path[-1]
         if isinstance(container, list) and isinstance(last, int) and last <= len(container):
             container[last : last + 1] = [value]
@@ -101,6 +103,24 @@ class Layers:
         self._forget(dotted(path))
         for below in _paths(value, path):
             self.origins[dotted(below)] = places(below)
+
+    def _expanded(self, path: KeyPath, value: Value, places: Places) -> Value:
+        """The value with the paths in it expanded; what cannot be is refused where it stands."""
+        if isinstance(value, dict):
+            items = cast("dict[str, Value]", value).items()
+            return {key: self._expanded((*path, key), inner, places) for key, inner in items}
+        if isinstance(value, list):
+            entries = enumerate(cast("list[Value]", value))
+            return [self._expanded((*path, index), inner, places) for index, inner in entries]
+        bound = path_in(annotation_at(path)) if isinstance(value, str) else None
+        if not isinstance(value, str) or bound is None:
+            return value
+        before, after, rest = value.partition(bound.after) if bound.after else ("", "", value)
+        try:
+            return before + after + expanded(rest)
+        except UsageError as error:
+            self.refuse(path, places(path), f"{dotted(path)}: {error.what}", hint=error.hint)
+            return value
 
     def _container(self, path: KeyPath) -> list[Value] | dict[str, Value] | None:
         """What holds the value at `path`, made where it is missing; None where a single value stands in the way."""

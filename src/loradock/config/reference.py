@@ -29,7 +29,7 @@ defaults < `--preset NAME` < the YAML file < the short forms < `--set KEY=VALUE`
 | command | what it does |
 |---|---|
 | `loradock config show [CONFIG]` | prints the resolved configuration; each value says where it came from |
-| `loradock config validate [CONFIG]` | tells every problem at once, with file, line and remedy; exit code 78 |
+| `loradock config validate [CONFIG]` | tells every problem at once, with file, line and remedy; exit code 78; warns of inputs that are not on this machine |
 | `loradock config presets` | lists the shipped configurations |
 | `loradock config schema` | prints the JSON Schema for editors |
 
@@ -41,7 +41,8 @@ defaults < `--preset NAME` < the YAML file < the short forms < `--set KEY=VALUE`
   expand beyond 10 000 values are errors. A file has at most 1 MB.
 - No text becomes a number and no number a truth value. `1e3` is a whole number; `1.5` is not.
 - A value that would do nothing because of another one is a warning.
-- Paths are relative to the directory that the command runs in, not to the YAML file.
+- Paths are relative to the directory that the command runs in, not to the YAML file. In every key and option that is a
+  path, `~`, `$NAME` and `${NAME}` are expanded; a variable that is unset, empty or called like a secret is an error.
 - A hub id, of a model or a data set, needs the commit in `revision`.
 - `data.sources: FILE` and `data.sources: [FILE, FILE]` are short for entries with only a `path`. With `--set`, an
   entry is named by its position, from 0: `--set data.sources.0.weight=2`.

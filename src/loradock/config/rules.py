@@ -28,7 +28,7 @@ Rule = Callable[[RunConfig], Iterator[KeyProblem]]
 
 def is_hub_model(name: str) -> bool:
     """True where a model name is a hub id (OWNER/NAME) and no local path."""
-    return name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).exists()
+    return name.count("/") == 1 and not name.startswith((".", "/")) and not Path(name).exists()
 
 
 def has_validation(config: RunConfig) -> bool:

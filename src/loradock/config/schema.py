@@ -6,7 +6,7 @@ description here; `loradock config schema` and `docs/config.md` follow from it.
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -30,23 +30,23 @@ MOST_PATH_BYTES, MOST_NAME_BYTES = 4095, 255
 """Of a path, and of each name in it: what Linux takes (limits.h)."""
 
 
+@dataclass(frozen=True)
 class PathBound:
-    """Marks a text as a path, for what says which values a key takes."""
+    """Marks a text as a path, in which `~` and variables are expanded when it is read; `after`: where it begins."""
+
+    after: str = ""
 
 
 def _fits(path: str) -> str:
     if len(path.encode()) > MOST_PATH_BYTES or any(len(name.encode()) > MOST_NAME_BYTES for name in path.split("/")):
         raise ValueError("too long for a path")
-    if path.startswith("~"):
-        try:
-            Path(path).expanduser()
-        except RuntimeError as error:
-            raise ValueError("no such home directory") from error
     return path
 
 
 Place = Annotated[str, AfterValidator(_fits), PathBound()]
 """A file or directory, or the name of something that could be one."""
+TaskPlace = Annotated[str, PathBound(after="=")]
+"""NAME=FILE."""
 NamedPlace = Annotated[str, Field(min_length=1), AfterValidator(_fits), PathBound()]
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 """What NumPy's, Python's and torch's generators all take."""
@@ -85,7 +85,7 @@ class ModelConfig(Section):
         default="auto",
         description="Layers whose NF4 weights are kept dense as well (fast engine); auto: as many as memory allows.",
     )
-    trust_remote_code: str | None = Field(
+    trust_remote_code: Place | None = Field(
         default=None, description="The model's own name, repeated, to run the Python code that it ships. Off otherwise."
     )
 
@@ -310,7 +310,7 @@ class EvaluationConfig(Section):
     """Evaluation on the held-out part, and on tasks."""
 
     every: Positive | Auto = Field(default="auto", description="Optimiser steps between evaluations.")
-    tasks: tuple[str, ...] = Field(
+    tasks: tuple[TaskPlace, ...] = Field(
         default=(),
         description="Tasks that base and adapter answer once the run is finished, each as NAME=FILE: "
         "see loradock evaluate --task.",

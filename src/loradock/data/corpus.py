@@ -273,7 +273,7 @@ def all_prepared(prepared: Callable[[DataConfig], Prepared], parts: Sequence[Dat
 def cache_directory(data: DataConfig) -> Path:
     """Where prepared data are kept: data.cache, else LORADOCK_CACHE, else loradock/ in the user's cache."""
     if data.cache:
-        return Path(data.cache).expanduser()
+        return Path(data.cache)
     if named := os.environ.get("LORADOCK_CACHE"):
         return Path(named) / "prepared"
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")

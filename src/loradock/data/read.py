@@ -58,14 +58,14 @@ def place_of(files: Sequence[str], starts: Sequence[int], line: int | None) -> t
 def shown_files(source: SourceConfig) -> list[str]:
     """The source's files as messages name them: a file that the configuration names is named as it does."""
     paths = files(source)
-    return [str(path) for path in paths] if paths and paths != [Path(source.path).expanduser()] else [source.path]
+    return [str(path) for path in paths] if paths and paths != [Path(source.path)] else [source.path]
 
 
 def files(source: SourceConfig) -> list[Path]:
     """The files that `read` reads, in order; empty for a hub data set. Raises InputMissing and DataError."""
     if hub.is_hub(source.path):
         return []
-    path = Path(source.path).expanduser()
+    path = Path(source.path)
     try:
         is_there = path.exists()
     except (OSError, ValueError) as error:  # a name that is too long, or holds what no name can
@@ -171,8 +171,6 @@ def _missing(shown: str, path: Path) -> InputMissing:
     if path.is_symlink():
         what = f"{shown} is a symlink to {path.readlink()}, which leads to no file"
         return InputMissing(what, hint=f"ls -l {path}")
-    if (expanded := os.path.expandvars(shown)) != shown:
-        return InputMissing(f"{shown} does not exist", hint=f"variables are not expanded: write {expanded}")
     if not parent.is_dir():
         if shown.count("/") == 1 and not path.is_absolute():
             return InputMissing(f"{shown} does not exist", hint=f"for a hub data set write hub:{shown}")

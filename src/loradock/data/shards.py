@@ -49,7 +49,7 @@ def of_directory(path: Path, source: SourceConfig) -> list[Path]:
 
 def below(path: str) -> list[str]:
     """A line where folders of a directory hold files of rows, which are not read: how many, and a pattern for all."""
-    directory = Path(path).expanduser()
+    directory = Path(path)
     if not directory.is_dir() or _is_saved(directory):
         return []
     inner = (child for folder in sorted(directory.iterdir()) if folder.is_dir() for child in sorted(folder.rglob("*")))

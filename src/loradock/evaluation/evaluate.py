@@ -153,7 +153,7 @@ def trained_on(origin: Origin, given: Sequence[Path]) -> tuple[list[SourceConfig
     if not origin.record:
         return [], []
     sources = recorded_config(origin.record, origin.directory.parent).data.sources
-    there = [each for each in sources if not hub.is_hub(each.path) and Path(each.path).expanduser().exists()]
+    there = [each for each in sources if not hub.is_hub(each.path) and Path(each.path).exists()]
     return there, [each.path for each in sources if each not in there]
 
 

@@ -68,7 +68,7 @@ def default_scratch() -> Path:
 
 def opened(root: Path) -> Scratch:
     """The scratch at `root`, made where it does not exist; a foreign folder that holds other files is refused."""
-    scratch = Scratch(root=root.expanduser().absolute())
+    scratch = Scratch(root=root.absolute())
     try:
         scratch.root.mkdir(parents=True, exist_ok=True)
         own = {MARKER, LOCK, "wheels", "cache", "tmp", "records"}

@@ -76,7 +76,7 @@ def check_sizes(base: BaseModel) -> None:
 def _directory(asked: ModelConfig) -> Path:
     """Where config.json lies: a local directory, or the hub's cache, to which the small files are fetched."""
     if not hub_cache.is_hub_id(asked.name):
-        directory = source.local_directory(Path(asked.name).expanduser())
+        directory = source.local_directory(Path(asked.name))
     elif found := hub_cache.directory_of(asked.name, asked.revision, environ=os.environ):
         directory = found
     else:

@@ -85,7 +85,7 @@ def directory_of(name: str, revision: str | None, *, environ: Environ) -> Path |
     """The directory that a model's name means on this machine: its own, or that in the cache; None for neither."""
     if is_hub_id(name):
         return snapshot(name, revision or "main", environ=environ)
-    path = Path(name).expanduser()
+    path = Path(name)
     return path if path.is_dir() else None
 
 

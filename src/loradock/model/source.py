@@ -43,8 +43,8 @@ def find(asked: ModelConfig, *, on_bytes: Callable[[], None] = lambda: None) -> 
     problem of the directory at once.
     """
     trusted = asked.trust_remote_code == asked.name
-    path = Path(asked.name).expanduser()
-    if path.exists() or asked.name.count("/") != 1 or asked.name.startswith((".", "~")):
+    path = Path(asked.name)
+    if path.exists() or asked.name.count("/") != 1 or asked.name.startswith("."):
         directory, revision = local_directory(path), None
     else:
         directory = fetch(asked, trusted=trusted, on_bytes=on_bytes)

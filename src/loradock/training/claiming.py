@@ -10,6 +10,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, Protocol
 
+from loradock import atomic_io
 from loradock.config.load import Loaded
 from loradock.distributed import collectives
 from loradock.env_check.examination import gathered
@@ -117,7 +118,7 @@ def taken(
         directory = directories.numbered(parent, run_name(loaded))
     else:
         directory = Path(loaded.config.output or "")
-        is_taken = is_fresh and directory.is_dir() and any(directory.iterdir())
+        is_taken = is_fresh and directory.is_dir() and any(atomic_io.contents(directory))
         directory = directories.following(directory) if is_taken else directories.created(directory, may_exist=True)
     return directory, OutputLock.take(directory)
 

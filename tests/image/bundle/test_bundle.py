@@ -269,6 +269,8 @@ def test_an_existing_file_or_folder_is_never_written_over(inputs: Path, tmp_path
     (tmp_path / "out" / "mine").touch()
     with pytest.raises(UsageError, match="is not empty"):
         lay_out(tmp_path / "bundle.tar", tmp_path / "out")
+    with pytest.raises(UsageError, match="/dev/shm is the root of a volume"):
+        lay_out(tmp_path / "bundle.tar", Path("/dev/shm"))
     (tmp_path / "out" / "mine").unlink()
     lay_out(tmp_path / "bundle.tar", tmp_path / "out")
     with pytest.raises(NotWritable):

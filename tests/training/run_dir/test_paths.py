@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from loradock import atomic_io
+from loradock.commands import profile
 from loradock.errors import DiskFull, LoradockError, NotWritable, StorageError, UsageError, storage_error
 from loradock.training.run_dir import paths as directories
 
@@ -105,6 +106,17 @@ def test_a_directory_that_holds_other_things_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not empty") as refused:
         directories.holds_run(tmp_path)
     assert refused.value.exit_code == 64
+
+
+@pytest.mark.parametrize("name", ["lost+found", ".snapshot", ".snapshots", ".zfs"])
+def test_a_new_volume_counts_as_empty_for_each_command_that_wants_an_empty_directory(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir()
+    assert not directories.holds_run(tmp_path)
+    assert profile.folder(str(tmp_path), name="p") == tmp_path
+    (tmp_path / "thesis.tex").touch()
+    for wants_empty in (directories.holds_run, lambda path: profile.folder(str(path), name="p")):
+        with pytest.raises(UsageError, match=r"is not empty \(thesis.tex\)"):
+            wants_empty(tmp_path)
 
 
 def test_the_next_directory_beside_one_is_the_first_free_number(tmp_path: Path) -> None:

@@ -68,19 +68,19 @@ HINT = f"fix the template, or name one: --set embedding.template={next(iter(NAME
 
 
 def resolve(template: str, *, spec: TokenizerSpec) -> EmbeddingTemplate:
-    """The template that `embedding.template` asks for, for this tokenizer.
-
-    Raises InputMissing for a file that cannot be read, ConfigError for an unknown name.
-    """
-    if template.endswith((".jinja", ".j2")):
-        source = text_of(template, key="embedding.template", hint=HINT)
-    elif template in NAMED:
-        source = NAMED[template]
-    else:
-        close = difflib.get_close_matches(template, NAMED, n=1) or ["gritlm"]
-        what = f"embedding.template: there is no template named {template!r}; named templates: {', '.join(NAMED)}"
-        raise ConfigError(what, hint=f"--set embedding.template={close[0]}, or a path that ends in .jinja")
+    """The template that `embedding.template` asks for, for this tokenizer. Raises as `source`."""
     bos = spec.special_tokens.get("bos_token", "")
     prefix = bos if spec.bos_id in spec.prefix_ids else ""
     tokens = {"bos_token": bos, "eos_token": spec.special_tokens["eos_token"], "prefix": prefix}
-    return EmbeddingTemplate(template, source, tokens)
+    return EmbeddingTemplate(template, source(template), tokens)
+
+
+def source(template: str) -> str:
+    """The text of the template. InputMissing for a file that cannot be read, ConfigError for an unknown name."""
+    if template.endswith((".jinja", ".j2")):
+        return text_of(template, key="embedding.template", hint=HINT)
+    if template in NAMED:
+        return NAMED[template]
+    close = difflib.get_close_matches(template, NAMED, n=1) or ["gritlm"]
+    what = f"embedding.template: there is no template named {template!r}; named templates: {', '.join(NAMED)}"
+    raise ConfigError(what, hint=f"--set embedding.template={close[0]}, or a path that ends in .jinja")

@@ -89,7 +89,7 @@ def resolve(template: str, *, own: str | None) -> ChatTemplate:
 
 def text_of(template: str, *, key: str, hint: str) -> str:
     """The text of a template's file, which `key` names. InputMissing where it is no regular file, or cannot be read."""
-    path = Path(template).expanduser()
+    path = Path(template)
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # a FIFO would block, and a device never ends

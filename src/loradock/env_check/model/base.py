@@ -27,7 +27,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     asked = plan.config.model
     if hub_cache.is_hub_id(asked.name):
         return of_hub(host, asked)
-    directory = Path(asked.name).expanduser()
+    directory = Path(asked.name)
     if not directory.is_dir():
         return [missing(directory)]
     return faults(directory) or [ok(f"{directory} is complete")]

@@ -67,7 +67,7 @@ def is_needed(place: CacheFolder, host: Host, facts: Facts, plan: Intent) -> boo
     """
     config = plan.config
     if place.variable == "HF_HOME":
-        is_local = config is not None and host.exists(str(Path(config.model.name).expanduser()))
+        is_local = config is not None and host.exists(config.model.name)
         return not is_local and not host.exists(str(place.folder))
     if place.variable == "TORCHINDUCTOR_CACHE_DIR":
         return (config is not None and config.train.compile != "off") or not host.exists(f"{place.folder}/.")

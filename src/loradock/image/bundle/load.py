@@ -93,6 +93,8 @@ def lay_out(path: Path, folder: Path, *, expect: str | None = None, progress: Pr
 
 
 def _require_free(folder: Path) -> None:
+    if folder.is_mount():  # a folder that appears whole cannot take its place
+        raise UsageError(f"{folder} is the root of a volume", hint=f"name a new folder in it: --output {folder}/bundle")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UsageError(f"{folder} is not empty", hint="name a new folder with --output")
     if not folder.parent.is_dir() or not os.access(folder.parent, os.W_OK):

@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+from loradock import atomic_io
 from loradock.errors import NotWritable, UsageError, storage_error
 
 RECORD = "run.json"
@@ -59,13 +60,12 @@ def holds_run(directory: Path) -> bool:
     try:
         if (directory / RECORD).exists():
             return True
-        names = [path.name for path in directory.iterdir()] if directory.is_dir() else []
+        names = atomic_io.contents(directory) if directory.is_dir() else []
     except OSError as error:
         raise storage_error(error, directory) from error
-    if any(not name.startswith(".") and name != STATUS for name in names):
-        raise UsageError(
-            f"output directory {directory} is not empty, and holds no run", hint="name another directory with --output"
-        )
+    if foreign := [name for name in names if not name.startswith(".") and name != STATUS]:
+        what = f"output directory {directory} is not empty ({foreign[0]}), and holds no run"
+        raise UsageError(what, hint="name another directory with --output")
     return False
 
 

@@ -1,0 +1,36 @@
+"""The types of options and arguments that are paths: `~` and variables are expanded as in a configuration."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from loradock.config.places import expanded
+
+
+class LocalPath(click.Path):
+    """A path of this machine. UsageError for a variable in it that is not set."""
+
+    def __init__(self, *, path_type: type = Path, **more: Any) -> None:
+        super().__init__(path_type=path_type, **more)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, expanded before it is looked for."""
+        return super().convert(expanded(os.fspath(value)), param, ctx)
+
+
+class PathsAfter(click.ParamType):
+    """Texts with a path at their end, with commas between them: `NAME=FILE,...`, `wheel:FILE`."""
+
+    name = "text"
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The same text, its paths expanded."""
+        parts = [each.partition(self.mark) for each in str(value).split(",")]
+        return ",".join(name + mark + expanded(path) for name, mark, path in parts)

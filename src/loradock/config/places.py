@@ -1,0 +1,41 @@
+"""Paths as they are typed: `~` and variables of the environment, by one rule for every path key and path option."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from loradock import redact
+from loradock.errors import UsageError
+
+VARIABLE = re.compile(r"\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[^}]*)\}|\((?P<round>[^)]*)\))", re.ASCII)
+NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+def expanded(path: str) -> str:
+    """The path with `~`, `~user`, `$NAME` and `${NAME}` replaced, as a shell does it outside of quotes.
+
+    Never a path that was not meant: UsageError for a variable that is unset or empty (`$SCRATCH/x` would be `/x`), for
+    one whose name says that it is secret (paths are shown and recorded), and for other forms (`${NAME:-x}`, `$(NAME)`).
+    """
+    if path.startswith("~"):
+        try:
+            path = str(Path(path).expanduser())
+        except RuntimeError as error:
+            who = path.partition("/")[0]
+            raise UsageError(f"{path}: there is no home directory {who}", hint="write the whole path") from error
+    return VARIABLE.sub(lambda found: _value(found, path), path)
+
+
+def _value(found: re.Match[str], path: str) -> str:
+    name = found["name"] or found["braced"] or ""
+    if not NAME.fullmatch(name):
+        raise UsageError(f"{path}: {found[0]} is not expanded", hint="write $NAME or ${NAME}, or the whole path")
+    if redact.is_secret(name):
+        raise UsageError(f"{path}: {name} is a secret, and a path is shown and recorded", hint="write the whole path")
+    value = os.environ.get(name)
+    if not value:
+        state = "not set" if value is None else "empty"
+        raise UsageError(f"{path}: the variable {name} is {state}", hint=f"export {name}=DIR, or write the whole path")
+    return value
