@@ -105,6 +105,13 @@ embedding: {{template: {tmp_path}/e.jinja}}
     )
 
 
+@pytest.mark.parametrize("command", ["config show", "config validate", "render job", "render pod --demo"])
+def test_a_command_that_reads_no_rows_does_not_wait_for_standard_input(command: str) -> None:
+    result = CliRunner().invoke(cli, [*command.split(), "--model", "./model", "--data", "-"])
+    assert isinstance(result.exception, UsageError), result.exception
+    assert result.exception.what == "--data - is standard input, and this command reads no rows"
+
+
 def test_validate_refuses_a_template_or_task_that_is_called_by_no_name() -> None:
     assert "there is no template named 'alpacca'" in refused("--set", "data.template=alpacca").what
     assert "boolk" in refused("--set", "evaluation.tasks=[boolk=x.jsonl]").what

@@ -82,7 +82,14 @@ def test_files_are_writable_for_the_group(bin_folder: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("args", "heard"), [((), "args: --help"), (("train", "--demo", "a b"), "args: train --demo a b")]
+    ("args", "heard"),
+    [
+        ((), "args: --help"),
+        (("train", "--demo", "a b"), "args: train --demo a b"),
+        (("loradock", "train", "--demo", "a b"), "args: train --demo a b"),
+        (("loradock",), "args: --help"),
+        (("loradock", "--version"), "args: --version"),
+    ],
 )
 def test_the_arguments_reach_the_command_line(bin_folder: Path, args: tuple[str, ...], heard: str) -> None:
     assert heard in start(bin_folder, *args, HOME="/").stdout

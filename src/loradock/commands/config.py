@@ -27,7 +27,7 @@ def config() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the configuration, its origins and the warnings as JSON.")
 def show(ask: Ask, as_json: bool) -> None:
     """Print the resolved configuration and where each value came from."""
-    loaded = ask.load(needs_inputs=False)
+    loaded = ask.load(needs_inputs=False, reads_rows=False)
     if as_json:
         content = {
             "config": loaded.config.model_dump(mode="json"),
@@ -50,7 +50,7 @@ def validate(ask: Ask) -> None:
     """
     from loradock.commands.train_after import check
 
-    loaded = ask.load()
+    loaded = ask.load(reads_rows=False)
     errors = failures((*looks(loaded.config), functools.partial(check, loaded.config)))
     absent = [error for error in errors if isinstance(error, InputMissing | EnvironmentUnfit)]
     raise_together([error for error in errors if error not in absent])

@@ -30,7 +30,7 @@ GATHERING_SECONDS = 600
 
 def described(ask: Ask, *, site: Site, is_demo: bool) -> tuple[Workload, list[str]]:
     """The workload and what a person should know about it. UsageError with everything that cannot be rendered."""
-    loaded = demo_run(ask, is_whole=site.whole_config) if is_demo else ask.load()
+    loaded = demo_run(ask, is_whole=site.whole_config) if is_demo else ask.load(reads_rows=False)
     config = loaded.config
     given, wrong = render_given.read(site)
     sizes, notes = sized(config, site, given, is_demo=is_demo)
@@ -110,7 +110,7 @@ def demo_run(ask: Ask, *, is_whole: bool) -> Loaded:
         raise UsageError("--demo has no configuration for --whole-config", hint="leave out --whole-config, or --demo")
     if ask.config is not None or ask.preset is not None:
         raise UsageError("--demo brings its own configuration", hint="leave out CONFIG and --preset, or --demo")
-    loaded = replace(ask, config=exam.CONFIG).load()
+    loaded = replace(ask, config=exam.CONFIG).load(reads_rows=False)
     return replace(loaded, config=exam.resolved(loaded.config))
 
 

@@ -42,14 +42,18 @@ class Ask:
         given = {flag: value for flag, value in shortcuts.items() if value is not None}
         return cls(config=values["config"], preset=values["preset"], overrides=values["overrides"], shortcuts=given)
 
-    def load(self, *, needs_inputs: bool = True) -> Loaded:
+    def load(self, *, needs_inputs: bool = True, reads_rows: bool = True) -> Loaded:
         """Merge and check. Raises ConfigError with every problem, or InputMissing where CONFIG cannot be read.
 
-        `--data -` becomes the file that standard input is kept in; what that ends with, it ends with too.
+        `--data -` becomes the file that standard input is kept in; what that ends with, it ends with too. UsageError
+        for a command that `reads_rows` of none.
         """
-        loaded = self._loaded(needs_inputs=needs_inputs)
         paths = self.shortcuts.get("--data")
-        if isinstance(paths, list) and STANDARD_INPUT in paths:
+        is_piped = isinstance(paths, list) and STANDARD_INPUT in paths
+        if is_piped and not reads_rows:
+            raise UsageError("--data - is standard input, and this command reads no rows", hint="--data FILE")
+        loaded = self._loaded(needs_inputs=needs_inputs)
+        if isinstance(paths, list) and is_piped:
             kept = str(_standard_input(loaded.config))
             self.shortcuts["--data"] = [kept if path == STANDARD_INPUT else path for path in paths]
             loaded = self._loaded(needs_inputs=needs_inputs)
@@ -71,6 +75,8 @@ def _standard_input(config: RunConfig) -> Path:
     from loradock.data.corpus import cache_directory
     from loradock.data.standard_input import spooled
 
+    if sys.stdin.isatty():
+        click.echo("reading rows from standard input; Ctrl-D ends them", err=True)
     return spooled(sys.stdin.buffer, cache_directory(config.data) / "stdin")
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from loradock.config.fields import annotation_at, item_of, path_in, section_of
-from loradock.config.places import expanded
 from loradock.config.strict_yaml import KeyPath
 from loradock.config.suggest import dotted, unknown_key
 from loradock.errors import Problem, UsageError
@@ -41,9 +40,11 @@ Places = Callable[[KeyPath], Origin]
 class Layers:
     """The merged values so far, the origin of each dotted key, and what was wrong with single keys.
 
-    `unsettled` are keys that the user tried to set and could not; rules about them would only confuse.
+    `expand` is done to each path. `unsettled` are keys that the user tried to set and could not; rules about them
+    would only confuse.
     """
 
+    expand: Callable[[str], str]
     values: dict[str, Value] = field(default_factory=dict[str, Value])
     origins: dict[str, Origin] = field(default_factory=dict[str, Origin])
     problems: list[Problem] = field(default_factory=list[Problem])
@@ -117,7 +118,7 @@ class Layers:
             return value
         before, after, rest = value.partition(bound.after) if bound.after else ("", "", value)
         try:
-            return before + after + expanded(rest)
+            return before + after + self.expand(rest)
         except UsageError as error:
             self.refuse(path, places(path), f"{dotted(path)}: {error.what}", hint=error.hint)
             return value

@@ -6,7 +6,7 @@ Everything that is wrong, wherever it was written, is told in one ConfigError.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from loradock.config import no_effect, rules
 from loradock.config.fields import annotation_at, item_of
 from loradock.config.layers import Layers, Origin, Places
+from loradock.config.places import expanded
 from loradock.config.schema import RunConfig
 from loradock.config.strict_yaml import Document, KeyPath, parse_document, parse_value, read_document
 from loradock.config.suggest import dotted
@@ -57,14 +58,16 @@ def load(
     overrides: Sequence[str] = (),
     shortcuts: Mapping[str, object] | None = None,
     needs_inputs: bool = True,
+    expand: Callable[[str], str] = expanded,
 ) -> Loaded:
     """Merge all layers and check the result. `text` is the file's, where it stands elsewhere: then `path` names it.
 
     `overrides` are `KEY=VALUE` texts; `shortcuts` maps the flags of SHORTCUTS to their values (None: not given; --data
-    takes a list of paths). Without `needs_inputs`, a model and data may be missing, as in a preset that is only shown.
+    takes a list of paths). `expand` is done to each path. Without `needs_inputs`, a model and data may be missing, as
+    in a preset that is only shown.
     Raises ConfigError with every problem, or InputMissing where the file cannot be read.
     """
-    layers = Layers()
+    layers = Layers(expand=expand)
     if preset is not None:
         _put_document(layers, read_preset(preset), label=f"preset {preset}", is_choice=False)
     if path is not None:

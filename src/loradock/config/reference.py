@@ -29,7 +29,7 @@ defaults < `--preset NAME` < the YAML file < the short forms < `--set KEY=VALUE`
 | command | what it does |
 |---|---|
 | `loradock config show [CONFIG]` | prints the resolved configuration; each value says where it came from |
-| `loradock config validate [CONFIG]` | tells every problem at once, with file, line and remedy; exit code 78; warns of inputs that are not on this machine |
+| `loradock config validate [CONFIG]` | every problem at once, with line and remedy, and what is not on this machine |
 | `loradock config presets` | lists the shipped configurations |
 | `loradock config schema` | prints the JSON Schema for editors |
 

@@ -121,6 +121,16 @@ class Manifest:
         return tuple(self.spec.at(place)) if place else ()
 
     @cached_property
+    def claim_templates(self) -> tuple[Field, ...]:
+        """The claims that a controller makes from this object, each a volume of its pods by the template's name."""
+        if self.kind == "StatefulSet":
+            return tuple(self.spec["volumeClaimTemplates"])
+        if self.kind == "TrainJob":
+            return self.runtime.claim_templates if self.runtime else ()
+        place = "template.spec.volumeClaimPolicies" if self.kind in RUNTIMES else "volumeClaimPolicies"
+        return tuple(template for policy in self.spec.at(place) for template in policy["templates"])
+
+    @cached_property
     def jobs(self) -> tuple[Field, ...]:
         """The specification of each Job that this object is or makes."""
         if self.kind == "Job":

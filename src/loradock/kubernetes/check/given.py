@@ -61,7 +61,8 @@ def parts_of(manifest: Manifest, pod: Pod, container: Field) -> tuple[list[Pod],
 def mounts_of(manifest: Manifest, pod: Pod, container: Field) -> dict[PurePosixPath, tuple[Field, Field]]:
     """Each mount of the container with its volume, by its path."""
     pods, containers = parts_of(manifest, pod, container)
-    volumes = {volume["name"].text: volume for part in pods for volume in part.spec["volumes"]}
+    volumes = {claim.at("metadata.name").text: claim for claim in manifest.claim_templates}
+    volumes |= {volume["name"].text: volume for part in pods for volume in part.spec["volumes"]}
     mounts = [mount for each in containers for mount in each["volumeMounts"] if mount["name"].text in volumes]
     return {PurePosixPath(mount["mountPath"].text): (mount, volumes[mount["name"].text]) for mount in mounts}
 
@@ -113,4 +114,5 @@ def load_given(given: Given) -> Loaded:
         preset=preset.text if preset else None,
         overrides=[each.text for each in values(container, "--set")],
         shortcuts=shortcuts,
+        expand=str,  # with the variables and the home of the container, which nobody knows here
     )

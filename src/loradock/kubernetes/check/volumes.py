@@ -18,9 +18,10 @@ def _mounts(pod: Pod) -> list[Field]:
 
 
 def mount_volume(manifest: Manifest) -> Iterator[Found]:
-    """Each mount names a volume of the pod."""
+    """Each mount names a volume of the pod, or a claim that is made for it (JobSet's `volumeClaimPolicies`)."""
+    claimed = {template.at("metadata.name").text for template in manifest.claim_templates}
     for pod in manifest.pods:
-        known = {volume["name"].text for each in _laid_over(manifest, pod) for volume in each.spec["volumes"]}
+        known = {volume["name"].text for each in _laid_over(manifest, pod) for volume in each.spec["volumes"]} | claimed
         for name in (mount["name"] for mount in _mounts(pod)):
             if name.text and name.text not in known and (pod.beneath or not pod.is_partial):
                 remedy = f"there is {', '.join(sorted(known - {''}))}" if known else "add it to the pod's volumes"
@@ -32,6 +33,17 @@ def _laid_over(manifest: Manifest, pod: Pod) -> list[Pod]:
     if pod.beneath is None:
         return [pod]
     return [pod.beneath, *(each for each in manifest.pods if each.beneath is pod.beneath)]
+
+
+def claim_name(manifest: Manifest) -> Iterator[Found]:
+    """A claim that is made for pods has a name that no volume of theirs has, and no namespace."""
+    named = {volume["name"].text for volume in manifest.volumes}
+    for template in manifest.claim_templates if manifest.kind != "TrainJob" else ():
+        name, namespace = template.at("metadata.name"), template.at("metadata.namespace")
+        if name.text and name.text in named:
+            yield name.found(f"is {name.text!r}, and so is a volume of the pod", "delete the volume, or rename one")
+        if namespace.text and manifest.kind != "StatefulSet":
+            yield namespace.found("is set, and the claim is made in the JobSet's", "delete it")
 
 
 def volume_unused(manifest: Manifest) -> Iterator[Found]:
@@ -126,4 +138,6 @@ def _volume(pod: Pod, name: str) -> Field | None:
     return next((volume for volume in pod.spec["volumes"] if volume["name"].text == name), None)
 
 
-RULES = rules(mount_volume, volume_unused, key_reference, shared_memory, shared_memory_size, warnings=(volume_unused,))
+RULES = rules(
+    mount_volume, claim_name, volume_unused, key_reference, shared_memory, shared_memory_size, warnings=(volume_unused,)
+)
