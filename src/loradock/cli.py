@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from loradock import __version__, signals, streams, termination_log
+from loradock import __version__, environment, signals, streams, termination_log
 from loradock.errors import Interrupted, LoradockError, machine_error
 
 COMMANDS = {
@@ -61,6 +61,7 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="loradock")
 def cli() -> None:
     """Take a base model and a data set, get a fine-tuned adapter back."""
+    environment.require_numbers()
 
 
 def main() -> None:

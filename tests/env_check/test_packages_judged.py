@@ -199,6 +199,14 @@ def test_the_package_that_ends_the_process_is_named() -> None:
     assert protobuf.answers(PythonRun(exit_code=None, lines=()), ["a"])[1] == {"protobuf": "importing it does not end"}
 
 
+def test_a_package_that_fails_of_its_own_is_not_laid_to_protobuf() -> None:
+    ran = Host().python_run(protobuf.PROGRAM, ["tensorboard=no_such_module"], timeout_seconds=60)
+    runtime, failed, others = protobuf.answers(ran, ["tensorboard"])
+    remedies = {"tensorboard": "pip"}
+    (found,) = protobuf.judge(failed, others, runtime=runtime, users=[*failed], trackers=None, remedies=remedies)
+    assert found.what == "tensorboard cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"
+
+
 def test_a_tracker_that_the_run_does_not_use_is_a_warning() -> None:
     found = protobuf.judge(
         {"wandb": "no", "sentencepiece": "no"},

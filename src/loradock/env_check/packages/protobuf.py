@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.remedies import locked_versions, reinstall
@@ -25,7 +25,7 @@ TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow-skinny": "ml
 IMPLEMENTATION = "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION"
 LIMIT_SECONDS = 60
 PROGRAM = """\
-import importlib, json, sys
+import importlib, json, sys, traceback
 
 def tell(name, failed=None, **more):
     print(json.dumps({"name": name, "failed": failed, **more}), flush=True)
@@ -40,7 +40,11 @@ for argument in sys.argv[1:]:
         if door:
             getattr(imported, door)()
     except Exception as failure:
-        tell(name, f"{type(failure).__name__}: {failure}".strip().splitlines()[0].partition(". ")[0])
+        files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(failure.__traceback__)]
+        told = (type(failure).__module__, str(failure), *files)
+        ours = any("protobuf" in each or "_pb2" in each for each in told)
+        why = f"{type(failure).__name__}: {failure}".strip().splitlines()[0].partition(". ")[0]
+        tell(name, why, is_other=not ours)
     else:
         tell(name)
 """
@@ -55,17 +59,23 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     if "transformers" in installed:
         users["transformers"] = DOOR
     arguments = [f"{name}={module}" for name, module in users.items()]
-    runtime, failed = answers(host.python_run(PROGRAM, arguments, timeout_seconds=LIMIT_SECONDS), list(users))
+    runtime, failed, others = answers(host.python_run(PROGRAM, arguments, timeout_seconds=LIMIT_SECONDS), list(users))
     locked = {**installed, **{name: each for name, each in locked_versions(host).items() if name in installed}}
     trackers = None if plan.config is None else plan.config.logging.trackers
     remedies = {
-        name: remedy_for(name, runtime, host=host, installed=installed, locked=locked) for name in ["protobuf", *failed]
+        name: reinstall(host.prefix(), {name: locked[name]})
+        if name in others
+        else remedy_for(name, runtime, host=host, installed=installed, locked=locked)
+        for name in ["protobuf", *failed]
     }
-    return judge(failed, runtime=runtime, users=list(users), trackers=trackers, remedies=remedies)
+    return judge(failed, others, runtime=runtime, users=list(users), trackers=trackers, remedies=remedies)
 
 
-def answers(ran: PythonRun, users: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """(version and file of the runtime, {package: why it failed}); the one that ended the process is named too."""
+def answers(ran: PythonRun, users: Sequence[str]) -> tuple[dict[str, str], dict[str, str], set[str]]:
+    """(version and file of the runtime, {package: why it failed}, those that failed without protobuf's part in it).
+
+    The one that ended the process is named too.
+    """
     said = [json.loads(line) for line in ran.lines if line.startswith('{"name"')]
     runtime = next((each for each in said if each["name"] == "protobuf"), {})
     failed = {each["name"]: each["failed"] for each in said if each["failed"]}
@@ -73,22 +83,24 @@ def answers(ran: PythonRun, users: Sequence[str]) -> tuple[dict[str, str], dict[
     if silent:
         how = "does not end" if ran.exit_code is None else f"ends the process with {ran.exit_code}"
         failed[silent[0]] = f"importing it {how}"
-    return runtime, failed
+    return runtime, failed, {each["name"] for each in said if each.get("is_other")}
 
 
 def judge(
     failed: Mapping[str, str],
+    others: Collection[str] = (),
     *,
     runtime: Mapping[str, str],
     users: Sequence[str],
     trackers: Sequence[str] | None,
     remedies: Mapping[str, str],
 ) -> list[Finding]:
-    """An error for each that fails; a warning for a tracker that the configuration does not name."""
+    """An error for each that fails (`others`: of its own); a warning for a tracker that the run does not name."""
     findings: list[Finding] = []
     for name, why in failed.items():
         is_unused = trackers is not None and name in TRACKERS and TRACKERS[name] not in trackers
-        what = f"{name} is incompatible with protobuf {runtime.get('version', 'as it is')}: {why}"
+        is_bad = f"is incompatible with protobuf {runtime.get('version', 'as it is')}"
+        what = f"{name} {'cannot be imported' if name in others else is_bad}: {why}"
         findings.append((warning if is_unused else error)(what, remedy=remedies[name]))
     return findings or [ok(f"{', '.join(users)} import together with protobuf {runtime['version']}")]
 
