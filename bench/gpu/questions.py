@@ -183,7 +183,7 @@ QUESTIONS = numbered(
         "the memory requests of `render`",
     ),
     Question(
-        "What the self-check finds on a real shape: is `other documents move a loss by` exactly 0, float32 within 1e-4 "
+        "What the self-check finds on a real shape: do documents not see one another, float32 within 1e-4 "
         "of PEFT's, bf16 no farther than PEFT's own; its seconds and memory",
         "the tolerances of the self-check, and whether it runs before every training",
     ),

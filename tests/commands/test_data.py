@@ -213,6 +213,6 @@ def test_special_tokens_in_contents_and_what_is_learned_are_told(stats: Any, tmp
     ended = stats("--data", file)
     assert "</s> 20x" in ended.stderr
     assert "--set data.special_tokens=as_control" in ended.stderr
-    assert "not learned: prompts" in " ".join(ended.stdout.split())
+    assert "assistant turns and completions, not prompts" in " ".join(ended.stdout.split())
     ended = stats("--data", file, "--json")
     assert json.loads(ended.stdout)["special_texts"] == {"</s>": 20}

@@ -59,7 +59,7 @@ def test_tasks_are_printed_with_what_they_have_to_be_compared_with(forking: Fork
         assert each in text
     assert "boolq: 3 rows with their whole question and 0 with its stem stand in 16 training texts; without" in text
     assert "arc-easy: no row stands in 16 training texts" in text
-    assert "smallest visible difference" in text
+    assert "smallest detectable difference" in text
     assert text.endswith("run/evaluations/results.json\n")
     kept = json.loads((place / "run" / "evaluations" / "results.json").read_text())
     code, text = ended(forking, place, *words, "--json")

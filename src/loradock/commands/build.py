@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import click
-from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
+from loradock.commands.page import fitting_console, show
 from loradock.commands.paths import LocalPath, PathsAfter
 from loradock.image.build import build as build_image
 from loradock.image.build import preflight
@@ -23,7 +22,6 @@ from loradock.image.progress import Step
 from loradock.image.scratch import Property, default_scratch
 from loradock.image.space import Room, gb
 
-LOG_COLUMNS = 160
 FILE = LocalPath(dir_okay=False)
 FOLDER = LocalPath(file_okay=False)
 
@@ -32,7 +30,7 @@ class Screen:
     """The build on stderr: one live line on a terminal, a line a step elsewhere."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else LOG_COLUMNS)
+        self.console = fitting_console(stderr=True)
         self.status: Status | None = None
         self.began = time.monotonic()
         self.shown: dict[tuple[int, str], str] = {}
@@ -58,7 +56,7 @@ class Screen:
         if not step.is_work:
             return
         key = (step.number, step.name)
-        title = step.title[: LOG_COLUMNS - 40]
+        title = step.title[: self.console.width - 40]
         if self.status:
             said = step.lines[-1].strip()[:80] if step.lines else ""
             elapsed = int(time.monotonic() - self.began)
@@ -91,7 +89,7 @@ class Screen:
                     table.add_row(
                         f"  {need.what} ({need.path})", gb(need.bytes), "", f"{need.files:,}", "", style="dim"
                     )
-        self.console.print(table)
+        show(self.console, table)
 
 
 def _plain(text: str) -> str:

@@ -113,7 +113,7 @@ def _visible(results: Sequence[Result]) -> Iterator[str]:
     seen = [each for each in results if each.summary.detectable is not None]
     if seen:
         texts = [f"{each.wanted.items.name} {100 * (each.summary.detectable or 0):.1f} points" for each in seen]
-        yield f"smallest visible difference (10 % disagreement, 80 % power): {', '.join(texts)}"
+        yield f"smallest detectable difference (10 % disagreement, 80 % power): {', '.join(texts)}"
 
 
 def _differences(found: Report) -> Any:
@@ -125,7 +125,7 @@ def _differences(found: Report) -> Any:
         "only other right",
         "p",
         "p (Holm)",
-        "visible from",
+        "detectable",
     )
     metrics = {each.wanted.items.name: each.summary.metric for each in found.results}
     lines: list[list[str]] = []

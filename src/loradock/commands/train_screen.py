@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from loradock.analysis.report import console, findings
+from loradock.commands.page import fitting_console, show
 from loradock.demo.exam import verdict
 from loradock.env_check.child import Looked
 from loradock.env_check.examination import Examination
@@ -23,7 +22,6 @@ from loradock.training.run_dir.paths import ADAPTER
 from loradock.training.run_dir.record import metrics
 from loradock.training.run_dir.resume import Standing
 
-LOG_COLUMNS = 180
 Lines = list[dict[str, Any]]
 
 
@@ -31,7 +29,7 @@ class Screen:
     """A `claiming.Screen` on stderr. Only rank 0 shows anything; the summary goes to stdout unless `is_quiet`."""
 
     def __init__(self, *, is_quiet: bool) -> None:
-        self.console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else LOG_COLUMNS)
+        self.console = fitting_console(stderr=True)
         self.is_quiet = is_quiet
         self.is_first = True
         self.total = 0
@@ -88,8 +86,8 @@ class Screen:
             return
         for line in console.plan_lines(plan):
             self.note(line)
-        self.console.print(console.plan_table(plan))
-        self.console.print(console.memory_table(plan))
+        show(self.console, console.plan_table(plan))
+        show(self.console, console.memory_table(plan))
         self.total = plan.steps.value
 
     def event(self, event: Event) -> None:

@@ -54,7 +54,7 @@ def _hub_model_is_pinned(config: RunConfig) -> Iterator[KeyProblem]:
     name = config.model.name
     if is_hub_model(name) and not config.model.revision:
         what = f"model.name {name} is not a local directory, and as a hub id it needs a commit"
-        hint = f"--set model.revision=COMMIT, or ./{name} for the path of a directory (in render: on the data volume)"
+        hint = f"--set model.revision=COMMIT, or ./{name} for the path of a directory"
         yield KeyProblem(keys=("model.name", "model.revision"), what=what, hint=hint)
 
 

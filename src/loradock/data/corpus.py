@@ -30,11 +30,10 @@ if TYPE_CHECKING:
 
 
 LEARNED = {
-    "auto": "every assistant turn of a conversation and the completion of a prompt/completion row, with what ends it; "
-    "not learned: prompts, and the template around them",
-    "completion": "the last answer of each row, with what ends it; not learned: earlier answers, and prompts",
-    "assistant": "every assistant turn, with what ends it; not learned: prompts, and the template around them",
-    "all": "everything",
+    "auto": "assistant turns and completions, not prompts",
+    "completion": "the last answer of each row, not prompts and earlier answers",
+    "assistant": "assistant turns, not prompts",
+    "all": "all tokens",
 }
 """What each value of data.loss learns."""
 

@@ -29,6 +29,10 @@ HELD = {
 must not change what is computed. How much is recomputed, or kept dense, changes nothing, and is decided again."""
 
 
+NOT_APPLICABLE = "not applicable: "
+"""How the reason of a decision begins that does not concern the run."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decision(Generic[Value_co]):
     """One thing that a run decided: its name, the value (JSON-able, or a dataclass of such), and the reason."""
@@ -36,6 +40,11 @@ class Decision(Generic[Value_co]):
     name: str
     value: Value_co
     why: str
+
+    @property
+    def is_shown(self) -> bool:
+        """False for what the run has no use for, which stays in its record."""
+        return not self.why.startswith(NOT_APPLICABLE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ class PlanTable:
         table.add_column(max_width=VALUE_COLUMNS if is_wide else None)
         if is_wide:
             table.add_column(style="dim", ratio=1)
-        for decision in self.plan.decisions:
+        for decision in (each for each in self.plan.decisions if each.is_shown):
             value = shown(decision.value)
             cells = [Text(value), Text(decision.why)] if is_wide else [Text(f"{value}\n").append(decision.why, "dim")]
             table.add_row(decision.name, *cells)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from loradock.plan.context import Context, asked, of_memory
 from loradock.plan.memory import pairs
-from loradock.plan.plan import Decision
+from loradock.plan.plan import NOT_APPLICABLE, Decision
 from loradock.plan.trial import Trial
 
 NAME = "held_passes"
@@ -18,7 +18,7 @@ def decide(context: Context) -> Decision[int | str]:
     """As many as fit beside one that is computed."""
     wanted = context.config.embedding.passes
     if context.config.objective == "supervised":
-        return Decision(name=NAME, value=0, why="objective supervised: each pass ends with its own backward")
+        return Decision(name=NAME, value=0, why=f"{NOT_APPLICABLE}objective supervised")
     if wanted != "auto":
         return asked(NAME, ALL if wanted == "direct" else 0)
     passes = step_passes(context)

@@ -47,7 +47,7 @@ class Distance:
     adapter: float
 
     def __str__(self) -> str:
-        return f"loss {self.loss:.1e}, gradient {self.gradient:.1e}, one adapter's {self.adapter:.1e}"
+        return f"loss {self.loss:.1g}, gradient {self.gradient:.1g}, worst adapter {self.adapter:.1g}"
 
     def is_within(self, limit: Distance) -> bool:
         """False where one of them is larger, or not a number."""
@@ -90,10 +90,12 @@ class Differences:
         return is_exact and self.rounded.is_within(ROUNDED_LIMIT.plus(OF_PEFTS_OWN, self.pefts))
 
     def __str__(self) -> str:
-        text = f"other documents move a loss by {self.leak:.0e}; in float32 from PEFT: {self.exact}"
+        is_alone = self.leak <= LEAK_LIMIT
+        leak = "documents do not see one another" if is_alone else f"other documents move a loss by {self.leak:.0e}"
+        text = f"{leak}; relative difference from PEFT in float32: {self.exact}"
         if self.rounded is None:
             return text
-        return f"{text}; in the compute dtype from float32: {self.rounded} (PEFT's own: {self.pefts})"
+        return f"{text}; in the compute dtype from float32: {self.rounded} (PEFT itself: {self.pefts})"
 
 
 class Kind(Protocol):
