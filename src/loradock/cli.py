@@ -52,6 +52,18 @@ class LazyGroup(click.Group):
         module = importlib.import_module(COMMANDS[cmd_name][0])
         return getattr(module, cmd_name.replace("-", "_"))
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; what an unknown verb is called here is said."""
+        name = args[0]
+        if not name.startswith("-") and name not in COMMANDS and not ctx.resilient_parsing:
+            from loradock.commands.option_hints import verb_hint
+
+            hint = verb_hint(name, COMMANDS)
+            ctx.fail(f"No such command {name!r}{f': {hint}' if hint else ''}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])

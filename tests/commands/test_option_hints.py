@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 import pytest
 from click.testing import CliRunner
 
-from loradock.cli import cli
+from loradock.cli import COMMANDS, cli
+from loradock.config.fields import keys
+from loradock.config.other_tools import EXPLAINED, RENAMED
 from loradock.errors import UsageError
 
 MEANT = {
@@ -64,3 +68,105 @@ def test_every_hint_that_names_an_option_of_train_names_one() -> None:
 
     known = {name for each in train.params if isinstance(each, click.Option) for name in each.opts}
     assert {hint.split()[0] for hint in MEANT.values() if hint.startswith("--")} <= known
+
+
+SECTIONS = "model|data|lora|train|evaluation|checkpoints|logging|after"
+TOOLS = {
+    "axolotl": (
+        "base_model datasets dataset_prepared_path val_set_size output_dir adapter lora_model_dir "
+        "sequence_len sample_packing pad_to_sequence_len lora_r lora_alpha lora_dropout lora_target_modules "
+        "lora_target_linear lora_modules_to_save wandb_project wandb_entity wandb_name "
+        "gradient_accumulation_steps micro_batch_size num_epochs optimizer lr_scheduler train_on_inputs "
+        "group_by_length bf16 fp16 gradient_checkpointing early_stopping_patience resume_from_checkpoint "
+        "auto_resume_from_checkpoints logging_steps xformers_attention flash_attention sdp_attention "
+        "loss_watchdog_threshold warmup_steps warmup_ratio evals_per_epoch saves_per_epoch save_total_limit "
+        "debug deepspeed fsdp special_tokens chat_template rl peft_use_dora peft_use_rslora "
+        "neftune_noise_alpha hub_model_id load_in_8bit"
+    ),
+    "TRL": (
+        "model_name_or_path model_revision dtype torch_dtype attn_implementation use_peft lora_task_type "
+        "use_rslora use_dora load_in_4bit bnb_4bit_quant_type use_bnb_nested_quant dataset_name "
+        "dataset_text_field dataset_num_proc packing padding_free completion_only_loss assistant_only_loss "
+        "activation_offloading eos_token pad_token num_train_epochs per_device_train_batch_size "
+        "per_device_eval_batch_size eval_strategy save_strategy report_to run_name push_to_hub do_train "
+        "do_eval lr_scheduler_type use_liger_kernel optim adam_beta1 max_grad_norm data_seed torch_compile "
+        "load_best_model_at_end metric_for_best_model streaming ddp_timeout weight_decay trust_remote_code"
+    ),
+    "unsloth": (
+        "model_name max_seq_length load_in_16bit r target_modules use_gradient_checkpointing random_state "
+        "save_method quantization_method save_gguf full_finetuning"
+    ),
+    "LLaMA-Factory": (
+        "stage finetuning_type template dataset dataset_dir cutoff_len max_samples overwrite_cache "
+        "preprocessing_num_workers dataloader_num_workers lora_target lora_rank additional_target "
+        "quantization_bit flash_attn mask_history train_on_prompt neat_packing val_size eval_dataset "
+        "plot_loss pure_bf16 loraplus_lr_ratio adapter_name_or_path export_dir rope_scaling use_unsloth "
+        "mix_strategy interleave_probs overwrite_output_dir"
+    ),
+    "litgpt": (
+        "checkpoint_dir out_dir precision quantize devices num_nodes logger_name global_batch_size "
+        "train.global_batch save_interval eval_interval log_interval"
+    ),
+    "torchtune": (
+        "epochs batch_size enable_activation_checkpointing log_every_n_steps shuffle clip_grad_norm "
+        "num_warmup_steps run_val_every_n_steps tokenizer"
+    ),
+    "a command line": ("name quiet yes force verbose attn dry_run config gpus nproc_per_node local_rank cache_dir"),
+}
+VERBS = (
+    "eval evaluation list ls ps status doctor check inference infer predict sft finetune fine-tune "
+    "finetune_lora lora run resume version help merge_lora convert quantize preprocess tokenize estimate "
+    "presets validate serve api webui webchat download push dpo grpo ppo rm kto pretrain logs stop "
+    "chatbot score benchmark k8s clean compare"
+)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("command", ["train", "plan"])
+def test_each_option_that_users_of_a_tool_type_is_taken_or_answered(tool: str, command: str) -> None:
+    for name in TOOLS[tool].split():
+        for option in (f"--{name}", f"--{name.replace('_', '-')}"):
+            done = CliRunner().invoke(cli, [command, option, "16", "--no-such-option-at-all"])
+            text = done.stderr or str(done.exception)
+            if f"No such option '{option}'" in text or isinstance(done.exception, UsageError):
+                assert f"'{option}': " in text or "is not a setting" in text, text
+                assert "Did you mean" not in text
+            else:
+                assert "no-such-option-at-all" in text, text
+
+
+def test_each_name_of_another_tool_leads_to_a_key_that_there_is() -> None:
+    known = {key.name for key in keys()}
+    assert {name: key for name, key in RENAMED.items() if key not in known} == {}
+    assert RENAMED.keys() & EXPLAINED.keys() == set()
+    for text in EXPLAINED.values():
+        for key in re.findall(
+            r"\b(?:model|data|lora|train|evaluation|checkpoints|logging|after)\.[a-z_0-9N.]*[a-z_]", text
+        ):
+            assert key.replace(".0.", ".N.").removesuffix(".text") in known | {"data.sources"}, text
+
+
+@pytest.mark.parametrize("verb", VERBS.split())
+def test_each_verb_that_others_have_is_answered(verb: str) -> None:
+    done = CliRunner().invoke(cli, [verb])
+    assert done.exit_code == 2
+    hint = done.stderr.splitlines()[-1].removeprefix(f"Error: No such command '{verb}': ")
+    assert not hint.startswith("Error")
+    words = hint.split()
+    if words[0] == "loradock" and not words[1].startswith("-"):
+        assert words[1] in COMMANDS
+
+
+def test_a_slip_in_a_verb_and_a_verb_that_is_left_out_are_answered() -> None:
+    assert "'trane': loradock train" in CliRunner().invoke(cli, ["trane"]).stderr
+    assert "loradock train run.yaml" in CliRunner().invoke(cli, ["run.yaml"]).stderr
+    assert CliRunner().invoke(cli, ["zzzz"]).stderr.endswith("No such command 'zzzz'\n")
+
+
+@pytest.mark.parametrize("files", [["a.jsonl", "b.jsonl"], ["a.csv", "b.csv", "c.csv"], ["a.json", "b.json", "c.json"]])
+def test_a_pattern_that_the_shell_expanded_is_told_to_be_quoted(files: list[str]) -> None:
+    for command in (["train"], ["data", "stats"], ["plan"]):
+        done = CliRunner().invoke(cli, [*command, "--model", "m", "--data", *files])
+        assert done.exit_code == 2
+        assert "goes in quotes, --data '*." in done.stderr, done.stderr
+    assert "at most one CONFIG" in CliRunner().invoke(cli, ["train", "a.yaml", "b.yaml"]).stderr

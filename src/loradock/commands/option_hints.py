@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection
+
 import click
 
 from loradock.config.load import SHORTCUTS
-from loradock.config.suggest import EXPLAINED, key_called
+from loradock.config.other_tools import EXPLAINED
+from loradock.config.suggest import key_called
 
 VALUES = {
     "bf16": "bfloat16",
@@ -14,12 +18,85 @@ VALUES = {
     "load_in_8bit": "int8",
     "report_to": "[wandb]",
     "wandb": "[wandb]",
+    "use_wandb": "[wandb]",
+    "tensorboard": "[tensorboard]",
+    "use_tensorboard": "[tensorboard]",
+    "mlflow": "[mlflow]",
+    "use_mlflow": "[mlflow]",
+    "load_in_16bit": "none",
+    "use_cpu": "cpu",
+    "no_cuda": "cpu",
 }
 """What the key takes, where the option's name says it."""
 OPTIONS_ONLY = {
+    "quiet": "progress goes to stderr, results to stdout: 2>/dev/null",
+    "silent": "progress goes to stderr, results to stdout: 2>/dev/null",
+    "q": "progress goes to stderr, results to stdout: 2>/dev/null",
+    "verbose": "all that is known of a run is printed, and kept in run.json and metrics.jsonl",
+    "debug": "an unexpected error shows its traceback; loradock env-check --report writes a bug report",
+    "log_level": "all that is known of a run is printed, and kept in run.json and metrics.jsonl",
+    "yes": "nothing is asked back: leave it out",
+    "y": "nothing is asked back: leave it out",
+    "force": "nothing is written over: --fresh starts a new run beside the old one",
+    "overwrite": "nothing is written over: --fresh starts a new run beside the old one",
+    "version": "loradock --version",
+    "resume": "loradock train --resume --output RUN",
+    "background": "nohup loradock train ... &, or a job of your scheduler",
     "config": "CONFIG is given without an option: loradock train run.yaml",
     "dry_run": "loradock plan, with the same arguments, says what a run would do",
 }
+
+
+VERBS = {
+    "eval": "evaluate", "evaluation": "evaluate", "score": "evaluate", "test": "evaluate", "benchmark": "evaluate",
+    "list": "runs", "ls": "runs", "ps": "runs", "status": "runs", "history": "runs", "info": "runs", "show": "runs",
+    "doctor": "env-check", "check": "env-check", "env": "env-check", "verify": "env-check", "selftest": "env-check",
+    "inference": "generate", "infer": "generate", "predict": "generate", "batch": "generate", "answer": "generate",
+    "ask": "chat", "talk": "chat", "cli": "chat", "chatbot": "chat", "repl": "chat", "sft": "train",
+    "finetune": "train", "fine-tune": "train", "finetune-lora": "train", "tune": "train", "fit": "train",
+    "lora": "train", "qlora": "train", "run": "train", "start": "train", "demo": "train --demo",
+    "resume": "train --resume", "continue": "train --resume", "torchrun": "launch", "accelerate": "launch",
+    "multi-gpu": "launch", "merge-lora": "merge", "merge-and-unload": "merge", "merge-sharded-fsdp-weights": "merge",
+    "fuse": "merge", "convert": "export gguf", "gguf": "export gguf", "quantize": "export gguf",
+    "ollama": "export gguf", "preprocess": "data stats", "prepare": "data stats", "tokenize": "data show",
+    "dataset": "data stats", "estimate": "plan", "dry-run": "plan", "cost": "plan", "memory": "plan",
+    "explain": "plan", "presets": "config presets", "validate": "config validate", "init": "config presets",
+    "schema": "config schema", "encode": "embed", "embeddings": "embed", "vectors": "embed", "trace": "profile",
+    "bench": "diagnose", "checkpoints": "checkpoint list", "clean": "prune", "clear": "prune", "gc": "prune",
+    "docker": "build", "kubernetes": "render", "k8s": "render", "manifest": "render", "plot": "report",
+    "html": "report", "compare": "report", "pack": "bundle create", "network": "net-check", "nccl-test": "net-check",
+    "version": "--version", "help": "--help",
+}  # fmt: skip
+"""What others call our verbs -> what to type after `loradock`."""
+ELSEWHERE = {
+    **dict.fromkeys(
+        ("serve", "api", "server", "vllm-serve", "deploy"),
+        "nothing is served here: loradock merge writes a model for a server; docs/after.md",
+    ),
+    **dict.fromkeys(("web", "webui", "webchat", "ui", "gui", "dashboard"), "loradock chat RUN, or loradock report RUN"),
+    **dict.fromkeys(("download", "fetch", "pull"), "hf download OWNER/NAME --local-dir DIR"),
+    **dict.fromkeys(("upload", "push", "publish"), "hf upload OWNER/NAME RUN/adapter"),
+    **dict.fromkeys(
+        ("dpo", "grpo", "ppo", "kto", "orpo", "rl", "reward", "rm", "pretrain"),
+        "not trained here: objective is supervised, embedding or gritlm",
+    ),
+    **dict.fromkeys(("stop", "kill", "cancel"), "kill -TERM the process: it saves its last step, and ends with 75"),
+    **dict.fromkeys(("log", "logs", "metrics", "tail"), "tail -f RUN/metrics.jsonl, or loradock report RUN"),
+}
+"""Verbs of others that have none here -> what to do."""
+
+
+def verb_hint(name: str, known: Collection[str]) -> str | None:
+    """What to type in the place of an unknown verb."""
+    plain = name.lower().replace("_", "-")
+    if plain in VERBS:
+        return f"loradock {VERBS[plain]}"
+    if plain in ELSEWHERE:
+        return ELSEWHERE[plain]
+    if name.endswith((".yaml", ".yml")):
+        return f"loradock train {name}"
+    near = difflib.get_close_matches(plain, known, n=1)
+    return f"loradock {near[0]}" if near else None
 
 
 def explained(unknown: click.NoSuchOption, command: click.Command) -> click.NoSuchOption:

@@ -144,6 +144,14 @@ def _refused(_context: click.Context, _parameter: click.Parameter, value: str | 
         raise UsageError(what, hint=f"--batch-size N, where N is {value} times the micro-batch times the GPUs")
 
 
+def _pattern(beyond: Sequence[str]) -> str:
+    """What to type where rows were named without --data, as by a pattern that the shell expanded."""
+    suffixes = {Path(each).suffix for each in beyond if each.endswith((*ROWS, ".json"))}
+    if not suffixes:
+        return "at most one CONFIG; all else are options"
+    return f"a pattern of rows goes in quotes, --data '*{min(suffixes)}'; else --data before each file"
+
+
 class Price(click.FloatRange):
     """A price an hour: a finite number of at least 0."""
 
@@ -160,6 +168,8 @@ class Price(click.FloatRange):
         return price
 
 
+ROWS = (".jsonl", ".csv", ".tsv", ".txt", ".parquet", ".arrow", ".gz", ".zst")
+"""How files of rows end, which no CONFIG is."""
 GRAD_ACCUM = ("--grad-accum", "--gradient-accumulation-steps", "--gradient_accumulation_steps")
 OUTPUT = "output: the run directory."
 OPTIONS = (
@@ -188,11 +198,21 @@ class RunCommand(click.Command):
     """A command with `run_options`: what they hold comes to its function as one argument, `ask: Ask`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; what an option of another trainer is called here is said."""
+        """As click does; what an option of another trainer is called here is said, and what a shell made of a pattern.
+
+        Unquoted, `--data *.jsonl` is `--data a.jsonl b.jsonl c.jsonl`: b.jsonl is CONFIG, and c.jsonl one too many.
+        """
         try:
-            return super().parse_args(ctx, args)
+            ctx.allow_extra_args = True
+            super().parse_args(ctx, args)
         except click.NoSuchOption as unknown:
             raise explained(unknown, self) from None
+        config = ctx.params.get("config")
+        rows = [config] if config and config.name.endswith(ROWS) else []
+        if beyond := [*map(str, rows), *ctx.args]:
+            shown = " ".join(beyond[:3]) + " ..." * (len(beyond) > 3)
+            ctx.fail(f"Got unexpected extra arguments ({shown}): {_pattern(beyond)}")
+        return ctx.args
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:
         """The parsed arguments; here, so that no frame lies between click and the command."""
