@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import click
-from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
+from loradock.commands.page import console_on
 from loradock.commands.paths import LocalPath, PathsAfter
 from loradock.image.build import build as build_image
 from loradock.image.build import preflight
@@ -32,7 +32,7 @@ class Screen:
     """The build on stderr: one live line on a terminal, a line a step elsewhere."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else LOG_COLUMNS)
+        self.console = console_on(stderr=True, highlight=False, width=None if sys.stderr.isatty() else LOG_COLUMNS)
         self.status: Status | None = None
         self.began = time.monotonic()
         self.shown: dict[tuple[int, str], str] = {}

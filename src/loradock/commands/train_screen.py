@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from loradock.analysis.report import console, findings
+from loradock.commands.page import console_on
 from loradock.demo.exam import verdict
 from loradock.env_check.child import Looked
 from loradock.env_check.examination import Examination
@@ -31,7 +31,7 @@ class Screen:
     """A `claiming.Screen` on stderr. Only rank 0 shows anything; the summary goes to stdout unless `is_quiet`."""
 
     def __init__(self, *, is_quiet: bool) -> None:
-        self.console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else LOG_COLUMNS)
+        self.console = console_on(stderr=True, highlight=False, width=None if sys.stderr.isatty() else LOG_COLUMNS)
         self.is_quiet = is_quiet
         self.is_first = True
         self.total = 0
