@@ -189,7 +189,7 @@ def _unprintable(value: Value) -> Iterator[tuple[str, str]]:
             if unicodedata.category(character) == "Cc":
                 yield _of_locale(value) or (f"a control character (U+{ord(character):04X})", "delete it")
             elif unicodedata.category(character) == "Cs":
-                yield "a byte that is not UTF-8", "delete it"
+                yield _of_locale(value) or ("a byte that is not UTF-8", "delete it")
     elif isinstance(value, dict):
         for key, inner in cast("dict[str, Value]", value).items():
             yield from _unprintable(key)
