@@ -35,13 +35,13 @@ def kind_of(mode: int) -> str:
 def opened(file: Path, *, buffer_bytes: int = DEFAULT_BUFFER_SIZE) -> BufferedReader:
     """Open a regular file, or a link to one, to read bytes. OSError where it is none, or cannot be opened."""
     _check(file, os.stat(file).st_mode)  # a device may do something when it is opened
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    stream = FileIO(str(file), opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))
     try:
-        _check(file, os.fstat(descriptor).st_mode)
+        _check(file, os.fstat(stream.fileno()).st_mode)
     except OSError:
-        os.close(descriptor)
+        stream.close()
         raise
-    return BufferedReader(FileIO(descriptor), buffer_bytes)
+    return BufferedReader(stream, buffer_bytes)
 
 
 def read(file: Path, *, most_bytes: int = MOST_BYTES) -> bytes:

@@ -12,7 +12,9 @@ ANSWERS: dict[str, bool] = {"return_dict": True, "output_hidden_states": False, 
 
 
 def apply(model: Any) -> int:
-    """Set them for the model and for the text model in it; returns how many were otherwise."""
+    """Set them for the model and for the text model in it; returns how many were otherwise. A bare layer has none."""
+    if not hasattr(model, "config"):
+        return 0
     found = [
         (config, key, value)
         for config in {id(each): each for each in (model.config, model.config.get_text_config())}.values()
