@@ -16,6 +16,7 @@ import pytest
 from loradock.config.schema import SourceConfig
 from loradock.data.read import digest
 from loradock.errors import DiskFull, EnvironmentUnfit, LoradockError, NotWritable, StorageError, machine_error
+from loradock.files import regular
 from loradock.training.checkpoint import manifest
 from loradock.training.endings import as_loradock_error
 
@@ -118,11 +119,11 @@ def test_rows_whose_file_the_disk_cannot_open_are_not_missing(tmp_path: Path, mo
 def test_a_checkpoint_that_its_server_does_not_give_may_be_asked_for_again(
     number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: Path, *_: object) -> bytes:
-        raise system(number, str(self))
+    def fail(file: Path) -> None:
+        raise system(number, str(file))
 
     (tmp_path / "checkpoint-4").mkdir()
-    monkeypatch.setattr(Path, "read_bytes", fail)
+    monkeypatch.setattr(regular, "opened", fail)
     with pytest.raises(LoradockError) as caught:
         manifest.read_manifest(tmp_path / "checkpoint-4")
     assert caught.value.exit_code == code

@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 from loradock import __version__, environment, signals, streams, termination_log
-from loradock.errors import Interrupted, LoradockError, machine_error
+from loradock.errors import EnvironmentUnfit, Interrupted, LoradockError, machine_error, refused_path
 
 COMMANDS = {
     "train": ("loradock.commands.train", "Fine-tune an adapter: the main job."),
@@ -74,6 +74,9 @@ class LazyGroup(click.Group):
 def cli() -> None:
     """Take a base model and a data set, get a fine-tuned adapter back."""
     environment.require_numbers()
+    if sys.flags.optimize > 1:
+        what = "Python was started without docstrings (-OO, PYTHONOPTIMIZE=2), and transformers reads them"
+        raise EnvironmentUnfit(what, hint="unset PYTHONOPTIMIZE")
 
 
 def main() -> None:
@@ -109,7 +112,7 @@ def _main() -> NoReturn:
         _end(error)
     except Exception as error:  # noqa: BLE001  the last resort: nothing is swallowed, the traceback is shown
         signals.settle()
-        if failed := machine_error(error):
+        if failed := machine_error(error) or refused_path(error):
             _end(failed)
         traceback.print_exc()
         termination_log.write(LoradockError.exit_code, f"{type(error).__name__}: {error}")

@@ -25,7 +25,8 @@ code  meaning                                             class
 84    another run holds the output directory              Locked
 ====  ==================================================  =====================
 
-An error says what is wrong and a remedy that can be typed. Where an input has several problems, one
+An error says what is wrong and a remedy that can be typed. As text it has no secret in it, and nothing that a
+terminal would obey. Where an input has several problems, one
 error carries all of them, each with its file and line.
 """
 
@@ -36,6 +37,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from loradock import redact
+from loradock.files import regular
+from loradock.text import on_one_line, shown
 
 SHOWN_PROBLEMS = 20
 
@@ -67,7 +72,7 @@ class Problem:
         places += f" and {more} more" if more > 0 else ""
         text = f"{places}: {self.what}" if places else self.what
         text += f", in {self.excerpt}" if self.excerpt else ""
-        return f"{text} ({self.hint})" if self.hint else text
+        return on_one_line(f"{text} ({self.hint})" if self.hint else text)
 
 
 def shown_place(file: str | None, line: int | None) -> str:
@@ -95,7 +100,7 @@ class LoradockError(Exception):
             lines.append(f"  ... and {len(self.problems) - SHOWN_PROBLEMS} more")
         if self.hint:
             lines.append(f"hint: {self.hint}")
-        return "\n".join(lines)
+        return shown(redact.without("\n".join(lines), redact.of(os.environ)))
 
 
 class UsageError(LoradockError):
@@ -214,6 +219,25 @@ MACHINE = (
 """What a system call says where the machine failed, and not who asked: one may ask the same again."""
 
 
+REFUSED = (
+    errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG,
+    regular.NOT_REGULAR, regular.TOO_LARGE,
+)  # fmt: skip
+
+"""What a system call says of a path that can be mended where it was written."""
+SHOWN_PATH = 300
+
+
+def refused_path(error: BaseException) -> InputMissing | None:
+    """The error for a path that the system refuses, wherever it was first looked at; None for all else."""
+    if not (isinstance(error, OSError) and error.errno in REFUSED and error.filename):
+        return None
+    path = str(error.filename)
+    shown = path if len(path) <= SHOWN_PATH else f"{path[:SHOWN_PATH]}... ({len(path):,} characters)"
+    hint = "a name has at most 255 bytes" if error.errno == errno.ENAMETOOLONG else f"ls -ld {shown}"
+    return InputMissing(f"cannot use the path {shown}: {error.strerror}", hint=hint)
+
+
 def storage_error(error: OSError, path: Path) -> StorageError | DiskFull | NotWritable:
     """The loradock error for an OSError while writing."""
     if error.errno in OUT_OF_SPACE:
@@ -222,6 +246,10 @@ def storage_error(error: OSError, path: Path) -> StorageError | DiskFull | NotWr
         return NotWritable(
             f"cannot write {path}: {error.strerror}", hint="--output a directory that this user may write"
         )
+    if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+        return NotWritable(f"cannot write {path}: {error.strerror}", hint="--output another path")
+    if error.errno in (regular.NOT_REGULAR, regular.TOO_LARGE):
+        return StorageError(f"cannot use {path}: {error.strerror}", hint=f"ls -lL {path}")
     return StorageError(f"writing {path} failed: {error.strerror}", hint=_remedy(error.errno))
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from loradock.errors import EnvironmentUnfit, InputMissing, LoradockError, ModelError, Problem, StorageError
+from loradock.files import regular
 
 SHOWN_CHARACTERS = 300
 NATIVE_ERROR = re.compile(r"\(os error (\d{1,4})\)")
@@ -22,7 +23,7 @@ SPEAKING = (ValueError, RuntimeError, OSError, ImportError, AssertionError)
 """Exceptions whose text is a sentence; that of the others (a KeyError: the key alone) needs their name before it."""
 REFUSED = frozenset(
     {errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
-)
+) | {regular.NOT_REGULAR, regular.TOO_LARGE}
 """What a user can mend at the path itself; everything else is the disk's or the machine's."""
 
 

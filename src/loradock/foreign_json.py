@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, cast
+
+from loradock.files import regular
 
 SUSPICIOUS = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 """What may be the escape of NUL, or of half a pair."""
@@ -30,6 +33,11 @@ def loads(text: str | bytes) -> Any:
     if _is_deep(content):
         raise ValueError("it nests too deep")
     return content
+
+
+def read(file: Path, *, most_bytes: int = regular.MOST_BYTES) -> Any:
+    """What a JSON file says. OSError where it cannot be read (`regular.read`), ValueError where it is no JSON."""
+    return loads(regular.read(file, most_bytes=most_bytes))
 
 
 def _is_deep(content: Any) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import quote
 
 SECRET_NAME = re.compile(r"TOKEN|SECRET|KEY|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL", re.IGNORECASE)
+PLACES = ("_FILE", "_PATH", "_DIR")
 SHORTEST_SECRET = 4
 PLAIN_WORDS = {"true", "false", "none", "null", "auto", "default"}
 FORMS = (
@@ -42,8 +43,8 @@ def of(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_secret(name: str) -> bool:
-    """True where a variable's name says that its value is for nobody else."""
-    return SECRET_NAME.search(name) is not None
+    """True where a variable's name says that its value is for nobody else, and not where such a value lies."""
+    return SECRET_NAME.search(name) is not None and not name.upper().endswith(PLACES)
 
 
 def spellings(value: str) -> Iterable[str]:

@@ -4,6 +4,10 @@ A pipe whose reader ended (`| head`, a log collector that died), a full disk beh
 the first write that fails puts /dev/null in the stream's place, for native code as well. A reader that stands still is
 waited for a while; after that, lines are dropped until it reads again. At a command's end
 `lost_result()` says whether what it printed arrived.
+
+Text on stderr, and on a stdout that is a terminal, goes through `text.shown`: names, records and answers come from
+outside, and a terminal obeys what it is sent. Secrets are left out on stderr. Into a file or pipe stdout writes what is
+printed, since that is data. Who styles text has shown it before, and writes to `styled`.
 """
 
 from __future__ import annotations
@@ -18,7 +22,9 @@ import sys
 import threading
 from typing import Any
 
+from loradock import redact
 from loradock.errors import DiskFull, StorageError
+from loradock.text import shown
 
 PATIENCE_SECONDS = 10.0
 PIPE_BYTES = 4096
@@ -57,8 +63,20 @@ def install() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    sys.stdout = _text(1, before=sys.stdout, errors="strict")
-    sys.stderr = _text(2, before=sys.stderr, errors="backslashreplace")
+    sys.stdout = _text(1, before=sys.stdout)
+    sys.stderr = _text(2, before=sys.stderr)
+
+
+def for_people(text: str, *, stderr: bool) -> str:
+    """The text as it may be seen on a terminal; on stderr, where messages are, without the secrets in it."""
+    return shown(redact.without(text, redact.of(os.environ)) if stderr else text)
+
+
+def styled(*, stderr: bool = False) -> Any:
+    """The stream for one who has shown each text himself, and adds the terminal's own sequences to it."""
+    stream = sys.stderr if stderr else sys.stdout
+    stream = getattr(stream, "rich_proxied_file", stream)  # while rich moves a bar, it stands before the stream
+    return _Styled(stream) if isinstance(stream, _Shown) else stream
 
 
 def write_stderr(text: bytes) -> None:
@@ -66,15 +84,37 @@ def write_stderr(text: bytes) -> None:
     _Stream(2).write(text)
 
 
-def _text(number: int, *, before: Any, errors: str) -> io.TextIOWrapper:
+def _text(number: int, *, before: Any) -> io.TextIOWrapper:
     """A text stream as Python's own; `before` is that one, None where the descriptor was closed."""
     encoding = before.encoding if before else "utf-8"
     if before:
         before.flush()
     by_lines = number == 2 or os.isatty(number)
-    return io.TextIOWrapper(
-        io.BufferedWriter(_Stream(number)), encoding=encoding, errors=errors, line_buffering=by_lines
-    )
+    kind = _Shown if by_lines else io.TextIOWrapper
+    raw = io.BufferedWriter(_Stream(number))
+    return kind(raw, encoding=encoding, errors="backslashreplace", line_buffering=by_lines)
+
+
+class _Shown(io.TextIOWrapper):
+    """A text stream for people; a line that a progress bar begins anew may begin with a carriage return."""
+
+    def write(self, text: str, /) -> int:
+        start = "\r" if text.startswith("\r") else ""
+        super().write(start + for_people(text.removeprefix(start), stderr=self.fileno() == 2))
+        return len(text)
+
+
+class _Styled:
+    """Such a stream, to which each text is written as it is."""
+
+    def __init__(self, stream: _Shown) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return io.TextIOWrapper.write(self._stream, text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class _Stream(io.RawIOBase):

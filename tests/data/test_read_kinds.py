@@ -216,3 +216,37 @@ def test_the_real_files_are_read_whole(name: str, rows: int) -> None:
         assert isinstance(sample, Conversation)
         question, answer = row["text"] if "text" in row else (row["instruction"], row["output"])
         assert [(turn.role, turn.content) for turn in sample.messages] == [("user", question), ("assistant", answer)]
+
+
+@pytest.mark.parametrize("kind", ["string_view", "large_string", "string"])
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_texts_that_point_into_shared_buffers_are_read_as_others(kind: str, suffix: str, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    type = getattr(pa, kind)()
+    texts = [f"{number} {'long ' * (number % 9)}" for number in range(600)]
+    columns = {"instruction": pa.array(texts, type), "output": pa.array([*texts[:-1], "\u20ac"], type)}
+    table, file = pa.table(columns), tmp_path / f"rows.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(table, file)
+    else:
+        with pa.ipc.new_file(file, table.schema) as stream:
+            stream.write_table(table)
+    found = loaded(file)
+    assert len(found) == 600
+    assert isinstance(found[-1], Conversation)
+    assert found[-1].messages[-1].content == "\u20ac"
+
+
+def test_turns_whose_texts_point_into_shared_buffers_are_read(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    turn = pa.struct([("role", pa.string_view()), ("content", pa.string_view())])
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b" * 40}]
+    table = pa.table({"messages": pa.array([turns] * 9, pa.list_(turn))})
+    with pa.ipc.new_file(tmp_path / "rows.arrow", table.schema) as stream:
+        stream.write_table(table)
+    found = loaded(tmp_path / "rows.arrow")
+    assert len(found) == 9
+    assert all(isinstance(each, Conversation) and each.messages[1].content == "b" * 40 for each in found)

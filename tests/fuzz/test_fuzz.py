@@ -12,9 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def campaign(*arguments: str) -> None:
+def campaign(*arguments: str, module: str = "fuzz") -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "fuzz", *arguments], capture_output=True, text=True, env=environment(), check=False
+        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, env=environment(), check=False
     )
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
 
@@ -32,3 +32,16 @@ def test_no_mutant_of_any_kind_ends_otherwise_than_documented() -> None:
 @pytest.mark.timeout(6 * 3600)
 def test_no_mutant_of_a_whole_campaign_ends_otherwise_than_documented() -> None:
     campaign("--mutants", "5000", "--first", "1000")
+
+
+def test_no_command_waits_for_what_is_no_file_or_reads_it_without_an_end() -> None:
+    """Those that once did; what needs no training."""
+    obstacles = ("--obstacle", "fifo", "--obstacle", "endless device", "--obstacle", "sparse")
+    files = ("run.tar, bundle verify", "manifest.json, checkpoint list", "metrics.jsonl, runs", "run.yaml, config show")
+    campaign(*obstacles, *(word for each in files for word in ("--file", each)), module="fuzz.obstacles")
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3 * 3600)
+def test_no_command_does_so_whatever_lies_in_the_place_of_any_file_that_is_read() -> None:
+    campaign(module="fuzz.obstacles")

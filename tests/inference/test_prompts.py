@@ -10,7 +10,7 @@ import pytest
 from tiny import BASE
 from transformers import AutoTokenizer
 
-from loradock.data.formats.base import Completion, Conversation, Message
+from loradock.data.formats.base import Completion, Conversation, Message, RowError
 from loradock.data.templates import NAMES, named
 from loradock.inference.prompts import Prompts
 from loradock.training.lineage import Lineage
@@ -81,3 +81,9 @@ def test_raw_text_is_a_prompt_as_rows_of_prompt_and_completion_begin() -> None:
 def test_a_template_that_refuses_a_plain_question_still_has_the_eos(tmp_path: Path) -> None:
     prompts = prompts_of("{{ raise_exception('never') }}")
     assert prompts.stop_ids == {AutoTokenizer.from_pretrained(BASE).eos_token_id}
+
+
+@pytest.mark.parametrize("template", ["{{ '' }}", "{% if messages %}{% endif %}"])
+def test_a_prompt_of_no_tokens_is_refused(template: str) -> None:
+    with pytest.raises(RowError, match="the prompt has no tokens"):
+        prompts_of(template)([Message("user", "a")])

@@ -12,6 +12,7 @@ from loradock.commands.model_options import BASE_MODEL, MODEL, TEMPLATE, computi
 from loradock.commands.sampling_options import sampling_options
 
 if TYPE_CHECKING:
+    from loradock.errors import LoradockError
     from loradock.inference.chat import Chat
 
 HELP = "/reset forgets the turns, /system TEXT sets the system turn, /ids shows the last prompt's token ids, /exit ends"
@@ -67,10 +68,26 @@ def _line() -> str | None:
     return line.strip() if line else None
 
 
+def _is_text(line: str) -> bool:
+    """Whether every byte that was read belonged to a character; the others stand for themselves, as surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in line)
+
+
+def _refuse(error: LoradockError) -> None:
+    """Say why there is no answer; where nobody is there to ask again, that ends the command."""
+    if not sys.stdin.isatty():
+        raise error
+    click.echo(str(error), err=True)
+
+
 def _answer(talk: Chat, line: str) -> None:
     from loradock.data.formats.base import RowError
-    from loradock.errors import UsageError
+    from loradock.errors import DataError, UsageError
 
+    if not _is_text(line):
+        hint = f"iconv -f LATIN1 -t UTF-8, or a terminal in {sys.stdin.encoding}"
+        _refuse(DataError(f"what was typed is not text in {sys.stdin.encoding}: {line!r}", hint=hint))
+        return
     command, _, rest = line.partition(" ")
     if command == "/reset":
         talk.reset()
@@ -82,9 +99,9 @@ def _answer(talk: Chat, line: str) -> None:
         click.echo(f"unknown command: {command}. {HELP}", err=True)
     else:
         try:
-            answer = talk.say(line, show=lambda piece: click.echo(piece, nl=False))
+            answer = talk.say(line, show=lambda piece: click.echo(piece, nl=False, color=True))
         except (RowError, UsageError) as error:
-            click.echo(str(error), err=True)
+            _refuse(error if isinstance(error, UsageError) else DataError(str(error)))
             return
         click.echo()
         if answer.finish == "length":

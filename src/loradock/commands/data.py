@@ -15,7 +15,7 @@ import click
 
 from loradock.commands.data_rows import counted, prepared
 from loradock.commands.data_show import show
-from loradock.commands.page import page
+from loradock.commands.page import console_on, page
 from loradock.commands.paths import LocalPath
 from loradock.commands.run_options import Ask, RunCommand, run_options
 from loradock.commands.train import QUIET
@@ -66,7 +66,6 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
     with exit code 65. Of the model only config.json and the tokenizer are needed, no weights. Without --model it counts
     characters and words instead of tokens.
     """
-    from rich.console import Console
 
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -75,7 +74,7 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
         loaded = ask.load()
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
-    status = Console(stderr=True).status("rows")
+    status = console_on(stderr=True).status("rows")
     if not loaded.config.model.name or loaded.config.objective != "supervised":
         refuse_without_model({"--lengths": lengths, "--png": png})
         texts_only(loaded.config, status, as_json=as_json)

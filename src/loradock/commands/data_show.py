@@ -11,7 +11,7 @@ import click
 
 from loradock import atomic_io
 from loradock.commands.data_rows import counted, prepared
-from loradock.commands.page import page
+from loradock.commands.page import console_on, page
 from loradock.commands.paths import LocalPath
 from loradock.commands.run_options import Ask, RunCommand, run_options
 from loradock.commands.train import QUIET
@@ -37,7 +37,6 @@ def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) ->
     Learned text stands between \u27e6 and \u27e7, whatever the terminal. Rows are prepared as `train` does it, into the
     same cache; of the model only config.json and the tokenizer are needed.
     """
-    from rich.console import Console
 
     from loradock.analysis.report import rows as report
     from loradock.data.show import chosen, shown
@@ -51,7 +50,7 @@ def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) ->
     loaded = ask.load()
     for warning in loaded.warnings:
         click.echo(f"warning: {warning}", err=True)
-    status = Console(stderr=True).status("rows")
+    status = console_on(stderr=True).status("rows")
     with redirect_stdout(sys.stderr), status:  # libraries print there; stdout is for our result alone
         corpus, _, max_length = prepared(loaded.config, progress=counted(status, "prepared"))
         words = tokenizer.open_tokenizer(describe(loaded.config.model))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loradock.commands.page import console_on
 from loradock.commands.paths import LocalPath
 
 if TYPE_CHECKING:
@@ -26,9 +27,8 @@ INSTRUCTION = click.option(
 @contextmanager
 def opened(adapter: Path, asked: dict[str, Any]) -> Iterator[tuple[Embedder, Status]]:
     """The embedder of a directory, and a line on the terminal; stdout is for the result alone."""
-    from rich.console import Console
 
-    status = Console(stderr=True).status("model")
+    status = console_on(stderr=True).status("model")
     with redirect_stdout(sys.stderr), status:  # libraries print there
         from loradock.embedding.opener import open_embedder
 

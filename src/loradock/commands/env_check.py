@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
 import click
 
 from loradock.analysis.report.findings import finding_lines, verdict
+from loradock.commands.page import coloured
 from loradock.commands.paths import LocalPath
 from loradock.env_check.base import LEVELS, Level
 from loradock.env_check.child import Looked
@@ -109,9 +109,8 @@ def env_check(
 
 def show(looked: Looked) -> None:
     """Print what a check found, as soon as it ends."""
-    color = None if os.environ.get("NO_COLOR") else COLORS
     for finding in looked.findings:
         first, *rest = finding_lines(looked.check, finding)
-        click.echo(click.style(first, fg=color[finding.severity]) if color else first)
+        coloured(first, COLORS[finding.severity])
         for line in rest:
             click.echo(line)

@@ -12,6 +12,7 @@ import click
 
 from loradock import signals, streams
 from loradock.commands.model_options import MODEL, quiet
+from loradock.commands.page import console_on
 from loradock.commands.paths import LocalPath
 
 
@@ -43,12 +44,11 @@ def gguf(model: Path, output: Path, *, type_name: str, as_json: bool) -> None:
     llama.cpp's own: llama-quantize merged.gguf smaller.gguf Q4_K_M.
     """
     quiet()
-    from rich.console import Console
 
     from loradock.gguf.export import export as write
     from loradock.inference.opener import find
 
-    with redirect_stdout(sys.stderr), Console(stderr=True).status("gguf") as status:
+    with redirect_stdout(sys.stderr), console_on(stderr=True).status("gguf") as status:
 
         def show(done: int, total: int) -> None:
             signals.check()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from loradock.commands.page import console_on
 from loradock.commands.paths import LocalPath
 from loradock.errors import EnvironmentUnfit
 from loradock.image.lockfile.findings import installers
@@ -93,10 +94,9 @@ def _progress() -> Iterator[Callable[[int, int], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=console_on(stderr=True), transient=True) as bar:
         task = bar.add_task("hashing", total=None)
         yield lambda done_bytes, total_bytes: bar.update(task, completed=done_bytes, total=total_bytes)

@@ -13,6 +13,7 @@ import click
 
 from loradock import signals, streams
 from loradock.commands.model_options import BASE_MODEL, quiet
+from loradock.commands.page import console_on
 from loradock.commands.paths import LocalPath
 
 if TYPE_CHECKING:
@@ -93,12 +94,11 @@ def _show_job(job: Job) -> None:
 
 
 def _compared(job: Job) -> dict[str, Any]:
-    from rich.console import Console
 
     from loradock.commands.model_options import counted
     from loradock.merge.compare import compare
 
-    with Console(stderr=True).status("held-out rows") as status:
+    with console_on(stderr=True).status("held-out rows") as status:
         found = compare(job, progress=counted(status, "rows compared"))
     losses = f"trained {found.trained:.5f}, original {found.original:.5f}, the adapter itself {found.adapter:.5f}"
     wins = f"onto trained is lower on {found.trained_wins} rows"
@@ -122,11 +122,10 @@ def _facts(job: Job) -> dict[str, Any]:
 
 
 def _merged(job: Job, output: Path, *, verify: str) -> dict[str, Any]:
-    from rich.console import Console
 
     from loradock.merge.run import run
 
-    with Console(stderr=True).status("merge") as status:
+    with console_on(stderr=True).status("merge") as status:
 
         def show(done: int, total: int) -> None:
             signals.check()

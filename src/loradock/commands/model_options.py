@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from loradock import signals
+from loradock.commands.page import console_on
 from loradock.commands.paths import LocalPath
 from loradock.commands.train import QUIET
 from loradock.data.templates import NAMES
@@ -81,9 +82,8 @@ def opened_model(model: Path, asked: dict[str, Any], *, may_have_own: bool = Fal
 
     UsageError for a template where the model has one of its own, unless it `may_have_own`.
     """
-    from rich.console import Console
 
-    status = Console(stderr=True).status("model")
+    status = console_on(stderr=True).status("model")
     with redirect_stdout(sys.stderr), status:  # libraries print there
         from loradock.inference.opener import open_model
 

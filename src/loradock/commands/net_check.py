@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loradock.commands.page import coloured
 from loradock.distributed import schedulers
 from loradock.errors import EnvironmentUnfit, UsageError
 
@@ -122,7 +123,7 @@ def show(looked: Looked) -> None:
     """Print what a stage found, as soon as it ends."""
     for finding in looked.outcome.findings:
         line = f"{MARKS[finding.severity]:8}{looked.stage:{WIDTH}}{finding.what}"
-        click.echo(line if os.environ.get("NO_COLOR") else click.style(line, fg=COLORS[finding.severity]))
+        coloured(line, COLORS[finding.severity])
         if finding.remedy:
             click.echo(f"{'':{8 + WIDTH}}-> {finding.remedy}")
     for line in table(looked.outcome.rows):

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from loradock.errors import ConfigError, EnvironmentUnfit, InputMissing, Problem, UsageError
+from loradock.files import regular
 
 ASKED_FOR = ("pss-host-path",)
 """Rules that an option of `loradock render` breaks by intent, and warns about."""
@@ -52,7 +53,7 @@ def refusals(text: str) -> list[str]:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return regular.read_text(file)
     except OSError as error:
         raise InputMissing(f"{file} cannot be read: {error.strerror}", hint=f"ls {file.parent}") from error
     except UnicodeDecodeError as error:

@@ -6,6 +6,8 @@ refused here, so that each layer's mistakes are found even where a later layer o
 
 from __future__ import annotations
 
+import os
+import sys
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -87,9 +89,9 @@ class Layers:
             self.refuse(path, places(path), f"{dotted(path)} is a section with keys of its own", hint=hint)
 
     def _put_value(self, path: KeyPath, value: Value, *, places: Places) -> None:
-        wrong = next(_unprintable(value), None)
-        if wrong:
-            self.refuse(path, places(path), f"{dotted(path)} holds {wrong}", hint="delete it")
+        if wrong := next(_unprintable(value), None):
+            what, hint = wrong
+            self.refuse(path, places(path), f"{dotted(path)} holds {what}", hint=hint)
             return
         value = self._expanded(path, value, places)
         container, last = self._container(path), path[-1]
@@ -180,14 +182,14 @@ def _paths(value: Value, path: KeyPath) -> Iterator[KeyPath]:
             yield from _paths(inner, (*path, index))
 
 
-def _unprintable(value: Value) -> Iterator[str]:
-    """What makes a text unfit for a path, a name or a log line, in words."""
+def _unprintable(value: Value) -> Iterator[tuple[str, str]]:
+    """What makes a text unfit for a path, a name or a log line, in words, and the remedy."""
     if isinstance(value, str):
         for character in value:
             if unicodedata.category(character) == "Cc":
-                yield f"a control character (U+{ord(character):04X})"
+                yield _of_locale(value) or (f"a control character (U+{ord(character):04X})", "delete it")
             elif unicodedata.category(character) == "Cs":
-                yield "a byte that is not UTF-8"
+                yield _of_locale(value) or ("a byte that is not UTF-8", "delete it")
     elif isinstance(value, dict):
         for key, inner in cast("dict[str, Value]", value).items():
             yield from _unprintable(key)
@@ -195,3 +197,15 @@ def _unprintable(value: Value) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in cast("list[Value]", value):
             yield from _unprintable(inner)
+
+
+def _of_locale(text: str) -> tuple[str, str] | None:
+    """What to say where the locale's encoding made control characters of UTF-8; None where it did not."""
+    encoding = sys.getfilesystemencoding()
+    try:
+        meant = os.fsencode(text).decode("utf-8")
+    except UnicodeError:
+        return None
+    if meant == text:
+        return None
+    return f"UTF-8, which this locale reads as {encoding}", "export LC_ALL=C.UTF-8, and run the same command again"

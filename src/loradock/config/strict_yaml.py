@@ -18,6 +18,7 @@ import yaml
 
 from loradock.config.scalars import scalar
 from loradock.errors import ConfigError, InputMissing, Problem
+from loradock.files import regular
 
 MAX_BYTES = 1_000_000
 MAX_NODES = 10_000
@@ -51,12 +52,12 @@ class Document:
 def read_document(path: Path) -> Document:
     """Read a YAML file. Raises InputMissing when it cannot be read and ConfigError when it is no YAML mapping."""
     try:
-        with path.open("rb") as stream:
+        with regular.opened(path) as stream:
             content = stream.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise InputMissing(f"{path}: no such file", hint=f"ls {path.parent}") from error
     except OSError as error:
-        raise InputMissing(f"{path}: cannot be read: {error.strerror}", hint=f"ls -ld {path}") from error
+        raise InputMissing(f"{path}: cannot be read: {error.strerror}", hint=f"ls -ldL {path}") from error
     file = str(path)
     if len(content) > MAX_BYTES:
         raise _bad(file, None, "larger than 1 MB: this is not a configuration", "give data files with --data")

@@ -36,6 +36,7 @@ import numpy as np
 
 from loradock.data.manifest import Manifest
 from loradock.errors import DiskFull, LoradockError, NotWritable, StorageError
+from loradock.files import regular
 
 FILES = {"tokens": "i32", "supervised": "u8", "offsets": "i64", "learned": "i32", "lines": "i64"}
 PAIR_FILES = FILES | {"roles": "u8"}
@@ -211,7 +212,7 @@ def read_manifest(entry: Path) -> dict[str, Any]:
     if is_large and _verified(entry) == seal:
         return manifest
     for name, digest in manifest["files"].items():
-        with (entry / name).open("rb") as file:
+        with regular.opened(entry / name) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                 raise CorruptEntry(f"{entry / name} was modified")
     if is_large:
@@ -224,7 +225,7 @@ def _sealed(file: Path) -> tuple[str, dict[str, Any]]:
     try:
         if not file.is_file():  # a pipe would be waited for
             raise CorruptEntry(f"{file} is missing")
-        manifest = json.loads(file.read_text(encoding="utf-8"))
+        manifest = json.loads(regular.read(file))
         claimed = manifest.pop("sha256")
         digest = _manifest_digest(manifest)
         kept = Manifest.model_validate(manifest)
@@ -252,7 +253,7 @@ def _verified(entry: Path) -> object:
     """What was noted of the entry when its files were last hashed."""
     file = entry / VERIFIED
     try:
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+        return json.loads(regular.read(file)) if file.is_file() else None
     except (OSError, ValueError, RecursionError):
         return None
 

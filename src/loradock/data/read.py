@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 import glob
 import hashlib
-import os
-import stat
 from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
@@ -19,6 +17,7 @@ from loradock.data.readers import Damaged, Reader, Record, foreign, hub, known_s
 from loradock.data.readers.base import CHUNK_BYTES
 from loradock.data.readers.compression import decompressed
 from loradock.errors import DataError, InputMissing, StorageError, machine_error
+from loradock.files import regular
 
 __all__ = ["Record", "digest", "files", "place_of", "read", "shown_files"]
 
@@ -147,14 +146,12 @@ def _reader(path: Path, shown: str) -> tuple[Reader, str]:
 
 def _open(path: Path, shown: str) -> BinaryIO:
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        return regular.opened(path, buffer_bytes=CHUNK_BYTES)
     except OSError as error:
+        if error.errno == regular.NOT_REGULAR:
+            raise _no_file(shown) from error
         missing = InputMissing(f"{shown} cannot be read: {error.strerror}", hint=f"ls -l {path}")
         raise machine_error(error) or missing from error
-    if not stat.S_ISREG(os.fstat(handle).st_mode):  # a pipe that nobody writes to is waited for without an end
-        os.close(handle)
-        raise _no_file(shown)
-    return os.fdopen(handle, "rb", buffering=CHUNK_BYTES)
 
 
 def _no_file(shown: str) -> DataError:

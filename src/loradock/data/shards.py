@@ -10,6 +10,7 @@ from pathlib import Path
 from loradock.config.schema import SourceConfig
 from loradock.data.readers import known_suffixes, reader_of
 from loradock.errors import DataError, InputMissing
+from loradock.files import regular
 
 MOST_STATE_BYTES, LONGEST_NAME_BYTES = 16 << 20, 255
 SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")
@@ -100,7 +101,7 @@ def _named_by(state: Path) -> list[str]:
     """The files that a state.json names, which lie beside it. Raises DataError and InputMissing."""
     hint = f"copy it again, or name the arrow files by a pattern: '{state.parent}/*.arrow'"
     try:
-        with state.open("rb") as file:
+        with regular.opened(state) as file:
             content = file.read(MOST_STATE_BYTES + 1)
     except OSError as error:
         raise InputMissing(f"{state} cannot be read: {error.strerror}", hint=f"ls -l {state}") from error

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loradock.errors import UsageError
+from loradock.files import regular
 
 SECRET, SECRET_FILE = "LORADOCK_RUN_SECRET", "LORADOCK_RUN_SECRET_FILE"
 SHORTEST_BYTES = 16
@@ -52,7 +53,7 @@ def secret_in(environ: Mapping[str, str]) -> bytes:
     if not given and (file := environ.get(SECRET_FILE)):
         named = f"{SECRET_FILE}={file}"
         try:
-            given = Path(file).read_text(encoding="utf-8").strip()
+            given = regular.read_text(Path(file)).strip()
         except (OSError, ValueError) as error:
             raise UsageError(f"{named} cannot be read: {error}", hint=f"openssl rand -hex 32 > {file}") from error
     elif not given:

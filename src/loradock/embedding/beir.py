@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import io
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from loradock.data.problems import Problems
 from loradock.data.rows import Row, Rows
 from loradock.errors import DataError, InputMissing, Problem
+from loradock.files import regular
 
 CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"
 COLUMNS = ("query-id", "corpus-id", "score")
@@ -98,7 +100,7 @@ def _judgements(file: Path, *, queries: dict[str, str], known: set[str], corpus:
         problems.add(Problem(what=what, file=str(file), line=line))
 
     judged: dict[str, dict[str, float]] = {}
-    with file.open(encoding="utf-8", errors="replace", newline="") as stream:
+    with io.TextIOWrapper(regular.opened(file), encoding="utf-8", errors="replace", newline="") as stream:
         reader = csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
         header = next(reader, [])
         if tuple(header) != COLUMNS:

@@ -23,6 +23,7 @@ from loradock.inference.opener import SETTINGS, with_adapter
 from loradock.model import load
 from loradock.model.adapter_files import as_json, settings_of
 from loradock.model.export import verify
+from loradock.model.files import json_object
 from loradock.model.source import BaseModel
 from loradock.model.tokenizer import open_tokenizer
 from loradock.model.whole import quiet
@@ -119,7 +120,7 @@ def write_view(base: BaseModel, adapter: Path, folder: Path, *, output: Path, is
 
 def _write_attention(source: Path, target: Path, *, is_causal: bool) -> None:
     """config.json with what a token sees, for the whole model and for the part that reads text."""
-    config: dict[str, Any] = json.loads(source.read_text(encoding="utf-8"))
+    config: dict[str, Any] = json_object(source)
     if not is_causal:
         config["is_causal"] = False
         if "text_config" in config:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from loradock import foreign_json
 from loradock.env_check.base import Severity
 from loradock.env_check.gpu_state import suspects
 from loradock.env_check.node import SAME
@@ -57,7 +58,7 @@ def read(files: Sequence[Path], *, format: str) -> list[dict[str, Any]]:
     error: type[LoradockError] = DataError
     for file in files:
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
+            content = foreign_json.read(file)
         except OSError as failure:
             error = InputMissing
             problems.append(Problem(file=str(file), what=str(failure.strerror)))

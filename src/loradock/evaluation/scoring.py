@@ -17,6 +17,7 @@ from loradock.errors import DataError, Problem
 from loradock.evaluation.items import Items
 from loradock.evaluation.methods import Method, Work, batches
 from loradock.evaluation.outcomes import Outcome
+from loradock.files import regular
 from loradock.inference.journal import Journal
 
 SHOWN_DIGITS = 8
@@ -121,7 +122,7 @@ def _name(work: Work) -> str:
 
 def _read(file: Path) -> tuple[Outcome, ...]:
     found: list[Outcome] = []
-    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+    for number, line in enumerate(regular.read(file, most_bytes=regular.MOST_LINES_BYTES).splitlines(), start=1):
         try:
             found.append(Outcome.of(foreign_json.loads(line)))
         except ValueError as error:

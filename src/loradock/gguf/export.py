@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from loradock.gguf.vocabulary import Vocabulary
 from loradock.inference.exclusive import locked
 from loradock.inference.opener import Origin
 from loradock.merge.staging import refuse_existing, refuse_small_disk
+from loradock.model.files import json_object
 
 HEADER_BYTES = 64 << 20
 """Names and merges of the largest vocabularies, and what a file system rounds up."""
@@ -96,7 +96,7 @@ class Tokens:
 
         tokenizer: Any = open_tokenizer(origin.base, directory=origin.directory)
         settings = origin.directory / "generation_config.json"
-        content = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
+        content = json_object(settings) if settings.is_file() else {}
         named = content.get("eos_token_id")
         listed = named if isinstance(named, list) else [] if named is None else [named]
         others = {
@@ -117,7 +117,7 @@ class Tokens:
 
 def _own_pad(folder: Path) -> str | None:
     """The pad token that the tokenizer names itself; where it has none, an opened one takes EOS for it."""
-    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    settings = json_object(folder / "tokenizer_config.json")
     pad = settings.get("pad_token")
     return pad.get("content") if isinstance(pad, dict) else pad
 

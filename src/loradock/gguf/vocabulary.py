@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from loradock.errors import ModelError
 from loradock.gguf import pre_tokenizers
+from loradock.model.files import MOST_VOCABULARY_BYTES, json_object
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """GGUF's token types."""
@@ -45,7 +45,7 @@ def read(folder: Path, *, rows: int) -> Vocabulary:
     file = folder / "tokenizer.json"
     if not file.is_file():
         raise ModelError(f"{file} does not exist, and GGUF holds the tokenizer", hint="merge again: loradock merge")
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    content: dict[str, Any] = json_object(file, most_bytes=MOST_VOCABULARY_BYTES)
     model = content["model"]
     if model.get("type") != "BPE":
         kind = model.get("type")

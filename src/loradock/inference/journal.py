@@ -11,6 +11,7 @@ from typing import Any, Self, cast
 
 from loradock import atomic_io, foreign_json
 from loradock.errors import UsageError, storage_error
+from loradock.files import regular
 from loradock.inference.exclusive import locked
 
 
@@ -79,7 +80,7 @@ class Journal:
     def _read(self) -> dict[str, Any]:
         """The whole lines of an earlier attempt; a line that a kill cut is taken off the file."""
         try:
-            content = self._file.read_bytes()
+            content = regular.read(self._file, most_bytes=regular.MOST_LINES_BYTES)
         except FileNotFoundError:
             return {}
         except OSError as error:

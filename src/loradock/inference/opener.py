@@ -20,6 +20,7 @@ from loradock.model import load, source
 from loradock.model.adapter_files import check, first_line, settings_of
 from loradock.model.content import digest
 from loradock.model.dense import densify
+from loradock.model.files import check_readable
 from loradock.model.tokenizer import open_tokenizer
 from loradock.model.whole import quiet
 from loradock.training.lineage import Lineage
@@ -138,6 +139,7 @@ def find(given: Path, *, quantization: str | None = None, base: str | None = Non
 
 def directory_of(given: Path) -> Path:
     """The adapter or model directory that is meant: of a run its adapter. InputMissing or NoCheckpoint if none is."""
+    check_readable([given / name for name in (RECORD, SETTINGS, CONFIG, f"{ADAPTER}/{SETTINGS}")])
     if (given / RECORD).is_file():
         if (given / ADAPTER / SETTINGS).is_file():
             return given / ADAPTER

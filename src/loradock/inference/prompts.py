@@ -83,13 +83,16 @@ class Prompts:
         ModelError as `check_template`; so do `row` and `prompt_of` for conversations.
         """
         self.check_template()
-        return self._encode(self._render.prompt(messages))[0]
+        return _some(self._encode(self._render.prompt(messages))[0])
 
     def raw(self, text: str) -> list[int]:
-        """Ids of text without a template, as the prompt of a prompt/completion row: with BOS where rows have it."""
+        """Ids of text without a template, as the prompt of a prompt/completion row: with BOS where rows have it.
+
+        RowError where that is none at all.
+        """
         ids, _ = self._encode(Rendering(text, (), add_special_tokens=True))
         suffix = len(self._spec.suffix_ids)
-        return ids[: len(ids) - suffix] if suffix else ids
+        return _some(ids[: len(ids) - suffix] if suffix else ids)
 
     def row(self, sample: Conversation | Completion) -> tuple[list[int], list[Span]]:
         """Ids of a whole row, and the ranges of tokens that training learns of it."""
@@ -113,3 +116,10 @@ class Prompts:
             return frozenset()
         special = {self._encode.id_of(token) for token in self._spec.end_tokens}
         return frozenset(ids[last - 1] for _, last in ranges[-1:] if ids[last - 1] in special)
+
+
+def _some(ids: list[int]) -> list[int]:
+    """The ids of a prompt; RowError where there are none: a model has nothing to continue."""
+    if not ids:
+        raise RowError("the prompt has no tokens: its text is empty, or the chat template renders nothing of it")
+    return ids

@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from loradock.files import regular
 from loradock.machine.answers import ProcessOne
 
 LIMITS = {
@@ -39,7 +40,7 @@ class Machine:
     def read_text(self, path: str) -> str | None:
         """The text of a file, or None where it does not exist or may not be read."""
         try:
-            return Path(path).read_text(encoding="utf-8", errors="replace")
+            return regular.read(Path(path)).decode(errors="replace")
         except OSError:
             return None
 

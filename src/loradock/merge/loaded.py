@@ -15,7 +15,7 @@ def main(directory: str, ids: str, output: str) -> None:
     """Write the log-probabilities, float32 [rows, tokens, vocabulary], of the ids."""
     torch.set_grad_enabled(False)
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True).eval()
-    torch.save(model(torch.load(ids)).logits.float().log_softmax(dim=-1), output)
+    torch.save(model(torch.load(ids), return_dict=True).logits.float().log_softmax(dim=-1), output)
 
 
 if __name__ == "__main__":

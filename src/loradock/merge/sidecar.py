@@ -10,6 +10,7 @@ from typing import Any
 
 from loradock.merge import tensors
 from loradock.merge.plan import MergePlan
+from loradock.model.files import json_object
 from loradock.model.source import TOKENIZER_FILES
 from loradock.training.run_dir.fingerprint import TOKENIZER_PATTERNS
 
@@ -67,7 +68,7 @@ def _generation(base: Path, config: dict[str, Any], *, stop_ids: Collection[int]
 
 
 def _read(file: Path) -> dict[str, Any]:
-    return json.loads(file.read_text(encoding="utf-8"))
+    return json_object(file)
 
 
 def _write(file: Path, content: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from loradock.errors import ModelError
+from loradock.files import regular
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +57,7 @@ def entries(file: Path) -> tuple[Entry, ...]:
             f"{file.name} is not a safetensors file, and merging reads single tensors",
             hint="convert it: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)",
         )
-    with file.open("rb") as stream:
+    with regular.opened(file) as stream:
         length = struct.unpack("<Q", stream.read(8))[0]
         header: dict[str, Any] = json.loads(stream.read(length))
     header.pop("__metadata__", None)
@@ -76,7 +77,7 @@ def entries(file: Path) -> tuple[Entry, ...]:
 
 def blocks(entry: Entry) -> Iterator[bytes]:
     """The tensor's bytes, in blocks. ModelError where the file ends before."""
-    with entry.file.open("rb", buffering=0) as stream:
+    with regular.opened(entry.file) as stream:
         stream.seek(entry.begin)
         left = entry.size
         while left:
@@ -100,7 +101,7 @@ def read(entry: Entry) -> torch.Tensor:
     import torch
 
     content = bytearray(entry.size)
-    with entry.file.open("rb", buffering=0) as stream:
+    with regular.opened(entry.file) as stream:
         stream.seek(entry.begin)
         view, done = memoryview(content), 0
         while done < entry.size:
@@ -208,5 +209,5 @@ def header(slots: Sequence[Slot]) -> bytes:
 
 def sha256(file: Path) -> str:
     """The sha256 of a file."""
-    with file.open("rb") as stream:
+    with regular.opened(file) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -53,7 +53,7 @@ def settings_of(adapter: Path) -> Settings:
     """InputMissing where the file cannot be read, ModelError with each field that is none of PEFT's."""
     file = adapter / SETTINGS
     try:
-        return Settings.model_validate(foreign_json.loads(file.read_bytes()))
+        return Settings.model_validate(foreign_json.read(file))
     except OSError as error:
         raise InputMissing(f"{file} cannot be read: {error.strerror}", hint=HINT) from error
     except ValidationError as error:

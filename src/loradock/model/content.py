@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from loradock.files import regular
 from loradock.foreign import unreadable
 
 WHOLE_BYTES = 1 << 30
@@ -33,7 +34,7 @@ def _digest(files: Collection[Path]) -> str:
     for file in sorted(files):
         size = sizes_bytes[file]
         found.update(f"{file.name}\0{size}\0".encode())
-        with file.open("rb", buffering=0) as stream:
+        with regular.opened(file) as stream:
             for start in range(0, size, BLOCK_BYTES) if is_whole else spread(size):
                 stream.seek(start)
                 found.update(stream.read(BLOCK_BYTES))

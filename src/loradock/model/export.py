@@ -14,6 +14,7 @@ from loradock.atomic_io import open_to_the_group
 from loradock.errors import Diverged, StorageError
 from loradock.model import adapters
 from loradock.model.adapters import BASE_CHANGING
+from loradock.model.files import json_object
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
@@ -81,7 +82,7 @@ def put_in_place(staged: Path, directory: Path) -> None:
 
 def name_base(file: Path, base: BaseModel) -> None:
     """Write the base's name and revision into the adapter config: the hub id, or the directory's absolute path."""
-    settings = json.loads(file.read_text(encoding="utf-8"))
+    settings = json_object(file)
     settings["base_model_name_or_path"] = base.name if base.revision else str(base.directory.resolve())
     settings["revision"] = base.revision
     file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from loradock.errors import ModelError, Problem
+from loradock.files import regular
 from loradock.foreign import unreadable
 
 AGAIN = "copy the model directory again"
-MOST_BYTES = 64 << 20
+MOST_BYTES = regular.MOST_BYTES
 """Of a JSON file that is not a vocabulary."""
+MOST_VOCABULARY_BYTES = 512 << 20
+"""Of a tokenizer.json, and of any other file but weights that a library opens. Gemma 3's has 33 MB."""
+MOST_TEMPLATE_BYTES = 4 << 20
+WEIGHTS = (".safetensors", ".bin", ".pt")
 MOST_DEPTH = 64
 """Lists and objects in one another: published files have below 10, and Python's stack ends at about 1,000."""
 
 
 def check_readable(files: Iterable[Path]) -> None:
-    """Open each of the files that are there. ModelError with all that are neither regular files nor links to some.
+    """Open each of the files that are there. ModelError with all that are no regular file, or too large to be read.
 
-    A FIFO or a terminal would block whoever opens it, and a device never ends. Raises what `foreign.unreadable` gives.
+    A library would wait for a FIFO or a terminal, and read a device without an end. Raises what `foreign.unreadable`
+    gives.
     """
     problems: list[Problem] = []
     for file in files:
         try:
-            mode = file.stat().st_mode
-            if stat.S_ISREG(mode):
-                os.close(os.open(file, os.O_RDONLY | os.O_CLOEXEC))
-            elif not stat.S_ISDIR(mode):
-                problems.append(Problem(what=f"is {kind_of(mode)}, not a regular file", file=str(file)))
+            status, most_bytes = file.stat(), _most_bytes(file)
+            if not stat.S_ISREG(status.st_mode):
+                what = f"is {regular.kind_of(status.st_mode)}, not a regular file"
+                problems.append(Problem(what=what, file=str(file)))
+            elif most_bytes is not None and status.st_size > most_bytes:
+                problems.append(Problem(what=_implausible(status.st_size, most_bytes), file=str(file)))
+            else:
+                regular.opened(file).close()
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -40,17 +48,17 @@ def check_readable(files: Iterable[Path]) -> None:
         raise ModelError("a model's files have to be regular files", hint=AGAIN, problems=problems)
 
 
-def kind_of(mode: int) -> str:
-    """What a file is, by its st_mode, in words."""
-    kinds = {
-        stat.S_IFIFO: "a FIFO",
-        stat.S_IFCHR: "a character device",
-        stat.S_IFBLK: "a block device",
-        stat.S_IFSOCK: "a socket",
-        stat.S_IFDIR: "a directory",
-        stat.S_IFREG: "a regular file",
-    }
-    return kinds.get(stat.S_IFMT(mode), "something else")
+def _most_bytes(file: Path) -> int | None:
+    """The largest that a file of this name is taken to be; None for weights."""
+    if file.suffix in WEIGHTS:
+        return None
+    if file.suffix == ".jinja":
+        return MOST_TEMPLATE_BYTES
+    return MOST_BYTES if file.name.endswith("config.json") else MOST_VOCABULARY_BYTES
+
+
+def _implausible(size_bytes: int, most_bytes: int) -> str:
+    return f"has {size_bytes:,} bytes, where {most_bytes:,} are the most that is plausible"
 
 
 def json_object(file: Path, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
@@ -58,11 +66,11 @@ def json_object(file: Path, *, most_bytes: int = MOST_BYTES) -> dict[str, Any]:
     check_readable([file])
     try:
         size = file.stat().st_size
-        raw = file.read_bytes() if size <= most_bytes else b""
+        raw = regular.read(file, most_bytes=most_bytes) if size <= most_bytes else b""
     except OSError as error:
         raise unreadable(error, file) from error
     if size > most_bytes:
-        raise _no_json(file, f"has {size:,} bytes, where {most_bytes:,} are the most that is plausible")
+        raise _no_json(file, _implausible(size, most_bytes))
     try:
         content = json.loads(raw.decode("utf-8"))
     except RecursionError:

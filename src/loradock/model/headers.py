@@ -9,6 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from loradock.files import regular
 from loradock.model.files import is_deep
 
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
@@ -34,7 +35,7 @@ class BadHeader(Exception):
 def header(file: Path) -> dict[str, Any]:
     """{tensor: its entry} of a safetensors file that is whole. Raises BadHeader, or OSError."""
     size = file.stat().st_size
-    with file.open("rb") as stream:
+    with regular.opened(file) as stream:
         start = stream.read(8)
         length = int.from_bytes(start, "little")
         if len(start) < 8 or length + 8 > size or length > MOST_HEADER_BYTES:

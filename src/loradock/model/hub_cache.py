@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from loradock.files import regular
 from loradock.machine import Host
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -64,7 +65,7 @@ def commit(name: str, revision: str, *, environ: Environ, kind: str = "models") 
     if COMMIT.fullmatch(revision):
         return revision
     try:
-        return (folder(name, environ=environ, kind=kind) / "refs" / revision).read_text(encoding="utf-8").strip()
+        return regular.read_text(folder(name, environ=environ, kind=kind) / "refs" / revision).strip()
     except OSError:
         return None
 

@@ -42,7 +42,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     )
     check_read_past(facts, model, quantization=config.model.quantization)
     check_coverage(facts, quantization=config.model.quantization)
-    check_modules_to_save(config.lora.modules_to_save, model)
+    check_modules_to_save(config, model, facts)
     check_rank(config.lora.rank, facts)
     if config.objective != "supervised":
         check_texts(config, facts, window=sliding_window(text))
@@ -179,8 +179,9 @@ def check_rank(rank: int, facts: ModelFacts) -> None:
         raise ModelError(what, hint=f"--set lora.rank={min(widest, 16)}")
 
 
-def check_modules_to_save(wanted: tuple[str, ...], model: Any) -> None:
-    """ModelError for every module to save that the model does not have."""
+def check_modules_to_save(config: RunConfig, model: Any, facts: ModelFacts) -> None:
+    """ModelError for every module to save that the model does not have, or that takes layers which it cannot."""
+    wanted = config.lora.modules_to_save
     names = {name for name, _ in model.named_modules() if name}
     endings = sorted({name.rsplit(".", 1)[-1] for name in names})
     problems = [
@@ -190,6 +191,17 @@ def check_modules_to_save(wanted: tuple[str, ...], model: Any) -> None:
     ]
     if problems:
         raise ModelError("lora.modules_to_save names no module", hint="loradock config show", problems=problems)
+    linears = [layer.name for layer in linear_shapes(model)] if wanted else []
+    taken = {name: module for module in wanted for name in linears if f".{module}." in f".{name}."}
+    if config.model.quantization != "none" and taken:
+        what = f"lora.modules_to_save: {taken[min(taken)]} holds linear layers that are quantised"
+        raise ModelError(
+            f"{what} ({config.model.quantization}), and these cannot be trained whole",
+            hint="--set model.quantization=none",
+        )
+    if taken and all(name in taken for name in facts.targets):
+        what = f"lora.modules_to_save: {taken[facts.targets[0]]} holds every layer that lora.targets adapts"
+        raise ModelError(f"{what}, and one that is trained whole gets no adapter", hint="--set lora.modules_to_save=[]")
 
 
 def longest_row(asked: int | str, facts: ModelFacts, *, rows: int = 0) -> int:

@@ -11,6 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from loradock.files import regular
+from loradock.model.files import MOST_VOCABULARY_BYTES
+
 # Without a class the type of the model decides it, which may bring tokens of its own.
 GENERIC_CLASSES = {"PreTrainedTokenizer", "PreTrainedTokenizerFast", "TokenizersBackend"}
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -100,7 +103,7 @@ def _json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(regular.read_text(file, most_bytes=MOST_VOCABULARY_BYTES))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{file} is not JSON: {error}") from error
     if not isinstance(content, dict):

@@ -18,13 +18,16 @@ MEMORY_BYTES, MEMORY_BYTES_A_BYTE = 512 << 20, 64
 """Of address space, beyond what the interpreter has. A vocabulary of 256,000 (32 MiB) takes 2 s and 0.4 GiB."""
 MOST_IDS = 10_000
 """Of one letter. Some files pad to 512, which a run switches off."""
-REFUSED, BROKE = 3, 4
+REFUSED, BROKE, ABSENT = 3, 4, 5
 PROGRAM = """
 import resource, sys
-file, seconds, more_bytes, most_ids, refused, broke = sys.argv[1], *map(int, sys.argv[2:])
+file, seconds, more_bytes, most_ids, refused, broke, absent = sys.argv[1], *map(int, sys.argv[2:])
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-from tokenizers import Tokenizer
+try:
+    from tokenizers import Tokenizer
+except Exception as error:
+    print(f'{type(error).__name__}: {error}'[:2000]); sys.exit(absent)
 own = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (own + more_bytes,) * 2)
 try:
@@ -48,7 +51,7 @@ def check(file: Path) -> None:
     size_mebibytes = file.stat().st_size / (1 << 20)
     seconds = int(SECONDS + SECONDS_A_MEBIBYTE * size_mebibytes)
     more_bytes = MEMORY_BYTES + MEMORY_BYTES_A_BYTE * file.stat().st_size
-    limits = [str(each) for each in (seconds, more_bytes, MOST_IDS, REFUSED, BROKE)]
+    limits = [str(each) for each in (seconds, more_bytes, MOST_IDS, REFUSED, BROKE, ABSENT)]
     command = python.command("-c", PROGRAM, str(file), *limits)
     try:
         done = subprocess.run(
@@ -61,7 +64,10 @@ def check(file: Path) -> None:
     if not done.returncode:
         return
     lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-    words = lines[0][:300] if lines else ""
+    words = lines[-1 if lines[0].startswith("Traceback") else 0][:300] if lines else ""
+    if done.returncode == ABSENT:
+        hint = "loradock env-check --only packages says what is installed otherwise than as locked"
+        raise EnvironmentUnfit(f"tokenizers cannot be imported: {words}", hint=hint)
     if done.returncode == REFUSED:
         raise _refusal(file, f"cannot be read: {words}")
     if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):

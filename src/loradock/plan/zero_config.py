@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, InputMissing, Problem
+from loradock.files import regular
 from loradock.plan.plan import Plan
 
 STAGES = {"zero2": 2, "zero3": 3}
@@ -136,7 +137,7 @@ def read(path: Path) -> dict[str, Any]:
         return dict(found)
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = regular.read_text(path)
         own = json.loads(text, object_pairs_hook=pairs)
     except OSError as error:
         raise InputMissing(

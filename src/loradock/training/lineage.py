@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import ValidationError
 
 from loradock import atomic_io, foreign_json
-from loradock.config.schema import ModelConfig, Section
+from loradock.config.schema import ModelConfig, NamedPlace, Section
 from loradock.errors import InputMissing, ModelError, Problem, StorageError
 from loradock.training.run_dir import recorded
 from loradock.training.run_dir.paths import RECORD
@@ -29,7 +29,7 @@ class Lineage(Section):
     base's weight files; None of adapters that were written before it was kept.
     """
 
-    base: str
+    base: NamedPlace
     revision: str | None = None
     quantization: Literal["nf4", "int8", "none"]
     double_quant: bool
@@ -79,10 +79,10 @@ class Lineage(Section):
     def read(cls, folder: Path) -> Self | None:
         """That of an adapter directory; None where it has none. ModelError where it is wrong."""
         file = folder / FILE
-        if not file.is_file():
-            return None
         try:
-            return cls.model_validate(foreign_json.loads(file.read_bytes()))
+            return cls.model_validate(foreign_json.read(file))
+        except FileNotFoundError:
+            return None
         except ValidationError as error:
             raise ModelError(f"{file} is wrong", hint=HINT, problems=recorded.wrong(error, file)) from error
         except ValueError as error:

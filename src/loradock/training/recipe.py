@@ -84,11 +84,12 @@ class Recipe(Section):
     def read(cls, folder: Path) -> Self:
         """That of an adapter or model directory. ModelError where it has none, or one that is wrong."""
         file = folder / FILE
-        if not file.is_file():
-            what = f"{folder} does not say how it embeds: {FILE} is missing"
-            raise ModelError(what, hint=f"only objective embedding and gritlm write it; cp ADAPTER/{FILE} {folder}/")
         try:
-            return cls.model_validate(foreign_json.loads(file.read_bytes()))
+            return cls.model_validate(foreign_json.read(file))
+        except FileNotFoundError:
+            what = f"{folder} does not say how it embeds: {FILE} is missing"
+            hint = f"only objective embedding and gritlm write it; cp ADAPTER/{FILE} {folder}/"
+            raise ModelError(what, hint=hint) from None
         except ValidationError as error:
             raise ModelError(f"{file} is wrong", hint=HINT, problems=recorded.wrong(error, file)) from error
         except ValueError as error:

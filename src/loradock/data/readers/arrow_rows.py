@@ -121,7 +121,7 @@ def check_sound(batch: Any, *, before: int) -> None:
             column.validate(full=True)  # of a text, the offsets before the bytes
         except (pa.ArrowException, ValueError, IndexError) as error:
             type = column.type
-            is_text = pa.types.is_string(type) or pa.types.is_large_string(type)
+            is_text = pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type)
             if is_text and "UTF8" in str(error):
                 continue
             what = f"column {name!r} is broken after row {before}: {first_line(error)}"
@@ -153,8 +153,7 @@ def hides_bytes(type: Any) -> bool:
     if is_known or pa.types.is_map(type) or pa.types.is_fixed_size_list(type):
         inner = [type.field(number).type for number in range(type.num_fields)]
         return any(pa.types.is_null(each) or hides_bytes(each) for each in inner)
-    is_view = pa.types.is_string_view(type) or pa.types.is_binary_view(type)
-    return is_view or pa.types.is_dictionary(type) or bool(type.num_fields)
+    return is_view(type) or pa.types.is_dictionary(type) or bool(type.num_fields)
 
 
 def size_at(sizes: Sizes, row: int) -> int:
@@ -193,6 +192,8 @@ def value_bytes(array: Any) -> Sizes:
     if pa.types.is_fixed_size_list(type):
         inner = value_bytes(array.values)
         return VALUE_BYTES + type.list_size * (inner if isinstance(inner, int) else int(inner.max(initial=0)))
+    if is_view(type):
+        return of_views(array)
     if is_bytes(type):
         return (
             pc.call_function("binary_length", [array]).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -201,6 +202,15 @@ def value_bytes(array: Any) -> Sizes:
     if type.num_fields:
         raise Unreadable(f"values of type {type} are not read")
     return VALUE_BYTES
+
+
+def of_views(array: Any) -> Sizes:
+    """Bytes of values that point into shared buffers: each has 16 bytes, of which the first 4 are its length."""
+    held = array.buffers()[1]
+    first, last = array.offset, array.offset + len(array)
+    lengths = np.frombuffer(held, dtype=np.int32, count=4 * last).reshape(-1, 4)[first:, 0] if last else np.zeros(0)
+    is_there = array.is_valid().to_numpy(zero_copy_only=False)
+    return np.where(is_there, lengths, 0).astype(np.int64) + VALUE_BYTES
 
 
 def looked_up(array: Any) -> Sizes:
@@ -234,11 +244,15 @@ def is_bytes(type: Any) -> bool:
     """Whether values have a length of their own."""
     import pyarrow as pa
 
-    is_kind = (
-        pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary,
-        pa.types.is_string_view, pa.types.is_binary_view,
-    )  # fmt: skip
+    is_kind = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
     return any(each(type) for each in is_kind)
+
+
+def is_view(type: Any) -> bool:
+    """Whether values point into buffers that they may share."""
+    import pyarrow as pa
+
+    return pa.types.is_string_view(type) or pa.types.is_binary_view(type)
 
 
 def plain(batch: Any) -> Any:

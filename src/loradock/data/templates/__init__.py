@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import difflib
 import re
-import stat
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
 
 from loradock.errors import ConfigError, InputMissing
+from loradock.files import regular
 
 NAMES = ("alpaca", "chatml", "llama2", "llama3", "mistral", "phi3", "gemma", "zephyr", "gritlm")
 DEFAULT = "alpaca"
@@ -91,11 +91,8 @@ def text_of(template: str, *, key: str, hint: str) -> str:
     """The text of a template's file, which `key` names. InputMissing where it is no regular file, or cannot be read."""
     path = Path(template)
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # a FIFO would block, and a device never ends
-            raise InputMissing(f"{key}: {template} is not a regular file", hint=hint)
-        if status.st_size > MOST_BYTES:
-            raise InputMissing(f"{key}: {template} has {status.st_size:,} bytes; a template has 10,000", hint=hint)
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
+        return regular.read_text(path, most_bytes=MOST_BYTES)
+    except OSError as error:
+        raise InputMissing(f"{key}: {template} cannot be read: {error.strerror}", hint=hint) from error
+    except ValueError as error:
         raise InputMissing(f"{key}: {template} cannot be read: {error}", hint=hint) from error

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import Any
 
+from loradock import foreign_json
 from loradock.env_check.base import Check, Finding, Intent, error, ok
 from loradock.errors import ModelError
 from loradock.facts import Facts
@@ -23,7 +23,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     try:
         if directory is None:
             return [ok("the model is not here yet")]
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        config = foreign_json.read(directory / "config.json")
         files = tokenizer_files.read(directory)
         shape = headers.embedding(headers.shapes(weights.files(directory)))
     except (OSError, ValueError):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
+from loradock import foreign_json
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.remedies import train_with
 from loradock.errors import DiskFull
@@ -66,7 +66,7 @@ def _full(what: str, *, remedy: str, **measured: float) -> Finding:
 def _index(directory: Path) -> int | None:
     """Bytes of all weights as their index states them."""
     try:
-        index = json.loads((directory / "model.safetensors.index.json").read_text(encoding="utf-8"))
+        index = foreign_json.read(directory / "model.safetensors.index.json")
         return int(index["metadata"]["total_size"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

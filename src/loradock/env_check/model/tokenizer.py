@@ -12,6 +12,7 @@ from loradock.errors import ModelError
 from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.model import hub_cache, tokenizer_files
+from loradock.model.files import json_object
 from loradock.model.tokenizer_files import TokenizerFiles
 
 
@@ -55,7 +56,7 @@ def naming_eos(directory: Path) -> str:
     for name in ("generation_config.json", "config.json"):
         file = directory / name
         if token is None and file.is_file():
-            numbers = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id")
+            numbers = json_object(file).get("eos_token_id")
             number = numbers[0] if isinstance(numbers, list) and numbers else numbers
             token = tokenizer_files.token_of(directory, number) if isinstance(number, int) else None
     entry = (

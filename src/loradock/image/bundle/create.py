@@ -51,7 +51,7 @@ def gather(*, model: Path | None, data: Sequence[Path], lock: Path | None, image
     problems: list[Problem] = []
     named = [(MODEL, model)] if model else []
     for part, source in [*named, *((DATA, each) for each in data)]:
-        root = f"{part}/{source.resolve().name}"
+        root = f"{part}/{Path(os.path.realpath(source)).name}"
         found = _below(source, problems)
         if not found:
             problems.append(Problem(what=f"missing, or holds no file ({part})", file=str(source)))

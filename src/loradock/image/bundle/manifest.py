@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from loradock import foreign_json
 from loradock.errors import DataError
 
 FORMAT = "loradock.image.bundle/1"
@@ -75,7 +76,7 @@ def _text(document: Mapping[str, Any]) -> bytes:
 def read(content: bytes, *, file: str) -> Manifest:
     """From the text of a member; DataError where it is none of ours, or is not exactly what this loradock writes."""
     try:
-        document = json.loads(content)
+        document = foreign_json.loads(content)
         if document["format"] != FORMAT:
             raise DataError(
                 f"{file}: its format is {document['format']!r}, and this loradock reads {FORMAT!r}",

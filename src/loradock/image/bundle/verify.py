@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from loradock.errors import DataError, InputMissing, Problem, storage_error
+from loradock.files import regular
 from loradock.image.bundle.archive import Damaged, Extent, content, members
 from loradock.image.bundle.manifest import LONGEST_BYTES, MADE_BY, NAME, Manifest, escapes, read
 
@@ -20,7 +21,7 @@ Progress = Callable[[str, int, int], None]
 def opened(path: Path) -> BinaryIO:
     """The file; InputMissing where it cannot be opened."""
     try:
-        return open(path, "rb", buffering=0)
+        return regular.opened(path)
     except OSError as failure:
         raise InputMissing(
             f"{path}: {failure.strerror}", hint="name a file that loradock bundle create made"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loradock.errors import EnvironmentUnfit, InputMissing, Problem
+from loradock.files import regular
 
 IMAGE_LOCK = Path("/opt/loradock/lock/requirements.lock")
 IMAGE_PREFIX = Path("/opt/loradock/venv")
@@ -81,7 +82,7 @@ def read_lock(path: Path, *, python_version: str) -> dict[str, Locked]:
 def _entries(path: Path) -> list[tuple[int, str, tuple[str, ...]]]:
     """(line number, requirement, hashes) of each package; a backslash at a line's end continues it."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = regular.read_text(path).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputMissing(f"cannot read {path}: {error}", hint="--lock docker/requirements.lock") from error
     entries: list[tuple[int, str, tuple[str, ...]]] = []

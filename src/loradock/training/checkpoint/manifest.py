@@ -23,6 +23,7 @@ from typing import Any, cast
 
 from loradock import foreign_json
 from loradock.errors import InputMissing, LoradockError, StorageError, machine_error
+from loradock.files import regular
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -32,6 +33,7 @@ FIELDS = {"run_id": str, "step": int, "time": str, "fingerprint": dict, "progres
 # What the disk says of a file that is gone or broken; anything else (no permission, a server away) is no damage.
 DAMAGE = (
     errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA,
+    regular.NOT_REGULAR, regular.TOO_LARGE,
 )  # fmt: skip
 
 
@@ -154,14 +156,14 @@ def _status(path: Path) -> os.stat_result:
 
 def _bytes(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return regular.read(file)
     except OSError as error:
         raise _unreadable(file, error) from error
 
 
 def _digest(file: Path) -> str:
     try:
-        with file.open("rb") as stream:
+        with regular.opened(file) as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise _unreadable(file, error) from error

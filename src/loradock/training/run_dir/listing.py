@@ -60,7 +60,7 @@ def run_in(directory: Path) -> Listed:
 def read(file: Path) -> dict[str, Any]:
     """status.json; empty where there is none, or something else in it: it is no part of what a run keeps."""
     with contextlib.suppress(ValueError, FileNotFoundError):
-        content = foreign_json.loads(file.read_bytes())
+        content = foreign_json.read(file)
         return content if isinstance(content, dict) else {}
     return {}
 

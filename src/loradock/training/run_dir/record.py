@@ -22,7 +22,9 @@ from typing import Any, cast
 
 from loradock import __version__, atomic_io, foreign_json, streams
 from loradock.config.schema import RunConfig
+from loradock.errors import StorageError
 from loradock.facts import Facts
+from loradock.files import regular
 from loradock.training.run_dir.paths import RECORD
 
 BLOCK_BYTES = 1 << 22
@@ -118,7 +120,7 @@ class RunRecord:
         file = self.directory / "metrics.jsonl"
         if not self.is_writing or not file.exists():
             return 0
-        with file.open("rb") as stream:
+        with regular.opened(file) as stream:
             whole = sum(block.count(b"\n") for block in iter(lambda: stream.read(BLOCK_BYTES), b""))
         found = parsed(file)
         atomic_io.replace(file, "".join(json.dumps(line) + "\n" for line in found if line["step"] <= step))
@@ -172,7 +174,11 @@ def parsed(file: Path) -> list[dict[str, Any]]:
     So is a line that lacks a field of its kind, or has something else in it: another version or a person wrote it.
     """
     lines: list[dict[str, Any]] = []
-    for text in file.read_text(encoding="utf-8", errors="replace").split("\n"):
+    try:
+        content = regular.read(file, most_bytes=regular.MOST_LINES_BYTES)
+    except OSError as error:
+        raise StorageError(f"{file} cannot be read: {error.strerror}", hint=f"ls -lL {file}") from error
+    for text in content.decode(errors="replace").split("\n"):
         with contextlib.suppress(ValueError):
             line = foreign_json.loads(text)
             if is_metric(line):
@@ -209,7 +215,7 @@ def attempt(record: Mapping[str, Any]) -> dict[str, Any]:
 def sha256(file: Path, *, unless: threading.Event) -> str | None:
     """The sha256 of a file, read in blocks; None where `unless` is set before the end."""
     digest = hashlib.sha256()
-    with file.open("rb") as stream:
+    with regular.opened(file) as stream:
         while block := stream.read(BLOCK_BYTES):
             digest.update(block)
             if unless.is_set():

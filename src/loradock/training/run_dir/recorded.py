@@ -5,7 +5,6 @@ Another version, or a person with an editor, may have written it. Parts that nob
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from loradock import foreign_json
-from loradock.errors import Problem, StorageError, storage_error
+from loradock.errors import Problem, StorageError
 from loradock.training.run_dir.paths import RECORD
 
 HINT = "put back what loradock wrote, or start a new run with another --output"
@@ -155,11 +154,9 @@ def read(directory: Path) -> dict[str, Any]:
     """The content of run.json. StorageError where it cannot be read, is no JSON, or a field holds something else."""
     file = directory / RECORD
     try:
-        if not stat.S_ISREG(file.stat().st_mode):
-            raise StorageError(f"{file} is not a regular file", hint=HINT)
-        content = foreign_json.loads(file.read_bytes())
+        content = foreign_json.read(file)
     except OSError as error:
-        raise storage_error(error, file) from error
+        raise StorageError(f"{file} cannot be read: {error.strerror}", hint=HINT) from error
     except ValueError as error:
         raise StorageError(f"{file} is not JSON: {error}", hint=HINT) from error
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from loradock.config.schema import RunConfig
 from loradock.data.read import digest
 from loradock.data.sources import held_out_files
 from loradock.errors import InputMissing, NoCheckpoint, NotWritable, Problem, StorageError
+from loradock.files import regular
 from loradock.plan.plan import HELD
 from loradock.training.run_dir import fingerprint
 from loradock.training.run_dir import paths as directories
@@ -94,10 +94,7 @@ def damaged(record: Mapping[str, Any], adapter: Path) -> Iterator[str]:
     for name, digest_then in record.get(EXPORTED, {}).items():
         file = adapter / name
         try:
-            if not stat.S_ISREG(file.stat().st_mode):  # a pipe in its place would be waited for
-                yield f"{file} is not a regular file"
-                continue
-            with file.open("rb") as stream:
+            with regular.opened(file) as stream:
                 is_same = hashlib.file_digest(stream, "sha256").hexdigest() == digest_then
         except OSError as error:
             yield f"{file}: {(error.strerror or str(error)).lower()}"
@@ -111,7 +108,7 @@ def exported(adapter: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for file in sorted(adapter.iterdir()):
         if file.is_file() and file.suffix not in REWRITTEN:
-            with file.open("rb") as stream:
+            with regular.opened(file) as stream:
                 found[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
     return found
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from loradock import foreign_json, redact
 from loradock.errors import InputMissing, storage_error
+from loradock.files import regular
 from loradock.training.run_dir.paths import CHECKPOINTS, RECORD, STATUS
 
 METRICS = "metrics.jsonl"
@@ -156,7 +157,7 @@ def lines(file: Path, notes: list[str]) -> list[Line]:
 def text_of(file: Path) -> str | None:
     """The text of a file, None where there is none."""
     try:
-        return file.read_text(encoding="utf-8", errors="replace")
+        return regular.read(file, most_bytes=regular.MOST_LINES_BYTES).decode(errors="replace")
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -1,0 +1,1 @@
+"""Files: how what comes from outside is read."""
