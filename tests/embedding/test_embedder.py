@@ -159,7 +159,7 @@ def nothing(folder: Path) -> None:
         (without_recipe, ModelError, "does not say how it embeds: embedding.json is missing"),
         (wrong_pooling, ModelError, "embedding.json is wrong"),
         (cut_short, ModelError, "embedding.json is not JSON"),
-        (without_base, LoradockError, "base does not exist"),
+        (without_base, LoradockError, "is not on this machine: looked for"),
         (of_another_base, ModelError, "does not load"),
         (nothing, InputMissing, "holds neither a run, nor an adapter, nor a model"),
     ],

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from merge.made import merged
 from safetensors.torch import load_file, save_file
-from tiny import make_llama
+from tiny import make_llama, train
 
 from loradock.errors import InputMissing, LoradockError, ModelError, NoCheckpoint, UsageError
 from loradock.inference.opener import find, open_model
@@ -53,15 +54,72 @@ def test_an_adapter_of_somebody_else_has_to_be_given_the_quantisation(moved: Pat
     assert find(moved, quantization="none").asked.quantization == "none"
 
 
-def test_a_base_that_was_moved_is_given_by_its_place(moved: Path, tmp_path: Path, llama: Path) -> None:
-    lineage = Lineage.read(moved)
+def with_base(adapter: Path, *, recorded: str, beside: str) -> None:
+    """Name the base in training.json, and in adapter_config.json beside it."""
+    lineage = Lineage.read(adapter)
     assert lineage
-    lineage.model_copy(update={"base": str(tmp_path / "gone")}).write(moved)
-    with pytest.raises(InputMissing, match="gone does not exist"):
+    lineage.model_copy(update={"base": recorded}).write(adapter)
+    file = adapter / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": beside}))
+
+
+def test_a_base_that_was_moved_is_given_by_its_place(moved: Path, tmp_path: Path, llama: Path) -> None:
+    gone = str(tmp_path / "gone")
+    with_base(moved, recorded="models/base", beside=gone)
+    with pytest.raises(InputMissing, match=f"looked for {gone} and models/base") as refused:
         find(moved)
+    assert refused.value.hint == "--base-model DIR says where it lies"
     assert find(moved, base=str(llama)).base.directory == llama
     with pytest.raises(UsageError, match="is a whole model"):
         find(llama, base=str(llama))
+    with pytest.raises(UsageError, match="is an adapter, not a base model"):
+        find(moved, base=str(moved))
+
+
+def test_the_absolute_path_wins_over_a_relative_name_in_the_record_beside_it(
+    moved: Path, tmp_path: Path, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the relative name means something else in the working directory of today."""
+    make_llama(tmp_path / "models/base", seed=7)
+    monkeypatch.chdir(tmp_path)
+    with_base(moved, recorded="models/base", beside=str(llama))
+    assert find(moved).base.directory == llama
+    with_base(moved, recorded="models/base", beside="models/base")
+    assert find(moved).base.directory == Path("models/base")
+    with pytest.raises(ModelError, match="is not the base that the adapter was trained on"):
+        find(moved).check_base()
+
+
+def test_a_run_that_was_begun_with_a_relative_name_is_opened_from_elsewhere(
+    tmp_path: Path, llama: Path, rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(llama, tmp_path / "here/base")
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    train(Path("run"), "train.max_steps=1", "train.global_batch=8", model=Path("base"), data=rows)
+    monkeypatch.chdir(tmp_path / "there")
+    for given in ("../here/run", "../here/run/adapter"):
+        assert find(Path(given)).base.directory == tmp_path / "here/base"
+    record = json.loads(Path("../here/run/run.json").read_text())
+    record["base"]["path"] = "base"  # as versions before wrote it
+    Path("../here/run/run.json").write_text(json.dumps(record))
+    assert find(Path("../here/run")).base.directory == tmp_path / "here/base"
+
+
+@pytest.mark.parametrize("left", [(), ("tokenizer_config.json", "chat_template.jinja")])
+def test_an_adapter_without_a_vocabulary_is_read_with_the_bases_tokenizer(
+    trained: Path, moved: Path, llama: Path, left: tuple[str, ...], tmp_path: Path
+) -> None:
+    for file in moved.iterdir():
+        if not file.name.startswith(("adapter_", "training.json")) and file.name not in left:
+            file.unlink()
+    first, second = open_model(trained), open_model(moved)
+    text = "Write the words backwards. river"
+    assert second.tokenizer(text)["input_ids"] == first.tokenizer(text)["input_ids"]
+    with first.computing():
+        assert torch.equal(first.model(IDS).logits, second.model(IDS).logits)
+    merged(moved, tmp_path / "out")
+    assert (tmp_path / "out/tokenizer.json").read_bytes() == (llama / "tokenizer.json").read_bytes()
 
 
 def test_a_base_of_the_same_shape_with_other_weights_is_refused_by_run_and_adapter(

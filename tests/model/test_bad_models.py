@@ -12,6 +12,7 @@ from tiny import copy_tree
 from loradock.config.schema import LoraConfig, ModelConfig, RunConfig
 from loradock.errors import HubError, InputMissing, LoradockError, ModelError
 from loradock.model import shape, source, tokenizer
+from loradock.model.description import describe
 
 
 def edit(file: Path, **changes: object) -> None:
@@ -44,7 +45,11 @@ CASES: dict[str, tuple[Spoil, type[LoradockError], str]] = {
         "not a safetensors file",
     ),
     "a shard is missing": (
-        lambda d: (d / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00001.safetensors"}}'),
+        lambda d: (
+            (d / "model.safetensors")
+            .rename(d / "model.safetensors.index.json")
+            .write_text('{"weight_map": {"a": "model-00001.safetensors"}}')
+        ),
         ModelError,
         "shard model-00001.safetensors is missing",
     ),
@@ -116,6 +121,38 @@ def test_a_directory_that_does_not_exist_is_named_with_its_neighbour(tmp_path: P
 def test_a_file_is_no_model(llama: Path) -> None:
     with pytest.raises(InputMissing, match="is a file"):
         source.find(ModelConfig(name=str(llama / "model.safetensors")))
+
+
+@pytest.mark.parametrize("kind", ["adapter", "run", "gguf directory", "gguf file"])
+def test_what_is_no_base_is_told_what_it_is_and_how_to_go_on(kind: str, tmp_path: Path, llama: Path) -> None:
+    given = tmp_path / "given"
+    given.mkdir()
+    merge = f"to train on top of it, first loradock merge {given} NEW, then --model NEW"
+    if kind == "adapter":
+        (given / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(llama)}))
+        (given / "adapter_model.safetensors").touch()
+        words, hint = "is an adapter, not a base model", f"--model {llama} trains a new one; {merge}"
+    elif kind == "run":
+        (given / "run.json").write_text("{}")
+        words, hint = "is the directory of a run, not a base model", merge
+    else:
+        (given / "model.gguf").write_bytes(b"GGUF")
+        words, hint = (
+            "GGUF, the format of llama.cpp, not a base model",
+            "--model DIR of the model that it was converted",
+        )
+        given = given / "model.gguf" if kind == "gguf file" else given
+    for look in (source.find, describe):
+        with pytest.raises(ModelError, match=words) as refused:
+            look(ModelConfig(name=str(given)))
+        assert str(refused.value.hint).startswith(hint)
+        assert "copy the whole directory again" not in str(refused.value)
+
+
+def test_a_model_that_lies_beside_an_adapter_is_a_base(tmp_path: Path, llama: Path) -> None:
+    directory = copy_tree(llama, tmp_path / "model")
+    (directory / "adapter_config.json").write_text("{}")
+    assert source.find(ModelConfig(name=str(directory))).directory == directory
 
 
 def test_a_hub_model_without_a_network_says_so() -> None:

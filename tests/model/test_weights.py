@@ -121,6 +121,22 @@ def test_an_index_that_leaves_open_what_is_loaded_is_refused(
     assert any(words in problem.what for problem in refused.value.problems)
 
 
+@pytest.mark.parametrize("there", [(), ("model-00001-of-00002.safetensors",)])
+def test_a_whole_file_beside_an_index_whose_shards_are_gone_is_the_model(
+    llama: Path, tmp_path: Path, there: tuple[str, ...]
+) -> None:
+    directory = copy_tree(llama, tmp_path / "model")
+    index(directory, {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"})
+    for name in there:
+        save_file({"a": torch.zeros(2)}, directory / name)
+    base = opened(directory)
+    assert base.weight_files == (directory / "model.safetensors",)
+    assert whole.check(base) == ()
+    (directory / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"shard model-00002-of-00002\.safetensors is missing"):
+        opened(directory)
+
+
 def test_what_is_loaded_is_what_is_hashed(llama: Path, tmp_path: Path) -> None:
     directory = copy_tree(llama, tmp_path / "model")
     (directory / "consolidated.safetensors").write_bytes((directory / "model.safetensors").read_bytes())

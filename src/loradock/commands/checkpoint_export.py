@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from loradock.commands.model_options import quiet
+from loradock.commands.model_options import BASE_MODEL, TRUST, quiet
 from loradock.commands.paths import LocalPath
 from loradock.errors import NoCheckpoint, Problem, UsageError
 from loradock.training.checkpoint.export import export_checkpoint, refuse_unfinished
@@ -39,7 +39,17 @@ ATTEMPTS = 3
 @click.option("--merge", is_flag=True, help="sentence-transformers: one model, instead of an adapter beside its base.")
 @click.option("--instruction", metavar="TEXT", help="sentence-transformers: of the prompt for queries.")
 @click.option("--passage-instruction", metavar="TEXT", help="sentence-transformers: of the prompt for passages.")
-def export(directory: Path, output: Path, step: int | None, kind: str, **asked: Any) -> None:
+@BASE_MODEL
+@TRUST
+def export(
+    directory: Path,
+    output: Path,
+    step: int | None,
+    kind: str,
+    base: str | None,
+    trusted: tuple[str, ...],
+    **asked: Any,
+) -> None:
     """Write the adapter of a checkpoint in DIR, verified, with its tokenizer and chat template, to ADAPTER.
 
     \b
@@ -52,7 +62,7 @@ def export(directory: Path, output: Path, step: int | None, kind: str, **asked: 
     if os.path.lexists(output):
         raise UsageError(f"{output} already exists", hint="name a new directory with --output")
     if kind == "sentence-transformers":
-        _export_for_others(directory, output, step=step, **asked)
+        _export_for_others(directory, output, step=step, base=base, trusted=trusted, **asked)
         return
     for name, value in asked.items():
         if value:
@@ -60,11 +70,11 @@ def export(directory: Path, output: Path, step: int | None, kind: str, **asked: 
             raise UsageError(
                 f"{option} has no effect here", hint=f"add --as sentence-transformers, or leave out {option}"
             )
-    taken = _export(directory, output, step=step)
+    taken = _export(directory, output, step=step, base=base, trusted=trusted)
     click.echo(f"{output}: the adapter of step {taken}, verified", err=True)
 
 
-def _export(directory: Path, output: Path, *, step: int | None) -> int:
+def _export(directory: Path, output: Path, *, step: int | None, base: str | None, trusted: tuple[str, ...]) -> int:
     """Write an adapter directory; the step it is of."""
     record = read(directory)
     config = recorded_config(record, directory)
@@ -72,7 +82,7 @@ def _export(directory: Path, output: Path, *, step: int | None) -> int:
     for attempt in range(ATTEMPTS):
         chosen = _chosen(directory, step=step, run_id=record.get("run_id"))
         try:
-            export_checkpoint(chosen, output, record=record, config=config)
+            export_checkpoint(chosen, output, record=record, config=config, base=base, trusted=trusted)
             return chosen.step
         except DamagedCheckpoint as error:  # the run that continues has removed it meanwhile
             if attempt == ATTEMPTS - 1 or chosen.path.exists():
@@ -85,6 +95,8 @@ def _export_for_others(
     output: Path,
     *,
     step: int | None,
+    base: str | None,
+    trusted: tuple[str, ...],
     merge: bool,
     instruction: str | None,
     passage_instruction: str | None,
@@ -101,10 +113,10 @@ def _export_for_others(
     with redirect_stdout(sys.stderr), TemporaryDirectory(prefix="loradock-adapter-") as folder:
         adapter = Path(folder, "adapter")
         if finished is None or step is not None:
-            _export(directory, adapter, step=step)
+            _export(directory, adapter, step=step, base=base, trusted=trusted)
         else:
             adapter = finished
-        st_export.export(adapter, output, is_merged=merge, asked=wanted)
+        st_export.export(adapter, output, is_merged=merge, asked=wanted, given=base, trusted=trusted)
     click.echo(f"{output}: {'merged, ' if merge else ''}for SentenceTransformer({str(output)!r})", err=True)
 
 

@@ -11,7 +11,7 @@ import click
 
 from loradock import streams
 from loradock.commands.embed_options import INSTRUCTION, MODEL, opened
-from loradock.commands.model_options import BATCH_TOKENS, computing_options, counted, quiet
+from loradock.commands.model_options import BASE_MODEL, BATCH_TOKENS, computing_options, counted, quiet
 from loradock.commands.paths import LocalPath
 
 
@@ -26,6 +26,7 @@ from loradock.commands.paths import LocalPath
 )
 @click.option("--passage", "kind", flag_value="passage", default=True, help="The default.")
 @click.option("--raw", is_flag=True, help="Keep the length of vectors; without it, it is 1.")
+@BASE_MODEL
 @computing_options
 @BATCH_TOKENS
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")

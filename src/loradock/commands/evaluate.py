@@ -43,6 +43,7 @@ KINDS = (
         options=evaluate_embedding.OPTIONS,
         starts=("retrieval", "sts"),
         page=evaluate_embedding.evaluate_embedding,
+        shares=("base",),
     ),
     Kind(
         what="of lm-eval",
@@ -97,7 +98,7 @@ def evaluate(context: click.Context, model: Path, **given: Any) -> None:
         if others := [] if other is kind else other.options.typed(context, but=kind.names):
             what = f"{own[0]} is {kind.what}, {others[0]} {other.what}: one command evaluates one of them"
             raise UsageError(what, hint=f"leave out {', '.join(others)}, or {', '.join(own)}")
-    names = ("quantization", "dtype", "device", "batch_tokens")
+    names = ("quantization", "dtype", "device", "trusted", "batch_tokens")
     shared = {"has_base": given["has_base"], "as_json": given["as_json"]}
     shared["computing"] = {name: given[name] for name in names}
     kind.page(model, **{name: given[name] for name in kind.names}, **shared)

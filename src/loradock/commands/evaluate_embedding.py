@@ -49,6 +49,7 @@ def evaluate_embedding(
     sts: Path | None,
     instruction: str,
     passage_instruction: str,
+    base: str | None,
     has_base: bool,
     as_json: bool,
     computing: dict[str, Any],
@@ -62,7 +63,7 @@ def evaluate_embedding(
     pairs = evaluating.read_pairs(sts) if sts else None
     instructions = evaluating.Instructions(query=instruction, passage=passage_instruction)
     found: dict[str, Measure] = {}
-    with opened(adapter, computing) as (embedder, status):
+    with opened(adapter, {**computing, "base": base}) as (embedder, status):
         if has_base and not embedder.has_adapter:
             raise UsageError(f"{adapter} is a whole model: there is no base beside it", hint="leave out --base")
         given = {"has_base": has_base, "progress": lambda what, done: counted(status, f"{what} embedded")(done)}

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from loradock import signals, streams
-from loradock.commands.model_options import MODEL, quiet
+from loradock.commands.model_options import MODEL, TRUST, quiet
 from loradock.commands.page import console_on
 from loradock.commands.paths import LocalPath
 
@@ -32,8 +32,9 @@ def export() -> None:
     show_default=True,
     help="Of the matrices; vectors are float32.",
 )
+@TRUST
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def gguf(model: Path, output: Path, *, type_name: str, as_json: bool) -> None:
+def gguf(model: Path, output: Path, *, type_name: str, trusted: tuple[str, ...], as_json: bool) -> None:
     """Write MODEL (a merged model or a base: Llama, Mistral, Qwen2, Qwen3) as GGUF, and an Ollama Modelfile beside it.
 
     \b
@@ -54,7 +55,7 @@ def gguf(model: Path, output: Path, *, type_name: str, as_json: bool) -> None:
             signals.check()
             status.update(f"{done:,} of {total:,} tensors")
 
-        found = write(find(model), output, type_name=type_name, progress=show)
+        found = write(find(model, trusted=trusted), output, type_name=type_name, progress=show)
     streams.result_lies_elsewhere()
     for note in found.notes:
         click.echo(f"note: {note}", err=True)

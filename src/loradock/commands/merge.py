@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loradock import signals, streams
-from loradock.commands.model_options import BASE_MODEL, quiet
+from loradock.commands.model_options import BASE_MODEL, TRUST, quiet
 from loradock.commands.page import console_on
 from loradock.commands.paths import LocalPath
 
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     "--quantization", type=click.Choice(("nf4", "int8", "none")), help="How the base was stored, if not recorded."
 )
 @BASE_MODEL
+@TRUST
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def merge(
     adapter: Path, output: Path, *, verify: str, compare: bool, dry_run: bool, as_json: bool, **asked: Any

@@ -33,6 +33,14 @@ BASE_MODEL = click.option(
     metavar="DIR",
     help="Where the adapter's base lies. [default: as recorded]",
 )
+TRUST = click.option(
+    "--trust-remote-code",
+    "trusted",
+    multiple=True,
+    type=LocalPath(path_type=str),
+    metavar="NAME",
+    help="The base's name, repeated, to run the Python code that it ships. Off otherwise.",
+)
 TEMPLATE = click.option(
     "--template", type=click.Choice(NAMES), help="How turns are written, of a model without a chat template."
 )
@@ -60,6 +68,7 @@ def computing_options(command: Command) -> Command:
             help="The dtype of matrix products. [default: as in training]",
         ),
         click.option("--device", type=click.Choice(("auto", "cuda", "cpu")), default="auto", help="[default: auto]"),
+        TRUST,
     )
     for option in reversed(options):
         command = option(command)

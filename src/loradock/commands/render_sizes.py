@@ -81,7 +81,7 @@ def look(config: RunConfig) -> tuple[ModelFacts | None, int]:
     from loradock.model import shape, source, weights
 
     is_trusted = config.model.trust_remote_code == name
-    read = source.read_config(directory, trusted=is_trusted)
+    read = source.read_config(directory, name=name, trusted=is_trusted)
     source.check_architecture(read, directory=directory)
     base = source.BaseModel(
         name=name,

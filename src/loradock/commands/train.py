@@ -16,6 +16,7 @@ import click
 from loradock import signals, streams
 from loradock.commands.run_options import Ask, RunCommand, look_for_inputs, run_options
 from loradock.config.load import Loaded
+from loradock.config.schema import RunConfig
 from loradock.distributed import schedulers
 from loradock.errors import EnvironmentUnfit, Interrupted, UsageError
 from loradock.machine import Host
@@ -176,8 +177,27 @@ def over_record(ask: Ask) -> Loaded:
     text = kept.config.model_dump_json(exclude_defaults=True)
     loaded = replace(ask, config=directory / RECORD, text=text).load()
     given = {key: label for key, label in loaded.origins.items() if label.startswith("--")}
+    refuse_what_only_a_person_gives(loaded.config, directory)
     told = tuple(line for line in loaded.warnings if line.startswith("--"))
     return replace(loaded, origins=kept.origins | given, warnings=told)
+
+
+def refuse_what_only_a_person_gives(config: RunConfig, directory: Path) -> None:
+    """Of a run that is continued by its record alone: trust in its base's code, and leave to fetch from a hub.
+
+    UsageError and InputMissing, with what the person types who means it.
+    """
+    from loradock.training.run_dir import fetching
+    from loradock.training.run_dir import resume as resuming
+
+    before = resuming.as_trained(resuming.read(directory), directory)
+    model = config.model
+    if before.model.trust_remote_code and not model.trust_remote_code:
+        what = f"the run in {directory} runs Python code that its base ships, and a record cannot give that trust"
+        raise UsageError(what, hint=f"--set model.trust_remote_code={model.name}")
+    if (model.name, model.revision) == (before.model.name, before.model.revision):
+        fetching.refuse_model(model)
+    fetching.refuse_data(each for each in config.data.sources if each in before.data.sources)
 
 
 def no_directory() -> UsageError:

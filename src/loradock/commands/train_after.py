@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MERGED = "merged"
 BATCH_TOKENS = 16_384
 Note = Callable[[str], None]
+Trusted = tuple[str, ...]
 
 
 def check(config: RunConfig) -> None:
@@ -34,13 +35,14 @@ def check(config: RunConfig) -> None:
 
 def make(config: RunConfig, directory: Path, *, note: Note) -> None:
     """What is missing of it: the same command makes it where a run was finished before, or was stopped here."""
+    trusted = (config.model.trust_remote_code,) if config.model.trust_remote_code else ()
     if config.evaluation.tasks and config.objective != "embedding":
-        _evaluate(config.evaluation.tasks, directory, note)
+        _evaluate(config.evaluation.tasks, directory, trusted, note)
     if config.after.merge != "none" and not os.path.lexists(directory / MERGED):
-        _merge(config.after.merge, directory, note)
+        _merge(config.after.merge, directory, trusted, note)
 
 
-def _evaluate(named: tuple[str, ...], directory: Path, note: Note) -> None:
+def _evaluate(named: tuple[str, ...], directory: Path, trusted: Trusted, note: Note) -> None:
     """Answer the tasks, and write what came of it into the record and the model card."""
     from loradock.training.run_dir import resume
     from loradock.training.run_dir.paths import RECORD
@@ -50,7 +52,7 @@ def _evaluate(named: tuple[str, ...], directory: Path, note: Note) -> None:
         return
     note(f"evaluating {', '.join(named)}, base and adapter ...")
     with redirect_stdout(sys.stderr):
-        found, prompt = _answered(named, directory)
+        found, prompt = _answered(named, directory, trusted)
     record["tasks"] = [{"asked": text, **each} for text, each in zip(named, results(found), strict=True)]
     atomic_io.replace(directory / RECORD, json.dumps(record, indent=2) + "\n")
     write_card(record, directory, prompt, note=note)
@@ -63,13 +65,13 @@ def _evaluate(named: tuple[str, ...], directory: Path, note: Note) -> None:
         )
 
 
-def _answered(named: tuple[str, ...], directory: Path) -> tuple[Report, str | None]:
+def _answered(named: tuple[str, ...], directory: Path, trusted: Trusted) -> tuple[Report, str | None]:
     from loradock.evaluation import asked, evaluate
     from loradock.inference.opener import open_model
     from loradock.training.run import trained_prompt
 
     wanted = asked.read(named, folder=None, data=None, options=asked.Options())
-    opened = open_model(directory)
+    opened = open_model(directory, trusted=trusted)
     folder = evaluate.directory_of(opened.origin, directory)
 
     def answered(*, has_adapter: bool) -> evaluate.Model:
@@ -129,11 +131,11 @@ def write_card(record: dict[str, Any], directory: Path, prompt: str | None, *, n
         note(f"warning: the model card is not written again: run.json has no {missing}")
 
 
-def _merge(onto: Any, directory: Path, note: Note) -> None:
+def _merge(onto: Any, directory: Path, trusted: Trusted, note: Note) -> None:
     from loradock.merge.job import Asked, prepared
     from loradock.merge.run import run
 
-    with redirect_stdout(sys.stderr), prepared(directory, Asked(onto=onto)) as job:
+    with redirect_stdout(sys.stderr), prepared(directory, Asked(onto=onto, trusted=trusted)) as job:
         note(f"merging onto the {job.plan.onto} weights: {job.why}")
         run(job, directory / MERGED, is_full=False, progress=lambda _, __: signals.check())
     note(f"merged model: {directory / MERGED}")

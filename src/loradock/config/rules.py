@@ -54,7 +54,8 @@ def _hub_model_is_pinned(config: RunConfig) -> Iterator[KeyProblem]:
     name = config.model.name
     if is_hub_model(name) and not config.model.revision:
         what = f"model.name {name} is not a local directory, and as a hub id it needs a commit"
-        hint = f"--set model.revision=COMMIT, or ./{name} for the path of a directory"
+        commit = f"--set model.revision=COMMIT, which `hf models info {name} --expand sha` prints"
+        hint = f"{commit}, or ./{name} for the path of a directory"
         yield KeyProblem(keys=("model.name", "model.revision"), what=what, hint=hint)
 
 
@@ -62,8 +63,10 @@ def _hub_data_are_pinned(config: RunConfig) -> Iterator[KeyProblem]:
     for index, source in enumerate(config.data.sources):
         if source.path.startswith(HUB_PREFIX) and len(source.path) > len(HUB_PREFIX) and not source.revision:
             key = f"data.sources.{index}"
-            what = f"{key}: the hub data set {source.path.removeprefix(HUB_PREFIX)} needs a commit"
-            yield KeyProblem(keys=(f"{key}.path", f"{key}.revision"), what=what, hint=f"--set {key}.revision=COMMIT")
+            name = source.path.removeprefix(HUB_PREFIX)
+            hint = f"--set {key}.revision=COMMIT, which `hf datasets info {name} --expand sha` prints"
+            what = f"{key}: the hub data set {name} needs a commit"
+            yield KeyProblem(keys=(f"{key}.path", f"{key}.revision"), what=what, hint=hint)
 
 
 def _sources_are_distinct(config: RunConfig) -> Iterator[KeyProblem]:

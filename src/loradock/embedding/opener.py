@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from loradock.embedding.embedder import BATCH_TOKENS, Embedder
-from loradock.errors import ModelError
-from loradock.inference.opener import SETTINGS, check_weights, chosen_device, chosen_dtype, directory_of, with_adapter
-from loradock.model import load, source
-from loradock.model.adapter_files import settings_of
+from loradock.inference.base import check_weights, checked, find_base
+from loradock.inference.opener import SETTINGS, chosen_device, chosen_dtype, directory_of, with_adapter
+from loradock.model import load
 from loradock.model.content import digest
+from loradock.model.source import BaseModel
 from loradock.model.tokenizer import open_tokenizer
 from loradock.model.whole import quiet
 from loradock.training.lineage import Lineage
@@ -22,33 +23,36 @@ def open_embedder(
     quantization: str | None = None,
     dtype: str = "auto",
     device: str = "auto",
+    base: str | None = None,
+    trusted: Collection[str] = (),
     batch_tokens: int = BATCH_TOKENS,
 ) -> Embedder:
-    """The embedder of a run, adapter or model directory.
+    """The embedder of a run, adapter or model directory; `base` and `trusted` as `inference.opener.find` has them.
 
     `quantization` None: the base as it was trained; a merged model is not quantised. Raises as `directory_of`,
-    `Recipe.read`, `source.find`, `check_weights` and `load.load_whole` do.
+    `Recipe.read`, `base_of`, `check_weights` and `load.load_whole` do.
     """
     directory = directory_of(given)
     recipe = Recipe.read(directory)
     is_adapter = (directory / SETTINGS).is_file()
-    base = find_base(directory) if is_adapter else source.find(recipe.model(str(directory), revision=None))
+    if is_adapter:
+        found = base_of(directory, given=base, trusted=trusted)
+    else:
+        found = checked(recipe.model(str(directory), revision=None), directory, trusted=trusted)
     if is_adapter and (lineage := Lineage.read(directory)):
-        check_weights(base, lineage, found=lambda: digest(base.weight_files))
+        check_weights(found, lineage, found=lambda: digest(found.weight_files))
     place = chosen_device(device)
     computed = chosen_dtype(recipe.compute_dtype if dtype == "auto" else dtype, place)
-    asked = recipe.model(base.name, revision=None, quantization=quantization or (None if is_adapter else "none"))
+    asked = recipe.model(found.name, revision=None, quantization=quantization or (None if is_adapter else "none"))
     with quiet():
-        model = load.load_whole(base, asked, dtype=computed, device=place)
+        model = load.load_whole(found, asked, dtype=computed, device=place)
         model = with_adapter(model, directory) if is_adapter else model
-    tokenizer = open_tokenizer(base, directory=directory)
+    tokenizer = open_tokenizer(found, directory=directory)
     return Embedder(model, tokenizer, recipe, dtype=computed, has_adapter=is_adapter, batch_tokens=batch_tokens)
 
 
-def find_base(adapter: Path) -> source.BaseModel:
-    """The base that an adapter directory names. ModelError where it names none; raises as `source.find` does."""
-    settings = settings_of(adapter)
-    name = settings.base_model_name_or_path
-    if not name:
-        raise ModelError(f"{adapter / SETTINGS} names no base model", hint='set its "base_model_name_or_path"')
-    return source.find(Recipe.read(adapter).model(name, revision=settings.revision))
+def base_of(adapter: Path, *, given: str | None, trusted: Collection[str]) -> BaseModel:
+    """The base of an adapter directory with a recipe. Raises as `find_base` does."""
+    recipe = Recipe.read(adapter)
+    asked = recipe.model(recipe.base.name, revision=recipe.base.revision)
+    return find_base(adapter, asked, named=recipe.base.name, given=given, trusted=trusted)

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from loradock import atomic_io
 from loradock.atomic_io import open_to_the_group
 from loradock.embedding import st_tokenizer
 from loradock.embedding.evaluate import Instructions
-from loradock.embedding.opener import find_base
+from loradock.embedding.opener import base_of
 from loradock.errors import ModelError, storage_error
 from loradock.inference.opener import SETTINGS, with_adapter
 from loradock.model import load
@@ -42,15 +43,23 @@ REFUSED = {
 }
 
 
-def export(adapter: Path, output: Path, *, is_merged: bool, asked: Instructions) -> None:
+def export(
+    adapter: Path,
+    output: Path,
+    *,
+    is_merged: bool,
+    asked: Instructions,
+    given: str | None = None,
+    trusted: Collection[str] = (),
+) -> None:
     """Write the adapter (a directory with embedding.json) to `output`, which does not exist yet, for others.
 
-    Raises ModelError where sentence-transformers would give other vectors, what `source.find` raises for the base, and
-    DiskFull, NotWritable or StorageError; then nothing appears.
+    `given` and `trusted`: the base, as `base_of` has them. Raises ModelError where sentence-transformers would give
+    other vectors, what `base_of` raises, and DiskFull, NotWritable or StorageError; then nothing appears.
     """
     recipe = Recipe.read(adapter)
     refuse(recipe, adapter, is_merged=is_merged)
-    base = find_base(adapter)
+    base = base_of(adapter, given=given, trusted=trusted)
     staged = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)

@@ -43,10 +43,11 @@ def export(origin: Origin, file: Path, *, type_name: str, progress: Callable[[in
     """Write `file`, which does not exist yet, and FILE.Modelfile. `type_name`: a key of `weights.TYPES`.
 
     Raises UsageError for an adapter or a file that exists, ModelError where llama.cpp has not the architecture or the
-    tokenizer, EnvironmentUnfit without the package gguf, and DiskFull, NotWritable, StorageError or Locked; then no
-    file appears.
+    tokenizer, or a weight is not finite, EnvironmentUnfit without the package gguf, and DiskFull, NotWritable,
+    StorageError or Locked; then no file appears.
     """
     refuse(origin, file)
+    origin.check_finite()
     shape = metadata.read(origin.base.config)
     tied = bool(getattr(origin.base.config, "tie_word_embeddings", False))
     found = weights.resolve(origin.base.weight_files, shape, type_name=type_name, is_tied=tied)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,9 +15,10 @@ import torch
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import EnvironmentUnfit, InputMissing, ModelError, NoCheckpoint, UsageError
+from loradock.inference.base import BASE_OPTION, check_weights, checked, find_base
 from loradock.inference.prompts import Prompts
-from loradock.model import load, source
-from loradock.model.adapter_files import check, first_line, settings_of
+from loradock.model import finite, load, patterns, source
+from loradock.model.adapter_files import check, first_line
 from loradock.model.content import digest
 from loradock.model.dense import densify
 from loradock.model.files import check_readable
@@ -25,7 +26,7 @@ from loradock.model.tokenizer import open_tokenizer
 from loradock.model.whole import quiet
 from loradock.training.lineage import Lineage
 from loradock.training.run_dir.paths import ADAPTER, RECORD
-from loradock.training.run_dir.resume import read, recorded_config
+from loradock.training.run_dir.resume import read
 
 SETTINGS, MERGED, CONFIG = "adapter_config.json", "merge.json", "config.json"
 USED = (".safetensors", ".json", ".jinja", ".model")
@@ -64,6 +65,10 @@ class Origin:
         """ModelError where the weights below an adapter are not those that training recorded."""
         if self.has_adapter and self.lineage:
             check_weights(self.base, self.lineage, found=lambda: self.weights)
+
+    def check_finite(self) -> None:
+        """ModelError where a weight of the base is NaN or infinity; `load_whole` looks itself."""
+        finite.check(self.base.weight_files)
 
     @property
     def digest(self) -> str:
@@ -104,33 +109,28 @@ class Opened:
             yield
 
 
-def check_weights(base: source.BaseModel, lineage: Lineage, *, found: Callable[[], str]) -> None:
-    """ModelError where an adapter was trained on other weights than `base` has, whose digest `found` makes."""
-    if lineage.base_weights and lineage.base_weights != found():
-        raise ModelError(
-            f"{base.directory} is not the base that the adapter was trained on: its weight files differ",
-            hint="put back the base of the run, or --base-model DIR says where it lies",
-        )
-
-
-def find(given: Path, *, quantization: str | None = None, base: str | None = None) -> Origin:
+def find(
+    given: Path, *, quantization: str | None = None, base: str | None = None, trusted: Collection[str] = ()
+) -> Origin:
     """What `given` is: the directory of a run (its finished adapter), an adapter, a merged model, or a base.
 
     `quantization`: how the base is stored; None: as in training, and of a whole model "none". `base`: where the base
-    lies now, in place of what was recorded. InputMissing where it is none of these, NoCheckpoint for a run without an
-    adapter, ModelError for an adapter of which nobody says how its base was stored, and what `source.find` raises.
+    lies now, in place of what was recorded. `trusted`: names of models whose own code a person lets run; a record can
+    name a base, and neither trust it nor have it fetched. InputMissing where it is none of these, NoCheckpoint for a
+    run without an adapter, ModelError for an adapter of which nobody says how its base was stored, and what
+    `find_base` raises.
     """
     directory = directory_of(given)
     if (directory / SETTINGS).is_file():
         kind = "adapter" if directory == given else "run"
-        return _of_adapter(directory, kind=kind, quantization=quantization, base=base)
+        return _of_adapter(directory, kind=kind, quantization=quantization, base=base, trusted=trusted)
     if base is not None:
-        raise UsageError(f"{given} is a whole model: it has no other base", hint="leave out --base-model")
+        raise UsageError(f"{given} is a whole model: it has no other base", hint=f"leave out {BASE_OPTION}")
     asked = ModelConfig.model_validate({"name": str(given), "quantization": quantization or "none"})
     return Origin(
         kind="merged" if (given / MERGED).is_file() else "base",
         directory=given,
-        base=source.find(asked),
+        base=checked(asked, given, trusted=trusted),
         asked=asked,
         lineage=Lineage.read(given),
         record={},
@@ -151,22 +151,19 @@ def directory_of(given: Path) -> Path:
     return given
 
 
-def _of_adapter(directory: Path, *, kind: Kind, quantization: str | None, base: str | None) -> Origin:
+def _of_adapter(
+    directory: Path, *, kind: Kind, quantization: str | None, base: str | None, trusted: Collection[str]
+) -> Origin:
     run = directory.parent
     record = read(run) if directory.name == ADAPTER and (run / RECORD).is_file() else {}
     lineage = Lineage.recorded(record, run) if record else Lineage.read(directory)
-    named = base or (lineage.base if lineage else named_base(directory))
     asked = _asked(directory, lineage, quantization=quantization)
-    trusted = record and recorded_config(record, run).model.trust_remote_code
-    chosen = {"name": named, "revision": None if base else lineage and lineage.revision}
-    if trusted and not base:
-        chosen["trust_remote_code"] = named
-    asked = asked.model_copy(update=chosen)
+    found = find_base(directory, asked, named=lineage.base if lineage else None, given=base, trusted=trusted)
     return Origin(
         kind=kind,
         directory=directory,
-        base=source.find(asked),
-        asked=asked,
+        base=found,
+        asked=asked.model_copy(update={"name": found.name, "revision": found.revision}),
         lineage=lineage,
         record=record,
     )
@@ -183,14 +180,6 @@ def _asked(directory: Path, lineage: Lineage | None, *, quantization: str | None
     return ModelConfig.model_validate({"quantization": quantization})
 
 
-def named_base(adapter: Path) -> str:
-    """The base that an adapter's settings name; ModelError where they name none."""
-    name = settings_of(adapter).base_model_name_or_path
-    if not name:
-        raise ModelError(f"{adapter / SETTINGS} names no base model", hint="--base-model DIR says which it is")
-    return name
-
-
 def open_model(
     given: Path,
     *,
@@ -198,6 +187,7 @@ def open_model(
     dtype: str = "auto",
     device: str = "auto",
     base: str | None = None,
+    trusted: Collection[str] = (),
     template: str | None = None,
 ) -> Opened:
     """The model of a path, with its adapter on top where it has one.
@@ -206,7 +196,7 @@ def open_model(
 
     NF4 weights are held dense, with the values that NF4 gives them, where memory allows: the same model, and faster.
     """
-    origin = find(given, quantization=quantization, base=base)
+    origin = find(given, quantization=quantization, base=base, trusted=trusted)
     return opened(origin, dtype=dtype, device=device, template=template)
 
 
@@ -229,7 +219,8 @@ def with_adapter(model: Any, adapter: Path) -> Any:
     """The PeftModel with the adapter of a directory. ModelError where it does not fit the base, or is damaged."""
     from peft import PeftModel
 
-    check(adapter)
+    settings = check(adapter)
+    patterns.check(adapter, settings, (name for name, _ in model.named_modules()))
     try:
         return PeftModel.from_pretrained(model, str(adapter))
     except Exception as error:  # what PEFT says of settings that it does not know has any type

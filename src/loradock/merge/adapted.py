@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.errors import InputMissing, ModelError
 from loradock.merge import tensors
+from loradock.model import patterns
 from loradock.model.adapter_files import HINT, check, first_line
 from loradock.model.patches import BUILDING
 from loradock.model.source import BaseModel
@@ -68,8 +69,10 @@ def adapted(base: BaseModel, adapter: Path) -> Adapted:
     for name in (WEIGHTS, SETTINGS):
         if not (adapter / name).is_file():
             raise InputMissing(f"{adapter / name} does not exist", hint="name an adapter directory, or its run")
+    checked = check(adapter)
     settings = _settings(adapter)
     model = empty(base)
+    patterns.check(adapter, checked, (name for name, _ in model.named_modules()))
     shapes = {name: tuple(each.shape) for name, each in model.named_parameters(remove_duplicate=False)}
     tied = _tied(model)
     embedding = model.get_input_embeddings()
@@ -114,9 +117,6 @@ def _settings(adapter: Path) -> Any:
     from peft import PeftConfig
 
     file = adapter / SETTINGS
-    kind = check(adapter).peft_type
-    if kind != "LORA":
-        raise ModelError(f"{adapter} is a {kind} adapter: loradock merges LoRA and DoRA", hint=SERVE)
     try:
         settings: Any = PeftConfig.from_pretrained(str(adapter))
     except Exception as error:  # what PEFT says of settings that it does not know has any type
@@ -126,6 +126,7 @@ def _settings(adapter: Path) -> Any:
         f"an adapter that began with {started}, which changed its base" if started not in PLAIN_STARTS
         else "an adapter with biases of its own" if settings.lora_bias
         else "an adapter of single tokens (trainable_token_indices)" if settings.trainable_token_indices
+        else "an adapter of replicated layers (layer_replication)" if settings.layer_replication
         else "an adapter of fused expert weights (target_parameters)" if settings.target_parameters
         else None
     )  # fmt: skip

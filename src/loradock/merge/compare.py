@@ -19,6 +19,7 @@ from loradock.merge.proof import of_adapter
 from loradock.model import load
 from loradock.model.tokenizer import open_tokenizer
 from loradock.model.whole import quiet
+from loradock.training.run_dir import fetching
 from loradock.training.run_dir.resume import recorded_config
 
 MOST_ROWS = 200
@@ -71,6 +72,7 @@ def held_out(job: Job) -> list[Row]:
     if not job.record:
         raise UsageError("--compare needs a run: an adapter alone has no held-out rows", hint="name the run directory")
     config = recorded_config(job.record, job.given)
+    fetching.refuse_data(config.data.sources)
     decisions = {each["name"]: each["value"] for each in job.record["plan"]["decisions"]}
     tokenizer = open_tokenizer(job.origin.base)
     facts = probe.gather(Host())

@@ -16,7 +16,6 @@ from loradock.inference.opener import Origin, find
 from loradock.inference.prompts import Prompts
 from loradock.merge import tensors
 from loradock.merge.plan import MergePlan, Onto, make
-from loradock.model.source import TOKENIZER_FILES
 from loradock.model.tokenizer import open_tokenizer
 from loradock.training.checkpoint.export import export_checkpoint, refuse_unfinished
 from loradock.training.checkpoint.manifest import DamagedCheckpoint, open_checkpoint
@@ -28,13 +27,17 @@ DTYPES = {"auto": None, "bf16": "BF16", "f16": "F16", "f32": "F32"}
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """The options. `dtype`: a key of DTYPES; `quantization`: how the base was stored, where nobody recorded it."""
+    """The options. `dtype`: a key of DTYPES; `quantization`: how the base was stored, where nobody recorded it.
+
+    `trusted`: names of models whose own code may run.
+    """
 
     onto: Literal["auto", "trained", "original"] = "auto"
     dtype: str = "auto"
     checkpoint: int | None = None
     quantization: str | None = None
     base: str | None = None
+    trusted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +68,12 @@ def prepared(given: Path, asked: Asked) -> Iterator[Job]:
         adapter = given
         if asked.checkpoint is not None:
             record = read(given) if (given / RECORD).is_file() else {}
-            adapter = _of_checkpoint(given, asked.checkpoint, record, Path(folder, "adapter"))
-        origin = find(adapter, quantization=asked.quantization, base=asked.base)
+            adapter = _of_checkpoint(given, asked, record, Path(folder, "adapter"))
+        origin = find(adapter, quantization=asked.quantization, base=asked.base, trusted=asked.trusted)
         if not origin.has_adapter:
             raise UsageError(f"{given} is a whole model: it has no adapter to merge", hint="name a run or an adapter")
         origin.check_base()
+        origin.check_finite()
         record = record or origin.record
         onto, why = _onto(asked.onto, origin)
         dtype = DTYPES[asked.dtype]
@@ -133,18 +137,21 @@ def _onto(asked: str, origin: Origin) -> tuple[Onto, str]:
     return "trained", "the adapter was trained on NF4 weights: their dequantised values are the base"
 
 
-def _of_checkpoint(run: Path, step: int, record: Mapping[str, Any], output: Path) -> Path:
+def _of_checkpoint(run: Path, asked: Asked, record: Mapping[str, Any], output: Path) -> Path:
     """The adapter directory of a run's checkpoint."""
     if not record:
         raise UsageError(f"{run} is not a run, so it has no checkpoints", hint="leave out --checkpoint")
     config = recorded_config(record, run)
     refuse_unfinished(config, run)
-    place = run / CHECKPOINTS / f"checkpoint-{step}"
+    place = run / CHECKPOINTS / f"checkpoint-{asked.checkpoint}"
     try:
-        return export_checkpoint(open_checkpoint(place), output, record=record, config=config)
+        checkpoint = open_checkpoint(place)
+        return export_checkpoint(
+            checkpoint, output, record=record, config=config, base=asked.base, trusted=asked.trusted
+        )
     except DamagedCheckpoint as error:
         raise NoCheckpoint(
-            f"there is no good checkpoint-{step} in {run}",
+            f"there is no good checkpoint-{asked.checkpoint} in {run}",
             hint=f"loradock checkpoint list {run} shows which there are",
             problems=[Problem(what=str(error), file=str(place))],
         ) from error
@@ -152,9 +159,7 @@ def _of_checkpoint(run: Path, step: int, record: Mapping[str, Any], output: Path
 
 def _stop_ids(origin: Origin, *, vocabulary: int) -> frozenset[int]:
     """Tokens that training learned at the end of an answer."""
-    has_own = any((origin.directory / name).is_file() for name in TOKENIZER_FILES)
-    directory = origin.directory if has_own else None
-    tokenizer: Any = open_tokenizer(origin.base, directory=directory, vocabulary=vocabulary)
+    tokenizer: Any = open_tokenizer(origin.base, directory=origin.directory, vocabulary=vocabulary)
     if origin.lineage and not origin.lineage.conversations:
         return frozenset([tokenizer.eos_token_id])
     return Prompts.of(tokenizer, origin.lineage).stop_ids

@@ -11,7 +11,7 @@ from typing import Any
 from loradock.merge import tensors
 from loradock.merge.plan import MergePlan
 from loradock.model.files import json_object
-from loradock.model.source import TOKENIZER_FILES
+from loradock.model.tokenizer import directory_of
 from loradock.training.run_dir.fingerprint import TOKENIZER_PATTERNS
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -25,8 +25,7 @@ def write(plan: MergePlan, folder: Path, *, stop_ids: Collection[int], dtype: st
     config = _read(base / CONFIG)
     _write(folder / CONFIG, _config(config, plan, dtype=dtype))
     _write(folder / GENERATION, _generation(base, config, stop_ids=stop_ids))
-    has_tokenizer = any((plan.adapter / name).is_file() for name in TOKENIZER_FILES)
-    source = plan.adapter if has_tokenizer else base
+    source = directory_of(plan.base, plan.adapter)
     names = {file for pattern in TOKENIZER_PATTERNS for file in source.glob(pattern) if file.is_file()}
     names |= {plan.adapter / name for name in KEPT if (plan.adapter / name).is_file()}
     names |= set(base.glob("*.py")) if plan.base.trust_remote_code else set()

@@ -8,23 +8,53 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from loradock import foreign_json
 from loradock.errors import InputMissing, ModelError, Problem
+from loradock.model import finite
+from loradock.model.config_file import MOST_LAYERS
+from loradock.model.files import check_readable
 
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 HINT = "copy the adapter directory again"
+MOST_BYTES = 4 << 20
+MOST_TARGETS, MOST_PATTERNS, MOST_MODULES = 10_000, 1_000, 100
+"""PEFT goes through all of them for each module of the base: at most half a minute each of a model of 60 layers. A rank
+for each of 80 layers' linear modules are 560 patterns."""
+
+
+def _replicated(ranges: list[list[int]]) -> list[list[int]]:
+    layers = sum(max(0, last - first) for first, last in ranges)
+    if layers > MOST_LAYERS:
+        raise ValueError(f"makes {layers:,} layers, where {MOST_LAYERS:,} are the most that can be meant")
+    return ranges
+
+
 Rank = Annotated[int, Field(ge=1, le=1_000_000)]
 Layer = Annotated[int, Field(ge=0, le=10_000)]
 Scale = Annotated[float, Field(ge=-1e6, le=1e6)]
 Text = Annotated[str, StringConstraints(max_length=4096)]
+Targets = Annotated[list[Text], Field(max_length=MOST_TARGETS)]
+Modules = Annotated[list[Text], Field(max_length=MOST_MODULES)]
+Range = Annotated[list[Layer], Field(min_length=2, max_length=2)]
+Start = Annotated[str, StringConstraints(pattern=r"^([a-z_]{1,40}|pissa_niter_\d{1,2})$")]
+"""Of init_lora_weights: PiSSA counts its iterations in the name."""
+
+
+class LoftQ(BaseModel):
+    """loftq_config: what it repeats."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    loftq_iter: Annotated[int, Field(ge=0, le=100)] = 1
 
 
 class Settings(BaseModel):
     """adapter_config.json, as far as it is read here or decides what PEFT allocates. What else it has passes to PEFT.
 
-    `base_model_name_or_path` and `revision`: where the base lay; `modules_to_save`: whole modules beside LoRA.
+    `base_model_name_or_path` and `revision`: where the base lay; `modules_to_save`: whole modules beside LoRA. What
+    takes time or memory has a range; `megatron_config` would import a module by its name, and has to be absent.
     """
 
     model_config = ConfigDict(extra="allow", strict=True)
@@ -33,14 +63,20 @@ class Settings(BaseModel):
     base_model_name_or_path: Text | None = None
     revision: Text | None = None
     r: Rank = 8
-    rank_pattern: dict[str, Rank] = {}
+    rank_pattern: Annotated[dict[Text, Rank], Field(max_length=MOST_PATTERNS)] = {}
     lora_alpha: Scale = 8
-    alpha_pattern: dict[str, Scale] = {}
+    alpha_pattern: Annotated[dict[Text, Scale], Field(max_length=MOST_PATTERNS)] = {}
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    target_modules: Text | list[Text] | None = None
-    modules_to_save: list[Text] | None = None
-    layers_to_transform: int | list[int] | None = None
-    layer_replication: list[list[Layer]] | None = None
+    init_lora_weights: bool | Start | None = True
+    loftq_config: LoftQ | None = None
+    target_modules: Text | Targets | None = None
+    exclude_modules: Text | Targets | None = None
+    target_parameters: Targets | None = None
+    modules_to_save: Modules | None = None
+    layers_pattern: Text | Modules | None = None
+    layers_to_transform: int | Annotated[list[int], Field(max_length=MOST_LAYERS)] | None = None
+    layer_replication: Annotated[list[Range], Field(max_length=MOST_LAYERS), AfterValidator(_replicated)] | None = None
+    megatron_config: None = None
     use_dora: bool = False
 
     @property
@@ -52,7 +88,10 @@ class Settings(BaseModel):
 def settings_of(adapter: Path) -> Settings:
     """InputMissing where the file cannot be read, ModelError with each field that is none of PEFT's."""
     file = adapter / SETTINGS
+    check_readable([file])
     try:
+        if (size := file.stat().st_size) > MOST_BYTES:
+            raise ModelError(f"{file} has {size:,} bytes, where {MOST_BYTES:,} are the most", hint=HINT)
         return Settings.model_validate(foreign_json.read(file))
     except OSError as error:
         raise InputMissing(f"{file} cannot be read: {error.strerror}", hint=HINT) from error
@@ -81,13 +120,21 @@ def shapes_of(adapter: Path) -> dict[str, tuple[int, ...]]:
 
 
 def check(adapter: Path) -> Settings:
-    """The settings, whose ranks the weights have. ModelError where they have not."""
+    """The settings of an adapter whose files are there and belong together, and whose numbers are finite.
+
+    ModelError for a kind other than LoRA (others fetch what they name), for ranks that the weights do not have, and for
+    tensors with NaN or infinity.
+    """
     settings = settings_of(adapter)
+    if settings.peft_type != "LORA":
+        what = f"{adapter} is an adapter of PEFT's type {settings.peft_type}: loradock opens LoRA and DoRA"
+        raise ModelError(what, hint=f"serve it by PEFT: PeftModel.from_pretrained(base, {str(adapter)!r})")
     widest = max((size for shape in shapes_of(adapter).values() for size in shape), default=0)
     if settings.highest_rank > widest:
         what = f"rank {settings.highest_rank:,} (r, rank_pattern), and no tensor is longer than {widest:,}"
         problem = Problem(what=what, file=str(adapter / SETTINGS))
         raise ModelError(f"the settings of {adapter} are not those of its weights", hint=HINT, problems=[problem])
+    finite.check([adapter / WEIGHTS], hint="train again with a lower train.learning_rate, or take another checkpoint")
     return settings
 
 

@@ -24,7 +24,7 @@ def describe(asked: ModelConfig) -> BaseModel:
     """
     trusted = asked.trust_remote_code == asked.name
     directory = _directory(asked)
-    config = source.read_config(directory, trusted=trusted)
+    config = source.read_config(directory, name=asked.name, trusted=trusted)
     source.check_architecture(config, directory=directory)
     base = BaseModel(
         name=asked.name,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from loradock.config.schema import ModelConfig
 from loradock.errors import ModelError, OutOfMemory
 from loradock.foreign import reading, said, unreadable
-from loradock.model import dequantised, spread
+from loradock.model import dequantised, finite, spread
 from loradock.model.patches import BUILDING, PATCHES
 from loradock.plan.memory.sharded import CUTS_WEIGHTS
 
@@ -77,10 +77,14 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
 def load_whole(
     base: BaseModel, asked: ModelConfig, *, dtype: torch.dtype | str, device: str, attention: str | None = None
 ) -> Any:
-    """The whole frozen base on one device; `dtype` "auto": as its files are. Raises as `load` does."""
+    """The whole frozen base on one device; `dtype` "auto": as its files are. Raises as `load` does.
+
+    ModelError where a weight is not finite.
+    """
     import torch
     from transformers import AutoModelForCausalLM
 
+    finite.check(base.weight_files)
     hint = "do the weights belong to config.json?"
     with _refusals(base, device), reading(base.directory, "does not load", hint=hint, passes=(torch.OutOfMemoryError,)):
         model = AutoModelForCausalLM.from_pretrained(

@@ -6,8 +6,9 @@ A hub model is fetched whole into the hub's own cache first, so that everything 
 from __future__ import annotations
 
 import difflib
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,12 @@ from typing import Any
 from loradock.config.schema import ModelConfig
 from loradock.errors import HubError, InputMissing, ModelError, Problem
 from loradock.foreign import reading, unreadable
-from loradock.model import config_file, weights
+from loradock.model import config_file, hub_cache, not_a_base, shipped_code, weights
 from loradock.model.files import check_readable
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
+BY_KEY, BY_OPTION = "--set model.trust_remote_code=", "--trust-remote-code "
+"""What a person types before the model's name to trust its code: where a configuration is read, and elsewhere."""
 FETCHED = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 
@@ -42,15 +45,23 @@ def find(asked: ModelConfig, *, on_bytes: Callable[[], None] = lambda: None) -> 
     Raises InputMissing where nothing is there, HubError where the hub does not give it, ModelError with every
     problem of the directory at once.
     """
+    if not hub_cache.is_hub_id(asked.name):
+        return checked(asked, local_directory(Path(asked.name)))
+    directory = fetch(asked, trusted=asked.trust_remote_code == asked.name, on_bytes=on_bytes)
+    return checked(asked, directory, revision=commit_of(directory) or asked.revision)
+
+
+def checked(
+    asked: ModelConfig, directory: Path, *, revision: str | None = None, trust_option: str = BY_KEY
+) -> BaseModel:
+    """The model in a directory of this machine, its files checked; nothing is fetched. ModelError as `find`.
+
+    `revision`: the hub commit that the directory is of. `trust_option`: what the person types before the model's name
+    to run the code that it ships, for the hint.
+    """
     trusted = asked.trust_remote_code == asked.name
-    path = Path(asked.name)
-    if path.exists() or asked.name.count("/") != 1 or asked.name.startswith("."):
-        directory, revision = local_directory(path), None
-    else:
-        directory = fetch(asked, trusted=trusted, on_bytes=on_bytes)
-        revision = directory.name if COMMIT.fullmatch(directory.name) else asked.revision
     files = check_files(directory)
-    config = read_config(directory, trusted=trusted)
+    config = read_config(directory, name=asked.name, trusted=trusted, trust_option=trust_option)
     check_architecture(config, directory=directory)
     return BaseModel(
         name=asked.name,
@@ -62,8 +73,24 @@ def find(asked: ModelConfig, *, on_bytes: Callable[[], None] = lambda: None) -> 
     )
 
 
+def trusts(trusted: Collection[str], name: str, directory: Path) -> bool:
+    """Whether a person named this model among those whose own code may run: as it is called, or by its directory."""
+    return name in trusted or directory.resolve() in {Path(each).resolve() for each in trusted}
+
+
+def commit_of(directory: Path) -> str | None:
+    """The commit of a snapshot in the hub's cache, whose folder has its name."""
+    return directory.name if COMMIT.fullmatch(directory.name) else None
+
+
+def in_cache(name: str, revision: str | None) -> Path | None:
+    """The directory that a name in somebody's record means on this machine: a path, or a hub id that was fetched."""
+    return hub_cache.directory_of(name, revision, environ=os.environ)
+
+
 def local_directory(path: Path) -> Path:
     """The directory itself; InputMissing with the nearest sibling where it does not exist."""
+    not_a_base.refuse(path)
     if path.is_dir():
         return path
     if path.exists():
@@ -145,15 +172,20 @@ def safetensors_problem(file: Path) -> str | None:
         raise unreadable(error, file) from error
 
 
-def read_config(directory: Path, *, trusted: bool) -> Any:
-    """The transformers config; ModelError where it cannot be read or needs code that is not trusted."""
+def read_config(directory: Path, *, name: str, trusted: bool, trust_option: str = BY_KEY) -> Any:
+    """The transformers config; ModelError where it cannot be read or needs code that is not trusted.
+
+    `name`: what the model is called where it is trusted, by `trust_option` as in `checked`.
+    """
     from transformers import AutoConfig
 
     raw = config_file.read(directory)
+    if trusted:
+        shipped_code.refuse_of_others(directory, name=name)
     if "auto_map" in raw and not trusted and str(raw.get("model_type")) not in known_model_types():
         raise ModelError(
             f"{directory} needs Python code that it ships, which is off by default",
-            hint="read the code; then repeat the model's name in model.trust_remote_code",
+            hint=f"{trust_option}{name} runs it: read its *.py files first",
         )
     with reading_config(directory, "cannot be read", hint="is this a model that transformers 5 knows?"):
         return AutoConfig.from_pretrained(directory, trust_remote_code=trusted, local_files_only=True)

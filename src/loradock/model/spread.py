@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import EnvironmentUnfit, ModelError
+from loradock.model import finite
 from loradock.model.source import reading_config
 
 if TYPE_CHECKING:
@@ -206,4 +207,6 @@ class WeightFiles:
                 f"{self.base.directory}: {found} is {list(value.shape)}, and the model wants {list(shape)}",
                 hint="do the weights belong to config.json?",
             )
+        if what := finite.problem(value):
+            raise ModelError(f"{self.base.directory}: {found} holds {what}", hint=finite.HINT)
         return value

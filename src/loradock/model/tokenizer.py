@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.errors import ModelError
 from loradock.foreign import reading
-from loradock.model import trial
+from loradock.model import shipped_code, trial
 from loradock.model.files import check_readable
 
 if TYPE_CHECKING:
@@ -15,28 +15,29 @@ if TYPE_CHECKING:
 
     from loradock.model.source import BaseModel
 
+VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "*.tiktoken")
+"""By which a directory has a tokenizer of its own: its settings alone are those of one that lies elsewhere."""
 FILES = ("*token*", "vocab.*", "merges.txt", "*.tiktoken", "chat_template*")
 
 
 def open_tokenizer(
     base: BaseModel, *, directory: Path | None = None, vocabulary: int | None = None
 ) -> PreTrainedTokenizerFast:
-    """The fast tokenizer with a pad token, the base's own or that of an adapter's directory.
+    """The fast tokenizer with a pad token: that of an adapter's directory, or the base's where that has none.
 
     `vocabulary`: the rows of the embedding, where they are not those of the base's configuration.
     ModelError where it is slow-only, has no EOS, or exceeds the vocabulary.
     """
     from transformers import AutoTokenizer
 
-    directory = directory or base.directory
+    directory = directory_of(base, directory)
     files = [file for pattern in FILES for file in sorted(directory.glob(pattern))]
     check_readable(files)
     if (directory / "tokenizer.json").is_file():
         trial.check(directory / "tokenizer.json")
+    is_trusted = base.trust_remote_code and shipped_code.is_same(directory, base.directory)
     with reading(directory, "holds a tokenizer that cannot be read", hint="copy the tokenizer's files again"):
-        tokenizer: Any = AutoTokenizer.from_pretrained(
-            directory, trust_remote_code=base.trust_remote_code, local_files_only=True
-        )
+        tokenizer: Any = AutoTokenizer.from_pretrained(directory, trust_remote_code=is_trusted, local_files_only=True)
         ids = set(tokenizer.get_vocab().values())
         eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
     if not tokenizer.is_fast:
@@ -59,3 +60,10 @@ def open_tokenizer(
             hint="tokenizer and model belong to different models, or tokens were added without resizing the model",
         )
     return tokenizer
+
+
+def directory_of(base: BaseModel, adapter: Path | None) -> Path:
+    """Where the tokenizer lies: in the adapter's directory, or in the base's where that brings no vocabulary."""
+    if adapter and any(file.is_file() for pattern in VOCABULARIES for file in adapter.glob(pattern)):
+        return adapter
+    return base.directory

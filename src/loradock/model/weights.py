@@ -21,14 +21,22 @@ def files(directory: Path) -> tuple[Path, ...]:
 
 
 def resolve(directory: Path, problems: list[Problem]) -> tuple[Path, ...]:
-    """The files that transformers loads: a whole file, else those of an index. What is wrong goes to `problems`."""
+    """The files that transformers loads: a whole file, else those of an index. What is wrong goes to `problems`.
+
+    An index beside a whole file is what a model in shards left behind, unless all its shards are there too.
+    """
     for name in SINGLE:
         whole, index = directory / name, directory / f"{name}.index.json"
         if not index.is_file():
             if whole.is_file():
                 return (whole,)
             continue
-        named = shards(index, problems)
+        wrong: list[Problem] = []
+        gone: list[Problem] = []
+        named = shards(index, wrong, gone)
+        if whole.is_file() and gone and not wrong:
+            return (whole,)
+        problems += [*wrong, *gone]
         if whole.is_file() and named and named != (whole,):
             what = f"both {name} and an index of other files: which hold the weights is unclear; remove one"
             problems.append(Problem(what=what, file=str(directory)))
@@ -40,8 +48,8 @@ def resolve(directory: Path, problems: list[Problem]) -> tuple[Path, ...]:
     return ()
 
 
-def shards(index: Path, problems: list[Problem]) -> tuple[Path, ...]:
-    """The files that an index names and that are there: names in its own directory."""
+def shards(index: Path, problems: list[Problem], gone: list[Problem]) -> tuple[Path, ...]:
+    """The files that an index names and that are there: names in its own directory. Those that are not go to `gone`."""
     try:
         named = json_object(index, most_bytes=INDEX_BYTES).get("weight_map")
     except ModelError as error:
@@ -59,7 +67,7 @@ def shards(index: Path, problems: list[Problem]) -> tuple[Path, ...]:
     elsewhere = "which is not a file in the same directory"
     problems += [Problem(what=f"names {shown(name)}, {elsewhere}", file=str(index)) for name in outside]
     found = [index.with_name(name) for name in names if name not in outside]
-    problems += [Problem(what=f"shard {file.name} is missing", file=str(index)) for file in found if not file.is_file()]
+    gone += [Problem(what=f"shard {file.name} is missing", file=str(index)) for file in found if not file.is_file()]
     return tuple(file for file in found if file.is_file())
 
 

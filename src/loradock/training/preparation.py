@@ -142,7 +142,7 @@ def find_base(context: RunContext, config: RunConfig) -> tuple[source.BaseModel,
             base={
                 "name": base.name,
                 "revision": base.revision,
-                "path": str(base.directory),
+                "path": str(base.directory.absolute()),
                 "weights": [file.name for file in base.weight_files],
                 "unused_tensors": unused,
             },

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,19 @@ def refuse_unfinished(config: RunConfig, directory: Path) -> None:
         )
 
 
-def export_checkpoint(checkpoint: Checkpoint, output: Path, *, record: Mapping[str, Any], config: RunConfig) -> Path:
+def export_checkpoint(
+    checkpoint: Checkpoint,
+    output: Path,
+    *,
+    record: Mapping[str, Any],
+    config: RunConfig,
+    base: str | None = None,
+    trusted: Collection[str] = (),
+) -> Path:
     """Write the adapter of a verified checkpoint to `output`, which does not exist yet; returns it.
 
-    `record` is run.json: of the base its name, revision and path, of the data whether there were conversations. Raises
+    `record` is run.json: of the base its name, revision and path, of the data whether there were conversations. `base`:
+    where the base lies now, in place of that; `trusted`: names of models whose own code a person lets run. Raises
     DamagedCheckpoint where a file is no longer what was verified, Diverged for weights that are not finite,
     InputMissing where the base's files are gone (its tokenizer goes beside the adapter), DiskFull, NotWritable or
     StorageError; then nothing appears.
@@ -40,7 +49,7 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, record: Mapping[s
     from loradock.training.lineage import Lineage
     from loradock.training.recipe import Recipe
 
-    model = _base(config, record.get("base") or {})
+    model = _base(record.get("base") or {}, given=base, trusted=trusted)
     is_chat = bool((record.get("data") or {}).get("conversations", True))
     run = checkpoint.path.parent.parent
     staged = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
@@ -67,23 +76,23 @@ def export_checkpoint(checkpoint: Checkpoint, output: Path, *, record: Mapping[s
     return output
 
 
-def _base(config: RunConfig, recorded: Mapping[str, Any]) -> Any:
-    """The base model as the run found it, without its weights."""
-    from loradock.model.source import BaseModel, read_config
+def _base(recorded: Mapping[str, Any], *, given: str | None, trusted: Collection[str]) -> Any:
+    """The base model as the run found it, or where a person says, without its weights."""
+    from loradock.model.source import BY_OPTION, BaseModel, read_config, trusts
 
-    directory = Path(recorded.get("path", "the path of the base"))
+    directory = Path(given or recorded.get("path", "the path of the base"))
     if not (directory / "config.json").is_file():
         revision = f" --revision {recorded['revision']}" if recorded.get("revision") else ""
-        hint = (
-            f"hf download {recorded.get('name')}{revision}" if revision else f"put the base model back at {directory}"
-        )
+        fetch = f"hf download {recorded.get('name')}{revision}, or " if revision and not given else ""
+        hint = f"{fetch}--base-model DIR says where it lies"
         raise InputMissing(f"the base model is not at {directory}, and the adapter needs its tokenizer", hint=hint)
-    is_trusted = config.model.trust_remote_code == config.model.name
+    name = given or recorded["name"]
+    is_trusted = trusts(trusted, name, directory)
     return BaseModel(
-        name=recorded["name"],
+        name=name,
         directory=directory,
-        revision=recorded["revision"],
-        config=read_config(directory, trusted=is_trusted),
+        revision=None if given else recorded["revision"],
+        config=read_config(directory, name=name, trusted=is_trusted, trust_option=BY_OPTION),
         trust_remote_code=is_trusted,
         weight_files=(),
     )

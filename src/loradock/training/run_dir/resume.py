@@ -117,7 +117,7 @@ def same(
     config: RunConfig, record: Mapping[str, Any], *, allowed: Collection[str], directory: Path
 ) -> dict[str, dict[str, str]]:
     """The allowed changes to the recorded configuration. NoCheckpoint (83) with every key that differs besides."""
-    asked = fingerprint.of_config(recorded_config(record, directory))
+    asked = fingerprint.of_config(as_trained(record, directory))
     found = {key: text for key, text in record.get("fingerprint", {}).items() if key not in asked}
     return fingerprint.check(
         {**found, **asked}, {**found, **fingerprint.of_config(config)}, allowed=allowed, directory=directory
@@ -148,7 +148,16 @@ def recorded(directory: Path) -> Loaded:
 
 
 def recorded_config(record: Mapping[str, Any], directory: Path) -> RunConfig:
-    """The configuration in a record. NoCheckpoint for an engine of before, StorageError where it is none."""
+    """The configuration in a record, without trust in a model's code: a person gives that, no file does.
+
+    NoCheckpoint for an engine of before, StorageError where it is none.
+    """
+    config = as_trained(record, directory)
+    return config.model_copy(update={"model": config.model.model_copy(update={"trust_remote_code": None})})
+
+
+def as_trained(record: Mapping[str, Any], directory: Path) -> RunConfig:
+    """The configuration in a record, to compare with or to tell, not to act on. Raises as `recorded_config`."""
     engine = (record.get("config") or {}).get("engine")
     if isinstance(engine, str) and engine in FORMER_ENGINES:
         what = f"the run in {directory} was begun with engine {engine}, which {FORMER_ENGINES[engine]} has replaced"

@@ -1,0 +1,30 @@
+"""What a record names of a hub is taken from this machine, and never fetched: a person names what is to be fetched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from loradock.config.schema import ModelConfig, SourceConfig
+from loradock.data.readers import hub
+from loradock.errors import InputMissing
+from loradock.model import hub_cache
+
+WHY = "is not on this machine, and nothing is fetched because a record names it"
+
+
+def refuse_model(recorded: ModelConfig) -> None:
+    """InputMissing where the base is named by a hub id, and not in the hub's cache."""
+    name, revision = recorded.name, recorded.revision
+    if hub_cache.is_hub_id(name) and not hub_cache.directory_of(name, revision, environ=os.environ):
+        hint = f"hf download {name} --revision {revision or 'main'}, or --model DIR"
+        raise InputMissing(f"the base {name} {WHY}", hint=hint)
+
+
+def refuse_data(recorded: Iterable[SourceConfig]) -> None:
+    """InputMissing where a source is a data set of the hub that `datasets` has not prepared here."""
+    for source in recorded:
+        name = source.path.removeprefix(hub.PREFIX)
+        if hub.is_hub(source.path) and source.revision not in hub_cache.prepared_commits(name, environ=os.environ):
+            load = f"python -c \"import datasets; datasets.load_dataset('{name}', revision='{source.revision}')\""
+            raise InputMissing(f"the data set {name} {WHY}", hint=load)
