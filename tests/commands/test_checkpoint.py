@@ -147,6 +147,7 @@ def test_export_writes_an_adapter_that_plain_peft_loads_with_its_tokenizer_and_t
     run: Path, tmp_path: Path, model: Any, llama: Path
 ) -> None:
     output, before = tmp_path / "new" / "adapter", tree(run)
+    output.mkdir(parents=True)  # an empty folder is taken
     ended = checkpoint("export", run, "--output", output)
     assert (ended.code, ended.error) == (0, f"{output}: the adapter of step 15, verified\n")
     settings = json.loads((output / "adapter_config.json").read_text())
