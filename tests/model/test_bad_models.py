@@ -159,7 +159,9 @@ def test_a_target_that_is_head_or_embedding_is_told_as_such_with_settings_that_t
     told = [problem.what.split(" is ")[1] for problem in caught.value.problems]
     assert told == [f"{kind}, on which loradock trains no LoRA" for kind in kinds]
     assert caught.value.hint == f"--set {remedy}"
-    typed = load(None, overrides=remedy.replace("--set ", "").split(), shortcuts={"--model": str(llama), "--data": ["x.jsonl"]}).config
+    typed = load(
+        None, overrides=remedy.replace("--set ", "").split(), shortcuts={"--model": str(llama), "--data": ["x.jsonl"]}
+    ).config
     assert shape.inspect(opened(llama), typed).targets
 
 
