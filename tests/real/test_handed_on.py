@@ -34,7 +34,7 @@ def make_base(folder: Path, tokenizer: Path) -> Path:
     for file in files_of(tokenizer):
         shutil.copyfile(file, folder / file.name)
     words = AutoTokenizer.from_pretrained(folder)
-    shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    shape: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = LlamaConfig(vocab_size=len(words), max_position_embeddings=4096, tie_word_embeddings=True, **shape)
     config.eos_token_id, config.bos_token_id, config.pad_token_id = words.eos_token_id, words.bos_token_id, None
     LlamaForCausalLM(config).save_pretrained(folder)
