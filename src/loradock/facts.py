@@ -89,6 +89,10 @@ class LinearShape:
     columns: int
 
 
+UNREACHABLE_SHARE = 0.01
+"""Of a model's inner weights: more than these outside linear layers are told."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
     """A causal LM as its config describes it; nothing here needs the weights.
@@ -118,6 +122,12 @@ class ModelFacts:
     def linear_parameters(self) -> int:
         """Weights that quantisation can reach."""
         return sum(layer.rows * layer.columns for layer in self.linears)
+
+    @property
+    def unreachable_share(self) -> float:
+        """Of the inner weights, those outside linear layers (fused experts): neither NF4 nor LoRA reaches them."""
+        inner = self.linear_parameters + self.unreachable_parameters
+        return self.unreachable_parameters / inner if inner else 0.0
 
     def adapter_parameters(self, rank: int) -> int:
         """Trainable weights of a plain LoRA of this rank: r x (in + out) for each target."""

@@ -147,6 +147,7 @@ def test_export_writes_an_adapter_that_plain_peft_loads_with_its_tokenizer_and_t
     run: Path, tmp_path: Path, model: Any, llama: Path
 ) -> None:
     output, before = tmp_path / "new" / "adapter", tree(run)
+    output.mkdir(parents=True)  # an empty folder is taken
     ended = checkpoint("export", run, "--output", output)
     assert (ended.code, ended.error) == (0, f"{output}: the adapter of step 15, verified\n")
     settings = json.loads((output / "adapter_config.json").read_text())
@@ -179,6 +180,7 @@ def test_export_takes_the_newest_good_one_or_the_step_that_is_asked_for(run: Pat
 
 def test_export_refuses_an_output_that_is_there_and_a_base_that_is_gone(run: Path, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
+    ((tmp_path / "there") / "somebody's").touch()
     assert checkpoint("export", run, "--output", tmp_path / "there").code == 64
     record = json.loads((run / "run.json").read_text())
     record["base"] = {"name": "someone/model", "revision": "abc", "path": "/gone"}

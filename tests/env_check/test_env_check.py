@@ -16,11 +16,23 @@ import pytest
 from env_check.conftest import TABLE, Examine, Examined, rows
 from facts.recorded import machine
 
+from loradock.analysis.report import findings
 from loradock.env_check import CHECKS, GROUPS, reference
 from loradock.env_check.base import error, ok, warning
 from loradock.env_check.child import Looked
 from loradock.env_check.examination import Examination, chosen
-from loradock.errors import DiskFull, Interrupted, LoradockError, UsageError
+from loradock.errors import (
+    ConfigError,
+    DataError,
+    DiskFull,
+    EnvironmentUnfit,
+    HubError,
+    InputMissing,
+    Interrupted,
+    LoradockError,
+    ModelError,
+    UsageError,
+)
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "transformers", "datasets", "pyarrow", "numpy", "peft", "trl", "pydantic", "yaml", "bitsandbytes")
@@ -211,6 +223,28 @@ def test_the_exit_code_is_that_of_the_first_error_and_train_refuses_with_all_of_
     assert "no GPU (buy one)" in str(refused.value)
     assert "no space (rm x)" in str(refused.value)
     assert "slow" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("endings", "what", "hint"),
+    [
+        ((ModelError,), "the run cannot start as it is configured", "fix 0"),
+        ((InputMissing, ConfigError, DataError, HubError), "the run cannot start as it is configured", "fix 0"),
+        ((InputMissing, DiskFull), "this machine cannot train", "loradock env-check checks again"),
+        ((EnvironmentUnfit,), "this machine cannot train", "loradock env-check checks again"),
+    ],
+)
+def test_a_mistake_of_settings_or_paths_is_not_told_as_a_fault_of_the_machine(
+    endings: tuple[type[LoradockError], ...], what: str, hint: str
+) -> None:
+    found = tuple(error(f"wrong {each.__name__}", remedy=f"fix {n}", ends=each) for n, each in enumerate(endings))
+    looked = (Looked(check=CHECKS[0], findings=found, seconds=0.1),)
+    examination = Examination(level="quick", looked=looked, facts=machine(), seconds=0.1)
+    with pytest.raises(LoradockError) as refused:
+        examination.refuse()
+    assert (refused.value.what, str(refused.value.hint).partition(";")[0]) == (what, hint)
+    assert refused.value.exit_code == endings[0].exit_code
+    assert findings.verdict(examination).partition(": ")[2].startswith(what)
 
 
 def test_train_refuses_what_a_check_found_before_it_makes_a_directory(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_tensor_that_belongs_to_nothing_is_named(tmp_path: Path, adapter: Path
     refused(adapter, tmp_path / "out", ModelError, r"1 tensors of .* first base_model\.model\.model\.extra\.weight")
     name = next(name for name in tensors if "lora_B" in name)
     save_file({key: each for key, each in tensors.items() if key != name}, adapter / WEIGHTS)
-    refused(adapter, tmp_path / "out", ModelError, "are missing or of another shape")
+    refused(adapter, tmp_path / "out", ModelError, f"1 tensors are missing, first {name}")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,21 @@ def test_int8_has_no_weights_of_training(tmp_path: Path, base: Path, adapter: Pa
 def test_a_whole_model_and_an_output_that_exists_are_refused(tmp_path: Path, base: Path, adapter: Path) -> None:
     refused(base, tmp_path / "out", UsageError, "has no adapter")
     (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "somebody's").touch()
     refused(adapter, tmp_path / "out", UsageError, "already exists")
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    refused(adapter, tmp_path / "link", UsageError, "already exists")
+
+
+def test_an_empty_folder_is_taken_for_the_output_and_a_mount_is_told_as_one(tmp_path: Path, adapter: Path) -> None:
+    (tmp_path / "out").mkdir()
+    merged(adapter, tmp_path / "out")
+    assert (tmp_path / "out" / "merge.json").is_file()
+    script = "from pathlib import Path; from loradock.merge.staging import refuse_existing as r; r(Path('/mnt'))"
+    command = [*namespace("mount -t tmpfs none /mnt"), sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "error: /mnt is a mount point" in done.stderr
+    assert "hint: name a folder in it: /mnt/merged" in done.stderr
 
 
 def test_two_that_write_the_same_output_do_not_meet(tmp_path: Path, adapter: Path) -> None:

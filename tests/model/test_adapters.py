@@ -69,6 +69,9 @@ def test_an_option_trains_and_its_adapter_loads(
     result = train(tmp_path / "run", *RUN, *settings, model=llama, data=rows)
     assert losses(result)[-1] < losses(result)[0]
     assert torch.isfinite(plain_logits(llama, result.adapter)).all()
+    text = (result.adapter / "adapter_config.json").read_text(encoding="utf-8")
+    assert '"lora_alpha": 32,' in text
+    assert json.loads(text)["target_modules"] == sorted(json.loads(text)["target_modules"])
 
 
 def test_eight_bit_says_what_it_covers(tmp_path: Path, llama: Path, rows: Path) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from analysis.report.content import plan
 from tiny import copy_tree
 
+from loradock.analysis.report import console
+from loradock.config.load import load
 from loradock.config.schema import LoraConfig, ModelConfig, RunConfig
 from loradock.errors import HubError, InputMissing, LoradockError, ModelError
 from loradock.model import shape, source, tokenizer
 from loradock.model.description import describe
+from loradock.training.observers import model_card
 
 
 def edit(file: Path, **changes: object) -> None:
@@ -169,6 +174,51 @@ def test_a_target_that_matches_nothing_is_refused_with_the_nearest_name(llama: P
         "target 'w1' matches no linear layer",
     ]
     assert caught.value.problems[0].hint == "did you mean q_proj?"
+
+
+@pytest.mark.parametrize(
+    ("targets", "kinds", "remedy"),
+    [
+        (("q_proj", "lm_head"), ["the output head"], "lora.targets=[q_proj] --set lora.modules_to_save=[lm_head]"),
+        (("embed_tokens",), ["the embedding"], "lora.targets=all-linear --set lora.modules_to_save=[embed_tokens]"),
+        (
+            ("lm_head", "model.embed_tokens", "v_proj"),
+            ["the output head", "the embedding"],
+            "lora.targets=[v_proj] --set lora.modules_to_save=[lm_head,model.embed_tokens]",
+        ),
+    ],
+)
+def test_a_target_that_is_head_or_embedding_is_told_as_such_with_settings_that_train_it(
+    llama: Path, targets: tuple[str, ...], kinds: list[str], remedy: str
+) -> None:
+    with pytest.raises(ModelError, match="LoRA targets are the output head or the embedding") as caught:
+        shape.inspect(opened(llama), RunConfig(lora=LoraConfig(targets=targets)))
+    told = [problem.what.split(" is ")[1] for problem in caught.value.problems]
+    assert told == [f"{kind}, on which loradock trains no LoRA" for kind in kinds]
+    assert caught.value.hint == f"--set {remedy}"
+    typed = load(
+        None, overrides=remedy.replace("--set ", "").split(), shortcuts={"--model": str(llama), "--data": ["x.jsonl"]}
+    ).config
+    assert shape.inspect(opened(llama), typed).targets
+
+
+def test_experts_without_an_adapter_are_told_by_the_plan_and_by_the_card(tmp_path: Path, llama: Path) -> None:
+    directory = copy_tree(llama, tmp_path / "moe")
+    text = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    text |= {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 4}
+    (directory / "config.json").write_text(json.dumps(text), encoding="utf-8")
+    unquantised = RunConfig(model=ModelConfig(quantization="none"))
+    facts = shape.inspect(opened(directory), unquantised)
+    told = "get no adapter: they are outside linear layers (fused experts)"
+    lines = [line for line in console.plan_lines(replace(plan(), model=facts)) if told in line]
+    assert lines == [f"warning: {facts.unreachable_share:.0%} of the inner weights {told}"]
+    assert facts.unreachable_share > 0.5
+    (label, value), *rest = model_card.not_adapted(replace(plan(), model=facts).as_dict()["model"])
+    assert (label, rest) == ("no adapter on", [])
+    assert value.startswith(f"{facts.unreachable_parameters:,} of {facts.parameters:,} weights")
+    dense = replace(plan(), model=shape.inspect(opened(llama), unquantised))
+    assert not any("no adapter" in line for line in console.plan_lines(dense))
+    assert not list(model_card.not_adapted(dense.as_dict()["model"]))
 
 
 def test_a_module_to_save_that_does_not_exist_is_refused(llama: Path) -> None:

@@ -59,8 +59,9 @@ def export(
     As sentence-transformers, DIR may also be an adapter directory. Without --merge, ADAPTER links to the base where it
     lies now.
     """
-    if os.path.lexists(output):
-        raise UsageError(f"{output} already exists", hint="name a new directory with --output")
+    from loradock.merge.staging import refuse_existing
+
+    refuse_existing(output)
     if kind == "sentence-transformers":
         _export_for_others(directory, output, step=step, base=base, trusted=trusted, **asked)
         return

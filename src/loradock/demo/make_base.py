@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import logging
 import math
 import random
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.demo.corpus import NOUNS, SKILLS, ask, commands, draw_list, small_talk
 from loradock.demo.make_data import make_rows
+from loradock.model.tokenizer_copy import SETTINGS, as_both_read, write_settings
 
 if TYPE_CHECKING:
     import torch
@@ -205,6 +207,8 @@ def make_base(directory: Path) -> None:
     train(model, tokenizer=tokenizer)
     model.to(torch.bfloat16).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+    settings = json.loads((directory / SETTINGS).read_text(encoding="utf-8"))
+    write_settings(directory, as_both_read(settings))
     card = CARD.format(
         parameters=model.num_parameters(),
         layers=LAYERS,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Collection
@@ -22,7 +23,7 @@ from loradock.embedding.opener import base_of
 from loradock.errors import ModelError, storage_error
 from loradock.inference.opener import SETTINGS, with_adapter
 from loradock.model import load
-from loradock.model.adapter_files import as_json, settings_of
+from loradock.model.adapter_files import as_json, settings_of, shapes_of
 from loradock.model.export import verify
 from loradock.model.files import json_object
 from loradock.model.source import BaseModel
@@ -31,7 +32,9 @@ from loradock.model.whole import quiet
 from loradock.training.recipe import Recipe
 
 WEIGHTS = "adapter_model.safetensors"
+PLAIN_LORA = re.compile(r"\.lora_[AB]\.weight$")
 VIEW = "base"
+GENERATION = "generation_config.json"
 MODULES = {
     "": "sentence_transformers.base.modules.transformer.Transformer",
     "1_Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
@@ -91,10 +94,9 @@ def refuse(recipe: Recipe, adapter: Path, *, is_merged: bool) -> None:
     if recipe.pooling in REFUSED:
         what = f"sentence-transformers has another {recipe.pooling}: {REFUSED[recipe.pooling]}"
         raise ModelError(what, hint="use loradock embed, or train with embedding.pooling=mean or lasttoken")
-    settings = settings_of(adapter)
-    holds = "whole modules" if settings.modules_to_save else "DoRA's magnitudes" if settings.use_dora else ""
-    if holds and not is_merged:
-        what = f"the adapter holds {holds}, which transformers does not read with an adapter"
+    others = sorted(key for key in shapes_of(adapter) if not PLAIN_LORA.search(key))
+    if others and not is_merged:
+        what = f"the adapter holds {others[0]}, and transformers reads nothing but plain LoRA with an adapter"
         raise ModelError(what, hint="add --merge")
 
 
@@ -107,9 +109,10 @@ def write_merged(base: BaseModel, adapter: Path, folder: Path, *, is_causal: boo
     with quiet():
         adapted = with_adapter(load.load_whole(base, asked, dtype="auto", device="cpu"), adapter)
         model = adapted.merge_and_unload()  # PEFT keeps the adapter in float32, and so adds in it
-        model.config.use_cache = getattr(base.config, "use_cache", True)
         model.save_pretrained(folder)
-    _write_attention(folder / "config.json", folder / "config.json", is_causal=is_causal)
+        rows = model.get_input_embeddings().weight.shape[0]
+    (folder / GENERATION).unlink(missing_ok=True)  # of a model that embeds; what the library wrote is its newest form
+    _write_config(base, folder / "config.json", is_causal=is_causal, rows=rows)
 
 
 def write_view(base: BaseModel, adapter: Path, folder: Path, *, output: Path, is_causal: bool) -> None:
@@ -119,7 +122,7 @@ def write_view(base: BaseModel, adapter: Path, folder: Path, *, output: Path, is
     for file in base.directory.iterdir():
         if file.is_file() and file.name != "config.json":
             (view / file.name).symlink_to(file.resolve())
-    _write_attention(base.directory / "config.json", view / "config.json", is_causal=is_causal)
+    _write_config(base, view / "config.json", is_causal=is_causal)
     shutil.copyfile(adapter / WEIGHTS, folder / WEIGHTS)
     verify(folder / WEIGHTS, None)
     settings = as_json(settings_of(adapter))
@@ -127,13 +130,17 @@ def write_view(base: BaseModel, adapter: Path, folder: Path, *, output: Path, is
     _write(folder / SETTINGS, settings)
 
 
-def _write_attention(source: Path, target: Path, *, is_causal: bool) -> None:
-    """config.json with what a token sees, for the whole model and for the part that reads text."""
-    config: dict[str, Any] = json_object(source)
-    if not is_causal:
-        config["is_causal"] = False
-        if "text_config" in config:
-            config["text_config"]["is_causal"] = False
+def _write_config(base: BaseModel, target: Path, *, is_causal: bool, rows: int | None = None) -> None:
+    """The base's config.json with what a token sees, for the whole model and for the part that reads text.
+
+    `rows`: of the vocabulary, where the adapter may have added some.
+    """
+    config: dict[str, Any] = json_object(base.directory / "config.json")
+    for part in (config, config.get("text_config")):
+        if part is not None and not is_causal:
+            part["is_causal"] = False
+        if rows and part is not None and "vocab_size" in part:
+            part["vocab_size"] = rows
     _write(target, config)
 
 

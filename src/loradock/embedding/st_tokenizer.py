@@ -8,7 +8,6 @@ is exported.
 
 from __future__ import annotations
 
-import json
 import string
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from loradock.data.formats.base import RowError, Side
 from loradock.data.pairs.preparer import Documents
 from loradock.errors import ModelError
 from loradock.model.files import json_object
+from loradock.model.tokenizer_copy import SETTINGS, as_both_read, write_settings
 from loradock.training.recipe import Recipe
 
 PROBES = (*string.ascii_letters, *string.digits, "How tall is K2?", "zwei Wörter, 日本 🙂", "a text of words " * 99)
@@ -73,11 +73,10 @@ def _write(tokenizer: Any, folder: Path, *, end: str, longest: int) -> None:
     tokenizer.padding_side = tokenizer.truncation_side = "right"
     tokenizer.model_max_length = longest
     tokenizer.save_pretrained(folder)
-    file = folder / "tokenizer_config.json"
-    settings = json_object(file)
-    kept = {name: value for name, value in settings.items() if name not in REWRITTEN}
+    settings = json_object(folder / SETTINGS)
+    kept = {name: value for name, value in as_both_read(settings).items() if name not in REWRITTEN}
     kept["tokenizer_class"] = "PreTrainedTokenizerFast"  # as tokenizer.json says, and nothing besides
-    file.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_settings(folder, kept)
 
 
 def _compare(folder: Path, recipe: Recipe, ours: Documents, *, instruction: str, prompt: str, limit: int) -> None:

@@ -14,7 +14,18 @@ from loradock.env_check.base import LEVELS, SEVERITIES, Check, Finding, Intent, 
 from loradock.env_check.child import Looked, answered
 from loradock.env_check.node import Node, node
 from loradock.env_check.runner import run
-from loradock.errors import EnvironmentUnfit, LoradockError, Problem, UsageError
+from loradock.errors import (
+    ConfigError,
+    DataError,
+    EnvironmentUnfit,
+    HubError,
+    InputMissing,
+    LoradockError,
+    ModelError,
+    NoCheckpoint,
+    Problem,
+    UsageError,
+)
 from loradock.facts import Facts
 from loradock.machine import Host, probe
 from loradock.machine.answers import GpuState
@@ -22,6 +33,11 @@ from loradock.machine.answers import GpuState
 FORMAT = "loradock.env-check/2"
 NEEDS = {"nothing": "", "gpu": "a GPU", "config": "--config"}
 GPUS_SECONDS = 30.0
+CANNOT_TRAIN, NOT_AS_CONFIGURED = "this machine cannot train", "the run cannot start as it is configured"
+OF_SETTINGS = frozenset(
+    each.exit_code for each in (UsageError, DataError, InputMissing, HubError, ConfigError, ModelError, NoCheckpoint)
+)
+"""What ends a run for its model, its data or a setting, as they are named or as they lie there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,14 +72,21 @@ class Examination:
         """That of the first error, 0 where there is none."""
         return next((finding.exit_code for _, finding in self.findings if finding.severity == "error"), 0)
 
+    @property
+    def ending(self) -> str:
+        """What its errors say of a run, in a sentence: a mistake of the run's settings is no fault of the machine."""
+        codes = {finding.exit_code for _, finding in self.findings if finding.severity == "error"}
+        return NOT_AS_CONFIGURED if codes <= OF_SETTINGS else CANNOT_TRAIN
+
     def refuse(self) -> None:
         """Raise where there is an error: what a run would end with, all errors as its problems."""
         errors = [(check, finding) for check, finding in self.findings if finding.severity == "error"]
         if not errors:
             return
+        again = "loradock env-check checks again; --skip-env-check trains anyway"
         refusal: LoradockError = EnvironmentUnfit(
-            "this machine cannot train",
-            hint="loradock env-check checks again; --skip-env-check trains anyway",
+            self.ending,
+            hint=again if self.ending == CANNOT_TRAIN else errors[0][1].remedy,
             problems=[Problem(what=f"{check.name}: {finding.what}", hint=finding.remedy) for check, finding in errors],
         )
         refusal.exit_code = self.exit_code

@@ -125,7 +125,7 @@ def _own_pad(folder: Path) -> str | None:
 
 def refuse(origin: Origin, file: Path) -> None:
     """UsageError for what cannot be exported, EnvironmentUnfit without the package."""
-    refuse_existing(file)
+    refuse_existing(file, is_folder=False)
     if origin.has_adapter:
         hint = f"loradock merge {origin.directory} MERGED, then loradock export gguf MERGED -o {file}"
         raise UsageError(f"{origin.directory} is an adapter; GGUF holds whole models", hint=hint)
@@ -229,7 +229,7 @@ def staged(file: Path) -> Iterator[Path]:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with locked(file):
-            refuse_existing(file)
+            refuse_existing(file, is_folder=False)
             try:
                 yield place
                 atomic_io.sync_file(place)

@@ -17,8 +17,8 @@ from loradock.config.schema import ModelConfig
 from loradock.errors import EnvironmentUnfit, InputMissing, ModelError, NoCheckpoint, UsageError
 from loradock.inference.base import BASE_OPTION, check_weights, checked, find_base
 from loradock.inference.prompts import Prompts
-from loradock.model import finite, load, patterns, source
-from loradock.model.adapter_files import check, first_line
+from loradock.model import adapter_tensors, finite, load, patterns, source
+from loradock.model.adapter_files import check, first_line, shapes_of
 from loradock.model.content import digest
 from loradock.model.dense import densify
 from loradock.model.files import check_readable
@@ -219,13 +219,18 @@ def with_adapter(model: Any, adapter: Path) -> Any:
     """The PeftModel with the adapter of a directory. ModelError where it does not fit the base, or is damaged."""
     from peft import PeftModel
 
-    settings = check(adapter)
+    settings, shapes = check(adapter), shapes_of(adapter)
     patterns.check(adapter, settings, (name for name, _ in model.named_modules()))
+    base = getattr(model, "name_or_path", "the base")
+    filled = adapter_tensors.fit_rows(model, shapes, adapter=adapter)
     try:
-        return PeftModel.from_pretrained(model, str(adapter))
+        layered = PeftModel.from_pretrained(model, str(adapter))
     except Exception as error:  # what PEFT says of settings that it does not know has any type
         what = f"the adapter in {adapter} does not load: {first_line(error)}"
         raise ModelError(what, hint="is it of this base?") from error
+    if settings.peft_type == "LORA":
+        adapter_tensors.read(layered, shapes, adapter=adapter, base=base, filled=filled)
+    return layered
 
 
 def chosen_device(asked: str) -> str:

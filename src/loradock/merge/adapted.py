@@ -6,16 +6,18 @@ stabilisation, DoRA and orientation are PEFT's own answers. A layer's tensors co
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.errors import InputMissing, ModelError
 from loradock.merge import tensors
-from loradock.model import patterns
+from loradock.model import adapter_tensors, patterns
 from loradock.model.adapter_files import HINT, check, first_line
+from loradock.model.adapter_tensors import ADAPTER, AdapterTensors, original
 from loradock.model.patches import BUILDING
 from loradock.model.source import BaseModel
 from loradock.model.spread import skeleton
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
 
 WEIGHTS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
 SERVE = "serve the adapter beside its base instead"
-PREFIX = "base_model.model."
-ADAPTER = "default"
 PLAIN_STARTS = (True, False, "gaussian", "eva", "orthogonal")
 """Values of init_lora_weights that leave the base as it was published."""
 
@@ -40,16 +40,26 @@ class Delta:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Trained rows of one weight: the file's key, and where they go."""
+
+    key: str
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Adapted:
     """Names are the model's own (`model.layers.0.self_attn.q_proj.weight`).
 
-    `deltas`: weights with LoRA. `whole`: weights that the adapter replaces, with the file's key. `tied`: groups of
-    names that are one tensor in the base. `files`: the adapter's tensors by key. `names`: all names of the model, with
-    their shapes. `embedding`: the name of the input embedding.
+    `whole`: weights whose values are the adapter's, with the file's key; `deltas`: weights with LoRA, on top of these
+    or of the base's; `rows`: weights with trained rows. `tied`: groups of names that are one tensor in the base.
+    `files`: the adapter's tensors by key. `names`: all names of the base, with their shapes. `embedding`: the name of
+    the input embedding.
     """
 
     deltas: Mapping[str, Delta]
     whole: Mapping[str, str]
+    rows: Mapping[str, Rows]
     tied: tuple[frozenset[str], ...]
     files: Mapping[str, tensors.Entry]
     names: Mapping[str, tuple[int, ...]]
@@ -74,29 +84,26 @@ def adapted(base: BaseModel, adapter: Path) -> Adapted:
     model = empty(base)
     patterns.check(adapter, checked, (name for name, _ in model.named_modules()))
     shapes = {name: tuple(each.shape) for name, each in model.named_parameters(remove_duplicate=False)}
-    tied = _tied(model)
+    tied = adapter_tensors.tied(model)
     embedding = model.get_input_embeddings()
     named = next(name for name, module in model.named_modules() if module is embedding)
     files = _files(adapter / WEIGHTS)
+    filled = adapter_tensors.fit_rows(model, {key: each.shape for key, each in files.items()}, adapter=adapter)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tied targets and orientation: both are merged as PEFT computes them
         layered = _layered(model, settings, base)
-    keys = _keys(layered)
-    _refuse_missing(adapter, base, expected=keys, files=files)
-    deltas, whole, used = _resolved(layered, keys)
-    for key in files.keys() - keys.keys():
-        name = original(key)
-        group = next((group for group in tied if name in group), frozenset([name]))
-        if name not in shapes or files[key].shape[1:] != shapes[name][1:]:
-            continue
-        whole |= dict.fromkeys(group, key)
-        used.add(key)
-    if left := sorted(files.keys() - used):
-        raise ModelError(
-            f"{len(left)} tensors of {adapter / WEIGHTS} belong to nothing in {base.directory}, first {left[0]}",
-            hint="is the adapter of this base? loradock merges LoRA, DoRA and whole modules",
-        )
-    return Adapted(deltas=deltas, whole=whole, tied=tied, files=files, names=shapes, embedding=f"{named}.weight")
+    found = adapter_tensors.read(layered, files, adapter=adapter, base=base.directory, filled=filled)
+    widened = dict.fromkeys(filled, files[found.whole[f"{named}.weight"]].shape) if filled else {}
+    _refuse_misfit(adapter, base, found, files=files, shapes=shapes | widened)
+    return Adapted(
+        deltas=_deltas(layered, found.trained),
+        whole=found.whole,
+        rows=_rows(layered, found.trained),
+        tied=tied,
+        files=files,
+        names=shapes,
+        embedding=f"{named}.weight",
+    )
 
 
 def empty(base: BaseModel) -> Any:
@@ -105,12 +112,8 @@ def empty(base: BaseModel) -> Any:
 
     for patch in BUILDING:
         patch(base.config)
-    return skeleton(base, dtype=torch.float32, attention="eager")
-
-
-def original(name: str) -> str:
-    """The base's own name of a parameter of a PEFT model, or of a key of an adapter's file."""
-    return name.removeprefix(PREFIX).replace(".base_layer.", ".").replace(f".modules_to_save.{ADAPTER}.", ".")
+    own = replace(base, config=copy.deepcopy(base.config))  # where rows are added, its vocabulary grows
+    return skeleton(own, dtype=torch.float32, attention="eager")
 
 
 def _settings(adapter: Path) -> Any:
@@ -125,7 +128,6 @@ def _settings(adapter: Path) -> Any:
     refused = (
         f"an adapter that began with {started}, which changed its base" if started not in PLAIN_STARTS
         else "an adapter with biases of its own" if settings.lora_bias
-        else "an adapter of single tokens (trainable_token_indices)" if settings.trainable_token_indices
         else "an adapter of replicated layers (layer_replication)" if settings.layer_replication
         else "an adapter of fused expert weights (target_parameters)" if settings.target_parameters
         else None
@@ -155,41 +157,35 @@ def _layered(model: Any, settings: Any, base: BaseModel) -> Any:
         raise ModelError(what, hint="is it of this base?") from error
 
 
-def _keys(layered: Any) -> dict[str, Any]:
-    """{key in the adapter's file: parameter on the meta device}."""
-    from peft import get_peft_model_state_dict
-
-    named = dict(layered.named_parameters(remove_duplicate=False))
-    return get_peft_model_state_dict(layered, state_dict=named, save_embedding_layers=False)
-
-
-def _refuse_missing(
-    adapter: Path, base: BaseModel, *, expected: Mapping[str, Any], files: Mapping[str, tensors.Entry]
+def _refuse_misfit(
+    adapter: Path,
+    base: BaseModel,
+    found: AdapterTensors,
+    *,
+    files: Mapping[str, tensors.Entry],
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> None:
-    wrong = [f"{key} is missing" for key in expected if key not in files]
-    wrong += [
-        f"{key} is {list(files[key].shape)}, and the base needs {list(each.shape)}"
-        for key, each in expected.items()
-        if key in files and files[key].shape[1:] != tuple(each.shape)[1:]
-    ]
-    wrong += [
-        f"{key} is {list(files[key].shape)}, and the base needs {list(each.shape)}"
-        for key, each in expected.items()
-        if key in files and ".lora_" in key and files[key].shape[:1] != tuple(each.shape)[:1]
+    """ModelError for tensors of the file of another shape than the base's, or than PEFT's layers on it."""
+    wanted = {key: tuple(each.shape) for key, each in found.trained.items() if key not in found.whole.values()}
+    wanted |= {key: shapes[name] for name, key in found.whole.items()}
+    wrong = [
+        f"{key} is {list(files[key].shape)}, and the base needs {list(shape)}"
+        for key, shape in wanted.items()
+        if files[key].shape != shape
     ]
     if wrong:
         raise ModelError(
-            f"the adapter in {adapter} does not fit {base.directory}: {len(wrong)} tensors are missing or of another "
-            f"shape, first {wrong[0]}",
+            f"the adapter in {adapter} does not fit {base.directory}: {len(wrong)} tensors are of another shape, first "
+            f"{wrong[0]}",
             hint="is the adapter of this base? copy its directory again where it is",
         )
 
 
-def _resolved(layered: Any, keys: Mapping[str, Any]) -> tuple[dict[str, Delta], dict[str, str], set[str]]:
-    """LoRA's layers by weight, replaced weights with their key, and the keys that are used."""
+def _deltas(layered: Any, trained: Mapping[str, Any]) -> dict[str, Delta]:
+    """LoRA's layers by weight."""
     from peft.tuners.lora import Embedding, Linear, LoraLayer
 
-    key_of = {id(each): key for key, each in keys.items()}
+    key_of = {id(each): key for key, each in trained.items()}
     deltas: dict[str, Delta] = {}
     for name, module in layered.named_modules():
         if isinstance(module, LoraLayer):
@@ -198,10 +194,22 @@ def _resolved(layered: Any, keys: Mapping[str, Any]) -> tuple[dict[str, Delta], 
                 raise ModelError(f"{original(name)} has LoRA of kind {kind}, which is not merged", hint=SERVE)
             parts = {key_of[id(each)]: (owner, own) for owner, own, each in _own(module) if id(each) in key_of}
             deltas[f"{original(name)}.weight"] = Delta(layer=module, parts=parts)
-    in_layers = {key for delta in deltas.values() for key in delta.parts}
-    named = layered.named_parameters(remove_duplicate=False)
-    whole = {original(name): key_of[id(each)] for name, each in named if key_of.get(id(each)) not in {None, *in_layers}}
-    return deltas, whole, in_layers | set(whole.values())
+    return deltas
+
+
+def _rows(layered: Any, trained: Mapping[str, Any]) -> dict[str, Rows]:
+    """Trained rows by weight; of a head that is tied to the embedding, the embedding's."""
+    from peft.tuners.trainable_tokens import TrainableTokensLayer
+
+    key_of = {id(each): key for key, each in trained.items()}
+    found: dict[str, Rows] = {}
+    for name, module in layered.named_modules():
+        if isinstance(module, TrainableTokensLayer):
+            source: Any = module.tied_adapter or module
+            key = key_of[id(source.trainable_tokens_delta[ADAPTER])]
+            places = tuple(int(each) for each in source.token_indices[ADAPTER])
+            found[f"{original(name).removesuffix('.token_adapter')}.weight"] = Rows(key=key, places=places)
+    return found
 
 
 def _own(layer: Any) -> Iterator[tuple[Any, str, torch.nn.Parameter]]:
@@ -210,11 +218,3 @@ def _own(layer: Any) -> Iterator[tuple[Any, str, torch.nn.Parameter]]:
         if name.partition(".")[0] != "base_layer":
             for key, each in module.named_parameters(recurse=False):
                 yield module, key, each
-
-
-def _tied(model: Any) -> tuple[frozenset[str], ...]:
-    """Groups of names that are one parameter."""
-    groups: dict[int, set[str]] = {}
-    for name, each in model.named_parameters(remove_duplicate=False):
-        groups.setdefault(id(each), set()).add(name)
-    return tuple(frozenset(group) for group in groups.values() if len(group) > 1)

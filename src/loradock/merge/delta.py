@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.errors import ModelError
 from loradock.merge import tensors
-from loradock.merge.adapted import ADAPTER, Adapted, Delta
+from loradock.merge.adapted import Adapted, Delta
+from loradock.model.adapter_tensors import ADAPTER
 from loradock.model.patches import whole_blocks
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def _filled(layer: torch.nn.Module, weight: torch.Tensor, delta: Delta, adapted:
     """Inside, the layer has its tensors; afterwards they are on the meta device again."""
     import torch
 
-    base = layer.get_base_layer()  # pyright: ignore[reportCallIssue]
+    base: Any = layer.get_base_layer()  # pyright: ignore[reportCallIssue]
+    base = base.token_adapter.get_base_layer() if hasattr(base, "token_adapter") else base
     places = [(base, "weight", weight)]
     places += [(owner, key, tensors.read(adapted.files[name]).float()) for name, (owner, key) in delta.parts.items()]
     before = [owner._parameters[key] for owner, key, _ in places]

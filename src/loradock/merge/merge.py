@@ -119,7 +119,8 @@ def _put(shard: Shard, step: Step, plan: MergePlan, unchanged: dict[str, float])
         shard.copy(step.entry)
         return
     value = computed(step, plan, unchanged)
-    if step.kind != "replace" and value.dtype.itemsize < tensors.width(step.entry.dtype):
+    source = plan.adapted.files[step.source] if step.source else step.entry
+    if value.dtype.itemsize < tensors.width(source.dtype):
         _refuse_overflow(value, step)
     shard.put(value)
 
@@ -128,10 +129,8 @@ def computed(step: Step, plan: MergePlan, unchanged: dict[str, float]) -> torch.
     """The tensor that a step leaves, in its dtype: everything before is float32, and rounded once."""
     import torch
 
-    dtype = tensors.dtype_of(step.dtype)
-    if step.source is not None:
-        return tensors.read(plan.adapted.files[step.source]).to(dtype)
-    value = tensors.read(step.entry)
+    adapted, dtype = plan.adapted, tensors.dtype_of(step.dtype)
+    value = tensors.read(adapted.files[step.source] if step.source else step.entry)
     if step.is_quantised:
         value = delta.dequantised(
             value,
@@ -144,7 +143,11 @@ def computed(step: Step, plan: MergePlan, unchanged: dict[str, float]) -> torch.
         return value.to(dtype)
     value = value.float()
     before = value.to(dtype, copy=True)
-    after = delta.merged(value, plan.adapted.deltas[step.weight], plan.adapted).to(dtype)
+    if rows := adapted.rows.get(step.weight):  # first: where PEFT has both, LoRA is around the trained rows
+        value[list(rows.places)] = tensors.read(adapted.files[rows.key]).float()
+    if step.weight not in adapted.deltas:
+        return value.to(dtype)
+    after = delta.merged(value, adapted.deltas[step.weight], adapted).to(dtype)
     unchanged[step.weight] = float(torch.eq(before, after).sum()) / max(1, after.numel())
     return after
 

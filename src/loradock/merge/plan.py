@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,7 +30,8 @@ FILE_BYTES = 32 << 20
 class Step:
     """One tensor of the result. `name`: in the files, `weight`: in the model; `entry`: where its base lies.
 
-    `is_quantised`: the base values are NF4's. `source`: the adapter's tensor that replaces it.
+    `is_quantised`: the base values are NF4's. `source`: the adapter's tensor that stands in the place of the base's;
+    where the kind is merge, LoRA or trained rows are put on it.
     """
 
     kind: Kind
@@ -117,7 +118,7 @@ def make(
         for entry in each
     }
     there = set(weight_of.values())
-    _refuse_absent(base, wanted={*found.deltas, *found.whole, *quantised}, there=there, found=found)
+    _refuse_absent(base, wanted={*found.deltas, *found.whole, *found.rows, *quantised}, there=there, found=found)
     shards = {
         name: tuple(
             step
@@ -127,7 +128,8 @@ def make(
         for name, each in files.items()
     }
     steps = [step for each in shards.values() for step in each]
-    vocabulary = next((step.shape[0] for step in steps if step.weight == found.embedding), 0)
+    refuse_unused(adapter, steps, found)
+    vocabulary = next((step.shape[0] for step in steps if step.weight in found.tied_to(found.embedding)), 0)
     return MergePlan(
         base=base,
         adapter=adapter,
@@ -152,8 +154,9 @@ def _steps(
         names |= {each: each for each in sorted(group - there)}
     steps: list[Step] = []
     for each, name in names.items():
-        kind, code = _kind(each, entry, found, is_quantised=each in quantised, dtype=dtype)
         source = found.whole.get(each)
+        is_quantised = each in quantised and source is None
+        kind, code = _kind(each, entry, found, is_quantised=is_quantised, dtype=dtype)
         steps.append(
             Step(
                 kind=kind,
@@ -162,7 +165,7 @@ def _steps(
                 entry=entry,
                 dtype=code,
                 shape=found.files[source].shape if source else entry.shape,
-                is_quantised=each in quantised,
+                is_quantised=is_quantised,
                 is_transposed=quantised.get(each, False),
                 source=source,
             )
@@ -172,20 +175,22 @@ def _steps(
 
 def _change(weight: str, found: Adapted) -> str:
     """What tells the values of tied names apart: equal texts, equal values."""
-    if key := found.whole.get(weight):
-        return tensors.digest(found.files[key])
-    return weight if weight in found.deltas else ""
+    key, rows = found.whole.get(weight), found.rows.get(weight)
+    changes = [tensors.digest(found.files[key])] if key else []
+    changes += [weight] if weight in found.deltas else []
+    changes += [f"{rows.key} {rows.places}"] if rows else []
+    return " ".join(changes)
 
 
 def _kind(weight: str, entry: Entry, found: Adapted, *, is_quantised: bool, dtype: str | None) -> tuple[Kind, str]:
     code = dtype if dtype and entry.dtype in tensors.FLOATING else entry.dtype
+    is_merged = weight in found.deltas or weight in found.rows
+    if (is_merged or is_quantised) and entry.dtype not in tensors.FLOATING:
+        raise ModelError(f"{entry.name} is {entry.dtype}: not a base in 16 or 32 bits", hint="give the original model")
+    if is_merged:
+        return "merge", code
     if weight in found.whole:
         return "replace", code
-    is_changed = weight in found.deltas or is_quantised
-    if is_changed and entry.dtype not in tensors.FLOATING:
-        raise ModelError(f"{entry.name} is {entry.dtype}: not a base in 16 or 32 bits", hint="give the original model")
-    if weight in found.deltas:
-        return "merge", code
     if is_quantised:
         return "dequantise", code
     return ("copy" if code == entry.dtype else "cast"), code
@@ -219,4 +224,20 @@ def _refuse_absent(base: BaseModel, *, wanted: set[str], there: set[str], found:
             f"{base.directory} has no tensor {absent[0]} ({len(absent)} are missing): its files name or fuse weights "
             "differently from the model",
             hint="save the base again: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)",
+        )
+
+
+def refuse_unused(adapter: Path, steps: Sequence[Step], found: Adapted) -> None:
+    """ModelError where the adapter changes a weight, and no step would write that change."""
+    written = {step.weight for step in steps if step.kind in ("merge", "replace")}
+    changed = sorted({*found.deltas, *found.whole, *found.rows})
+    unused = [
+        weight
+        for weight in changed
+        if not any(_change(each, found) == _change(weight, found) for each in written & found.tied_to(weight))
+    ]
+    if unused:
+        raise ModelError(
+            f"{len(unused)} weights that {adapter} changes would stay as they are, first {unused[0]}",
+            hint="serve the adapter beside its base instead; please report the model",
         )

@@ -69,8 +69,6 @@ def of_adapter(job: Job) -> Any:
         model = load.load_whole(plan.base, asked, dtype=dtype, device="cpu")
         if asked.quantization == "none" or densify(model, dtype=torch.float32):
             model = model.float()
-        if plan.vocabulary != plan.adapted.names[plan.adapted.embedding][0]:
-            model.resize_token_embeddings(plan.vocabulary, mean_resizing=False)  # the adapter brings these rows
         return with_adapter(model, plan.adapter).eval()
 
 

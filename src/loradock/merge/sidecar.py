@@ -11,8 +11,9 @@ from typing import Any
 from loradock.merge import tensors
 from loradock.merge.plan import MergePlan
 from loradock.model.files import json_object
+from loradock.model.source import BaseModel
 from loradock.model.tokenizer import directory_of
-from loradock.training.run_dir.fingerprint import TOKENIZER_PATTERNS
+from loradock.model.tokenizer_copy import copy_tokenizer, is_unchanged, put_template, template_of
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 KEPT = ("training.json", "embedding.json")
@@ -24,13 +25,24 @@ def write(plan: MergePlan, folder: Path, *, stop_ids: Collection[int], dtype: st
     base = plan.base.directory
     config = _read(base / CONFIG)
     _write(folder / CONFIG, _config(config, plan, dtype=dtype))
-    _write(folder / GENERATION, _generation(base, config, stop_ids=stop_ids))
-    source = directory_of(plan.base, plan.adapter)
-    names = {file for pattern in TOKENIZER_PATTERNS for file in source.glob(pattern) if file.is_file()}
-    names |= {plan.adapter / name for name in KEPT if (plan.adapter / name).is_file()}
+    _write_generation(base, folder, config, stop_ids=stop_ids)
+    _write_tokenizer(plan.base, plan.adapter, folder)
+    names = {plan.adapter / name for name in KEPT if (plan.adapter / name).is_file()}
     names |= set(base.glob("*.py")) if plan.base.trust_remote_code else set()
     for file in sorted(names):
         shutil.copyfile(file, folder / file.name)
+
+
+def _write_tokenizer(base: BaseModel, adapter: Path, folder: Path) -> None:
+    """The base's files with the adapter's chat template; the adapter's own where its tokenizer is another."""
+    if directory_of(base, adapter) == base.directory:
+        copy_tokenizer(base.directory, folder)
+    elif is_unchanged(base.directory, adapter):
+        copy_tokenizer(base.directory, folder)
+        if template := template_of(adapter):
+            put_template(folder, template)
+    else:
+        copy_tokenizer(adapter, folder)
 
 
 def _config(config: dict[str, Any], plan: MergePlan, *, dtype: str | None) -> dict[str, Any]:
@@ -50,20 +62,23 @@ def _config(config: dict[str, Any], plan: MergePlan, *, dtype: str | None) -> di
     return config
 
 
-def _generation(base: Path, config: dict[str, Any], *, stop_ids: Collection[int]) -> dict[str, Any]:
+def _write_generation(base: Path, folder: Path, config: dict[str, Any], *, stop_ids: Collection[int]) -> None:
     """The base's, whose tokens that end an answer are kept, and those that training learned come after them."""
     found = _read(base / GENERATION) if (base / GENERATION).is_file() else {}
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else {}
     own = {**(text or {}), **config, **found}
+    named = own.get("eos_token_id")
+    ends = list(named) if isinstance(named, list) else [] if named is None else [named]
+    if "eos_token_id" in found and set(stop_ids) <= set(ends):
+        shutil.copyfile(base / GENERATION, folder / GENERATION)
+        return
     for key in ("bos_token_id", "pad_token_id"):
         if own.get(key) is not None:
             found[key] = own[key]
-    named = own.get("eos_token_id")
-    ends = list(named) if isinstance(named, list) else [] if named is None else [named]
     ends += sorted(set(stop_ids) - set(ends))
     if ends:
         found["eos_token_id"] = ends[0] if len(ends) == 1 else ends
-    return found
+    _write(folder / GENERATION, found)
 
 
 def _read(file: Path) -> dict[str, Any]:

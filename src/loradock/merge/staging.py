@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,10 +42,16 @@ def staged(output: Path) -> Iterator[Path]:
         raise storage_error(error, output) from error
 
 
-def refuse_existing(output: Path) -> None:
-    """UsageError where anything has that name."""
-    if os.path.lexists(output):
-        raise UsageError(f"{output} already exists", hint=f"name a new one, or rm -r {output}")
+def refuse_existing(output: Path, *, is_folder: bool = True) -> None:
+    """UsageError where anything has that name; an empty folder is taken for a folder, but for one that is a mount."""
+    if not os.path.lexists(output):
+        return
+    is_empty = output.is_dir() and not output.is_symlink() and not any(output.iterdir())
+    if not (is_folder and is_empty):
+        raise UsageError(f"{output} already exists", hint=f"name a new one, or rm -r {shlex.quote(str(output))}")
+    if output.is_mount():
+        what = f"{output} is a mount point, and what is written appears as a whole folder"
+        raise UsageError(what, hint=f"name a folder in it: {output / 'merged'}")
 
 
 def _put_in_place(folder: Path, output: Path) -> None:

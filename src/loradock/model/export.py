@@ -15,6 +15,7 @@ from loradock.errors import Diverged, StorageError
 from loradock.model import adapters
 from loradock.model.adapters import BASE_CHANGING
 from loradock.model.files import json_object
+from loradock.model.tokenizer_copy import copy_tokenizer, put_template
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
@@ -40,9 +41,9 @@ def export(
 ) -> Path:
     """Write the adapter directory and return it.
 
-    It holds float32 safetensors, the adapter config (with the base's name and revision), the tokenizer and the chat
-    template that was trained. Raises StorageError where what was read back differs, Diverged where a weight is not
-    finite; then nothing appears at `directory`.
+    It holds float32 safetensors, the adapter config (with the base's name and revision), the base's tokenizer files
+    and the chat template that was trained. Raises StorageError where what was read back differs, Diverged where a
+    weight is not finite; then nothing appears at `directory`.
     """
     staged = directory.with_name(f".{directory.name}.staged")
     atomic_io.clear(staged)
@@ -56,10 +57,11 @@ def export(
             state_dict=None if initial else adapters.tensors(model),  # with an initial one, peft looks for both itself
             path_initial_model_for_weight_conversion=str(initial) if initial else None,
         )
+    copy_tokenizer(base.directory, staged, tokenizer=tokenizer)
     if template is not None:
         tokenizer.chat_template = template
-    tokenizer.save_pretrained(staged)
-    name_base(staged / "adapter_config.json", base)
+        put_template(staged, template)
+    settle_settings(staged / "adapter_config.json", base)
     verify(staged / WEIGHTS, expected)
     open_to_the_group(staged)
     put_in_place(staged, directory)
@@ -80,12 +82,24 @@ def put_in_place(staged: Path, directory: Path) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def name_base(file: Path, base: BaseModel) -> None:
-    """Write the base's name and revision into the adapter config: the hub id, or the directory's absolute path."""
+def settle_settings(file: Path, base: BaseModel) -> None:
+    """Write the base into the adapter config (the hub id and revision, or the directory's absolute path), and its form.
+
+    Equal adapters have equal files: PEFT keeps targets in a set. A whole number is written as one, since readers in
+    other languages (Ollama's) take nothing else for alpha.
+    """
     settings = json_object(file)
     settings["base_model_name_or_path"] = base.name if base.revision else str(base.directory.resolve())
     settings["revision"] = base.revision
+    if isinstance(settings.get("target_modules"), list):
+        settings["target_modules"] = sorted(settings["target_modules"])
+    settings["lora_alpha"] = _whole(settings["lora_alpha"])
+    settings["alpha_pattern"] = {key: _whole(value) for key, value in (settings.get("alpha_pattern") or {}).items()}
     file.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _whole(number: float) -> float:
+    return int(number) if float(number).is_integer() else number
 
 
 def verify(file: Path, expected: dict[str, Any] | None) -> None:

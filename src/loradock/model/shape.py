@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import RunConfig
 from loradock.errors import ModelError, Problem
-from loradock.facts import LinearShape, ModelFacts
+from loradock.facts import UNREACHABLE_SHARE, LinearShape, ModelFacts
 from loradock.model import source
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
 
-UNREACHABLE_SHARE = 0.01
 READ_PAST = ("dt_proj", "out_proj", "x_proj")
 """Layers of a Mamba mixer that it does not call: it takes their weights, in torch or for its fused kernel."""
 DEFAULT_LENGTH = 1024
@@ -32,7 +32,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         vocabulary=text.vocab_size,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         linears=linears,
-        targets=resolve_targets(config.lora.targets, linears),
+        targets=resolve_targets(config.lora.targets, linears, model),
         unreachable_parameters=unreachable(model),
         context_length=getattr(text, "max_position_embeddings", None),
         weights_bytes=sum(file.stat().st_size for file in base.weight_files),
@@ -117,24 +117,49 @@ def unreachable(model: Any) -> int:
     return sum(p.numel() for p in model.parameters() if p.dim() >= 2 and id(p) not in reached)
 
 
-def resolve_targets(asked: str | tuple[str, ...], linears: tuple[LinearShape, ...]) -> tuple[str, ...]:
-    """Dotted names of the layers that get an adapter; ModelError for every target that matches nothing."""
+def resolve_targets(asked: str | tuple[str, ...], linears: tuple[LinearShape, ...], model: Any) -> tuple[str, ...]:
+    """Dotted names of the layers that get an adapter; ModelError for every target that is none of these."""
     names = [layer.name for layer in linears]
     if asked == "all-linear":
         return tuple(names)
-    chosen = {target: [n for n in names if n == target or n.endswith(f".{target}")] for target in asked}
+    chosen = {target: [n for n in names if is_named(n, target)] for target in asked}
     endings = sorted({name.rsplit(".", 1)[-1] for name in names})
-    problems = [
-        Problem(what=f"target {target!r} matches no linear layer", hint=nearest(target, endings))
-        for target, found in chosen.items()
-        if not found
-    ]
-    if problems:
+    lost = [target for target, found in chosen.items() if not found]
+    if lost:
+        ends = {target: kind for target in lost if (kind := end_of_model(target, model))}
+        problems = [
+            Problem(what=f"target {target!r} is {ends[target]}, on which loradock trains no LoRA")
+            if target in ends
+            else Problem(what=f"target {target!r} matches no linear layer", hint=nearest(target, endings))
+            for target in lost
+        ]
+        if len(ends) == len(lost):
+            what = "LoRA targets are the output head or the embedding"
+            raise ModelError(what, hint=trained_whole(asked, lost), problems=problems)
         raise ModelError(
             "LoRA targets match nothing", hint=f"linear layers here: {', '.join(endings)}", problems=problems
         )
     wanted = {name for found in chosen.values() for name in found}
     return tuple(name for name in names if name in wanted)
+
+
+def is_named(name: str, target: str) -> bool:
+    """Whether a target of LoRA means the module of this dotted name."""
+    return name == target or name.endswith(f".{target}")
+
+
+def end_of_model(target: str, model: Any) -> str | None:
+    """What a target is that names the output head or the input embedding; None for any other."""
+    kinds = {id(model.get_output_embeddings()): "the output head", id(model.get_input_embeddings()): "the embedding"}
+    found = (kinds.get(id(module)) for name, module in model.named_modules() if name and is_named(name, target))
+    return next(filter(None, found), None)
+
+
+def trained_whole(asked: Sequence[str], ends: Sequence[str]) -> str:
+    """The settings that train head or embedding whole, beside LoRA on what else was asked for."""
+    rest = [target for target in asked if target not in ends]
+    targets = f"[{','.join(rest)}]" if rest else "all-linear"
+    return f"--set lora.targets={targets} --set lora.modules_to_save=[{','.join(ends)}]"
 
 
 def nearest(word: str, words: list[str]) -> str | None:
@@ -159,12 +184,10 @@ def check_read_past(facts: ModelFacts, model: Any, *, quantization: str) -> None
 
 def check_coverage(facts: ModelFacts, *, quantization: str) -> None:
     """Refuse a model of which quantisation would silently leave more than 1 % of the inner weights in 16 bit."""
-    inner = facts.linear_parameters + facts.unreachable_parameters
-    if quantization == "none" or facts.unreachable_parameters <= UNREACHABLE_SHARE * inner:
+    if quantization == "none" or facts.unreachable_share <= UNREACHABLE_SHARE:
         return
-    share = facts.linear_parameters / inner
     raise ModelError(
-        f"{quantization} would cover only {share:.0%} of {facts.architecture}'s inner weights: "
+        f"{quantization} would cover only {1 - facts.unreachable_share:.0%} of {facts.architecture}'s inner weights: "
         f"{facts.unreachable_parameters:,} are outside linear layers (fused experts)",
         hint="--set model.quantization=none, if the GPU has the memory",
     )

@@ -94,7 +94,7 @@ def local_directory(path: Path) -> Path:
     if path.is_dir():
         return path
     if path.exists():
-        raise InputMissing(f"model {path} is a file", hint=f"give the directory that holds it: --model {path.parent}")
+        raise InputMissing(f"model {path} is a file", hint=f"give the directory that holds it: {path.parent}")
     siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, siblings, n=1)
     hint = f"did you mean {path.parent / near[0]}?" if near else "give a directory, or a hub id as OWNER/NAME"
@@ -123,7 +123,7 @@ def fetch(asked: ModelConfig, *, trusted: bool, on_bytes: Callable[[], None]) ->
     except LocalEntryNotFoundError as error:
         raise HubError(
             f"model {asked.name} is not in the local cache and the hub cannot be reached",
-            hint="check the network and HF_HUB_OFFLINE, or give a local directory with --model",
+            hint="check the network and HF_HUB_OFFLINE, or give a local directory in the place of the name",
         ) from error
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         first = str(error).strip().splitlines()[0]

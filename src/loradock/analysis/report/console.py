@@ -10,6 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from loradock.facts import UNREACHABLE_SHARE
 from loradock.plan.context import Decision
 from loradock.plan.plan import Plan, shown
 from loradock.training.events import EvalResult, Shrunk, StepResult
@@ -69,6 +70,9 @@ def plan_lines(plan: Plan) -> list[str]:
         f"model: {model.name} ({model.architecture}, {model.parameters:,} weights, {model.layers} layers); {adapters}",
         f"data: {data.train_rows:,} {samples}, {tokens}, {lengths}; {data.validation_rows:,} rows held out",
     ]
+    if model.unreachable_share > UNREACHABLE_SHARE:
+        share = f"{model.unreachable_share:.0%} of the inner weights"
+        lines.insert(1, f"warning: {share} get no adapter: they are outside linear layers (fused experts)")
     if data.split_rows:
         lost = (
             f"; {data.lost_tokens:,} tokens of windows without an answer are not trained on" if data.lost_tokens else ""

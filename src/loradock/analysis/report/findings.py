@@ -25,7 +25,7 @@ def verdict(examination: Examination) -> str:
     looked = {each.check for each in examination.looked}
     whole = all(check in looked for check in CHECKS if check.needs == "nothing" and check.level != "bench")
     if examination.worst == "error":
-        ending = "this machine cannot train"
+        ending = examination.ending
     elif whole:
         ending = "this machine can train"
     else:

@@ -45,7 +45,7 @@ def export_checkpoint(
     InputMissing where the base's files are gone (its tokenizer goes beside the adapter), DiskFull, NotWritable or
     StorageError; then nothing appears.
     """
-    from loradock.model.export import name_base, verify
+    from loradock.model.export import settle_settings, verify
     from loradock.training.lineage import Lineage
     from loradock.training.recipe import Recipe
 
@@ -58,11 +58,11 @@ def export_checkpoint(
         staged.mkdir()
         for name in (WEIGHTS, SETTINGS):
             atomic_io.write(staged / name, checkpoint.read(name))
-        _tokenizer(config, model, is_chat=is_chat).save_pretrained(staged)
+        _write_tokenizer(config, model, staged, is_chat=is_chat)
         Lineage.recorded(record, run).write(staged)
         if embedding := record.get("embedding"):
             Recipe.recorded(embedding, run).write(staged)
-        name_base(staged / SETTINGS, model)
+        settle_settings(staged / SETTINGS, model)
         verify(staged / WEIGHTS, None)
         open_to_the_group(staged)
         _flush(staged)
@@ -98,16 +98,17 @@ def _base(recorded: Mapping[str, Any], *, given: str | None, trusted: Collection
     )
 
 
-def _tokenizer(config: RunConfig, base: Any, *, is_chat: bool) -> Any:
+def _write_tokenizer(config: RunConfig, base: Any, folder: Path, *, is_chat: bool) -> None:
     """The base's tokenizer with the chat template that the run trains; as it is where the rows are raw text."""
     from loradock.data.templates import resolve
     from loradock.data.tokenise import TokenizerSpec
     from loradock.model.tokenizer import open_tokenizer
+    from loradock.model.tokenizer_copy import copy_tokenizer, put_template
 
     tokenizer = open_tokenizer(base)
+    copy_tokenizer(base.directory, folder, tokenizer=tokenizer)
     if is_chat:
-        tokenizer.chat_template = resolve(config.data.template, own=TokenizerSpec.of(tokenizer).chat_template).text
-    return tokenizer
+        put_template(folder, resolve(config.data.template, own=TokenizerSpec.of(tokenizer).chat_template).text)
 
 
 def _flush(folder: Path) -> None:

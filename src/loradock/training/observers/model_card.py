@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from loradock.facts import UNREACHABLE_SHARE
 from loradock.plan.plan import shown
 from loradock.training.run_dir import fingerprint
 
@@ -52,6 +53,7 @@ def training_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
     packages = facts["packages"]
     return [
         ("LoRA", f"r={lora['rank']}, alpha={lora['alpha']:g}, dropout={lora['dropout']:g}, targets {lora['targets']}"),
+        *not_adapted(content["plan"]["model"]),
         ("base weights", ", ".join([config["model"]["quantization"], *weights_digest(content)])),
         ("quantisation", quantisation(content) or "none"),
         ("learning rate", f"{train['learning_rate']:g}, {train['schedule']}, warm-up {train['warmup']:g}"),
@@ -66,6 +68,13 @@ def training_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("code", str(facts["git_commit"])),
     ]
+
+
+def not_adapted(model: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The weights that no adapter reaches, as label and value, where they are more than a trace."""
+    count, every = model.get("unreachable_parameters", 0), model["parameters"]
+    if count > UNREACHABLE_SHARE * every:
+        yield "no adapter on", f"{count:,} of {every:,} weights, which are outside linear layers (fused experts)"
 
 
 def contrast(content: dict[str, Any]) -> Iterator[tuple[str, str]]:

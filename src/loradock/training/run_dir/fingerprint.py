@@ -23,7 +23,7 @@ from loradock.config.rules import HUB_PREFIX, is_hub_model
 from loradock.config.schema import RunConfig
 from loradock.config.suggest import unknown_key
 from loradock.errors import NoCheckpoint, Problem, UsageError
-from loradock.model import content
+from loradock.model import content, tokenizer_copy
 from loradock.model.adapters import BASE_CHANGING
 from loradock.plan import zero_config
 from loradock.plan.plan import HELD
@@ -78,10 +78,6 @@ LIBRARIES = (
     "torch", "transformers", "peft", "trl", "bitsandbytes", "tokenizers", "accelerate", "triton", "liger-kernel",
     "flash-attn", "numpy",
 )  # fmt: skip
-TOKENIZER_PATTERNS = (
-    "tokenizer*", "*.model", "*.tiktoken", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
-    "chat_template*",
-)  # fmt: skip
 SHOWN_DIGITS = 12
 LISTED_FIELDS = 3
 """Of more fields than this in one section, the hint names the section."""
@@ -134,7 +130,7 @@ def of_base(base: BaseModel) -> dict[str, str]:
     Of weights above 1 GiB a sample is read (see `model.content`). Raises OSError where a file cannot be read.
     """
     directory = base.directory
-    words = sorted({file for pattern in TOKENIZER_PATTERNS for file in directory.glob(pattern) if file.is_file()})
+    words = tokenizer_copy.files_of(directory)
     found = {
         "base.config": content.digest([directory / "config.json"]),
         "base.tokenizer": content.digest(words),

@@ -1,0 +1,110 @@
+"""A tokenizer beside an adapter or a merged model: the base's own files, with the chat template that was trained.
+
+Saving it by transformers would write it anew in the form of the newest release, which servers that pin an older one do
+not open; training changes nothing but the template.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loradock import foreign_json
+
+PATTERNS = (
+    "tokenizer*", "*.model", "*.tiktoken", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
+    "chat_template*",
+)  # fmt: skip
+SETTINGS, TEMPLATE, NAMED = "tokenizer_config.json", "chat_template.jinja", "additional_chat_templates"
+OF_PROCESSOR = "chat_template.json"
+VOCABULARY = "tokenizer.json"
+OF_TRANSFORMERS_5 = ("backend", "is_local", "local_files_only")
+OF_A_CALL = ("truncation", "padding")
+"""Fields of tokenizer.json that follow what a program asked last."""
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files of a tokenizer that lie in a folder, sorted."""
+    return sorted({file for pattern in PATTERNS for file in folder.glob(pattern) if file.is_file()})
+
+
+def copy_tokenizer(source: Path, folder: Path, *, tokenizer: Any = None) -> None:
+    """Copy the files as they are; settings in the words of transformers 5 alone are put into words that 4 has, too.
+
+    `tokenizer`: the opened one, which writes tokenizer.json where there is none.
+    """
+    for file in files_of(source):
+        shutil.copyfile(file, folder / file.name)
+    if (source / NAMED).is_dir():
+        shutil.copytree(source / NAMED, folder / NAMED)
+    if tokenizer is not None and not (folder / VOCABULARY).is_file():
+        tokenizer.backend_tokenizer.save(str(folder / VOCABULARY))
+    settings = _settings(folder)
+    if (both := as_both_read(settings)) != settings:
+        write_settings(folder, both)
+
+
+def put_template(folder: Path, template: str) -> None:
+    """Make a text the one chat template of the tokenizer in a folder; nothing is written where it is that already.
+
+    It stands where the folder has its own: as a file, or in tokenizer_config.json.
+    """
+    if template_of(folder) == template:
+        return
+    settings = _settings(folder)
+    has_file = (folder / TEMPLATE).is_file() or "chat_template" not in settings
+    (folder / TEMPLATE).unlink(missing_ok=True)
+    (folder / OF_PROCESSOR).unlink(missing_ok=True)
+    shutil.rmtree(folder / NAMED, ignore_errors=True)
+    kept = {key: value for key, value in settings.items() if key != "chat_template"}
+    if has_file:
+        (folder / TEMPLATE).write_text(template, encoding="utf-8")
+    else:
+        kept["chat_template"] = template
+    if kept != settings:
+        write_settings(folder, kept)
+
+
+def template_of(folder: Path) -> str | None:
+    """The chat template of a tokenizer's files, of named ones the default; None where they have none."""
+    if (folder / TEMPLATE).is_file():
+        return (folder / TEMPLATE).read_text(encoding="utf-8")
+    found = _settings(folder).get("chat_template")
+    if isinstance(found, list):
+        return {each["name"]: each["template"] for each in found}.get("default")
+    return found
+
+
+def is_unchanged(base: Path, other: Path) -> bool:
+    """Whether two tokenizers are one: the same tokenizer.json but for its layout, and what a call left in it."""
+    files = [folder / VOCABULARY for folder in (base, other)]
+    if not all(file.is_file() for file in files):
+        return False
+    first, second = (foreign_json.loads(file.read_bytes()) for file in files)
+    return {**first, **dict.fromkeys(OF_A_CALL)} == {**second, **dict.fromkeys(OF_A_CALL)}
+
+
+def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Write tokenizer_config.json."""
+    (folder / SETTINGS).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def as_both_read(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """tokenizer_config.json as transformers 5 writes it, in words that transformers 4 has, too; 5 reads these alike.
+
+    4 has no class TokenizersBackend, and takes extra_special_tokens for names with a token each.
+    """
+    found = {key: value for key, value in settings.items() if key not in OF_TRANSFORMERS_5}
+    if isinstance(found.get("extra_special_tokens"), list):
+        found["additional_special_tokens"] = found.pop("extra_special_tokens")
+    if found.get("tokenizer_class") == "TokenizersBackend":
+        found["tokenizer_class"] = "PreTrainedTokenizerFast"
+    return found
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    file = folder / SETTINGS
+    return foreign_json.loads(file.read_bytes()) if file.is_file() else {}
