@@ -142,11 +142,11 @@ def _verify(spec: TokenizerSpec, *, tokenizer: PreTrainedTokenizerBase, name: st
 class Encoder:
     """Encodes rendered rows with one tokenizer, in this thread only."""
 
-    def __init__(self, spec: TokenizerSpec, *, special_tokens: SpecialTokens = "as_text") -> None:
+    def __init__(self, spec: TokenizerSpec, *, special_tokens: SpecialTokens = "auto") -> None:
         from tokenizers import Tokenizer
 
         self._spec = spec
-        self._splits_texts = special_tokens == "as_text" and not spec.splits_special_tokens
+        self._splits_texts = special_tokens != "as_control" and not spec.splits_special_tokens
         with reading(Path("tokenizer.json"), "describes no tokenizer", hint=AGAIN):
             self._tokenizer = Tokenizer.from_str(spec.backend)
         self._tokenizer.encode_special_tokens = spec.splits_special_tokens

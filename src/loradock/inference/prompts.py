@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from loradock.data.formats.base import Completion, Conversation, Message, RowError
+from loradock.data.formats.base import Completion, Conversation, Message
 from loradock.data.render import Renderer
-from loradock.data.spans import Rendering, Span
+from loradock.data.spans import Span
+from loradock.data.special import SpecialTokens
 from loradock.data.templates import DEFAULT, ChatTemplate, resolve
 from loradock.data.tokenise import Encoder, TokenizerSpec
 from loradock.errors import ModelError
 from loradock.training.lineage import Lineage
-
-PROBE = (Message("user", "a"), Message("assistant", "b"))
 
 
 class Prompts:
@@ -28,7 +27,7 @@ class Prompts:
         spec: TokenizerSpec,
         template: ChatTemplate,
         *,
-        special_tokens: Any = "as_text",
+        special_tokens: SpecialTokens = "auto",
         date: str | None = None,
         eos_ids: frozenset[int],
         name: str = "the model",
@@ -43,7 +42,7 @@ class Prompts:
             loss="completion",
             appends_eos=spec.appends_eos,
             date=date,
-            needs_places=special_tokens == "as_text",
+            special_tokens_as=special_tokens,
         )
         self._encode = Encoder(spec, special_tokens=special_tokens)
         self.stop_ids = eos_ids | self._end_of_turn()
@@ -64,7 +63,7 @@ class Prompts:
         return cls(
             spec,
             template,
-            special_tokens=lineage.special_tokens if lineage else "as_text",
+            special_tokens=lineage.special_tokens if lineage else "auto",
             date=(lineage.date if lineage else None) or today,
             eos_ids=frozenset([tokenizer.eos_token_id, *listed]),
             name=tokenizer.name_or_path or "the model",
@@ -87,7 +86,7 @@ class Prompts:
 
     def raw(self, text: str) -> list[int]:
         """Ids of text without a template, as the prompt of a prompt/completion row: with BOS where rows have it."""
-        ids, _ = self._encode(Rendering(text, (), add_special_tokens=True))
+        ids, _ = self._encode(self._render.raw.prompt(text))
         suffix = len(self._spec.suffix_ids)
         return ids[: len(ids) - suffix] if suffix else ids
 
@@ -107,9 +106,5 @@ class Prompts:
         """The special token that training learns at the end of an answer; none where the template refuses a probe."""
         if not self.has_template:
             return frozenset()
-        try:
-            ids, ranges = self.row(Conversation(PROBE))
-        except RowError:
-            return frozenset()
-        special = {self._encode.id_of(token) for token in self._spec.end_tokens}
-        return frozenset(ids[last - 1] for _, last in ranges[-1:] if ids[last - 1] in special)
+        end = self._encode.id_of(self._render.end_of_turn)
+        return frozenset() if end is None else frozenset([end])

@@ -60,6 +60,9 @@ JUDGED_KEYS = ("evaluation.every", "checkpoints.every", "checkpoints.metric")
 LATER_KEYS = {"model.sdpa_kernel": "auto", "checkpoints.metric": "loss"}
 """Keys that came after the first runs: left out at the value that those had, so that such a run continues."""
 
+LATER_DEFAULTS = {"data.special_tokens": ("auto", "as_text")}
+"""Defaults that came after the first runs, and what these had: what differs is told by the tokens."""
+
 DECIDED = ("device", "engine", "compute_dtype", "attention", "packing", "optimizer", "tf32", "compile", "steps")
 """What "auto" came to, where that changes the numbers by more than the order of a sum."""
 
@@ -96,6 +99,8 @@ def of_config(config: RunConfig) -> dict[str, str]:
             continue
         if key in LATER_KEYS and value == LATER_KEYS[key]:
             continue
+        default, before = LATER_DEFAULTS.get(key, (None, None))
+        value = before if value is not None and value == default else value
         fields[key] = "a path" if _is_path(key, value) else _text(value)
     if config.model.trust_remote_code is not None:
         fields["model.trust_remote_code"] = "on"  # it repeats the model's name; the code is in base.code
