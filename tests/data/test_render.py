@@ -11,7 +11,7 @@ from loradock.data.pool import ChunkPreparer, Task
 from loradock.data.remarks import ALTERED
 from loradock.data.render import Loss, Renderer
 from loradock.data.spans import Remark
-from loradock.data.templates import NAMES, ChatTemplate, named, resolve
+from loradock.data.templates import NAMES, Brought, ChatTemplate, named, resolve
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import ConfigError, InputMissing, ModelError
 
@@ -223,17 +223,17 @@ def test_a_template_that_writes_roles_alone_is_refused_and_one_that_cuts_thought
 
 
 def test_each_named_template_is_found_and_auto_prefers_the_tokenizers_own() -> None:
-    assert all(resolve(name, own="x") == named(name) for name in NAMES)
-    assert resolve("auto", own="{{ messages }}").text == "{{ messages }}"
-    assert resolve("auto", own=None) == named("alpaca")
+    assert all(resolve(name, own=Brought(text="x")) == named(name) for name in NAMES)
+    assert resolve("auto", own=Brought(text="{{ messages }}")).text == "{{ messages }}"
+    assert resolve("auto", own=Brought()) == named("alpaca")
 
 
 def test_an_unknown_or_missing_template_names_the_remedy() -> None:
     with pytest.raises(ConfigError, match="chatmll") as unknown:
-        resolve("chatmll", own=None)
+        resolve("chatmll", own=Brought())
     assert "--set data.template=chatml" in str(unknown.value)
     with pytest.raises(InputMissing, match=r"no/such\.jinja"):
-        resolve("no/such.jinja", own=None)
+        resolve("no/such.jinja", own=Brought())
 
 
 def test_a_tokenizer_without_eos_is_refused(tokenizers: dict[str, PreTrainedTokenizerFast]) -> None:

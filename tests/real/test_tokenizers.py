@@ -22,7 +22,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from loradock.data.formats.base import Completion, Conversation, Message
 from loradock.data.pool import ChunkPreparer, Task
 from loradock.data.render import Loss
-from loradock.data.templates import ChatTemplate, resolve
+from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import TokenizerSpec
 
 LOSSES: tuple[Loss, ...] = ("auto", "completion")
@@ -130,7 +130,7 @@ def opened(request: pytest.FixtureRequest, real: Real) -> Opened:
     folder: Path = real(family.name)
     tokenizer = AutoTokenizer.from_pretrained(folder, clean_up_tokenization_spaces=False)
     spec = TokenizerSpec.of(tokenizer)
-    template = resolve(family.template, own=spec.chat_template)
+    template = spec.template(family.template)
     preparers: dict[Loss, ChunkPreparer] = {
         loss: ChunkPreparer(Task(spec=spec, template=template, loss=loss, special_tokens="as_control"))
         for loss in LOSSES

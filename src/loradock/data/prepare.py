@@ -26,7 +26,7 @@ from loradock.data.read import digest, place_of, shown_files
 from loradock.data.sources import samples
 from loradock.data.spans import Remark
 from loradock.data.special import of_contents
-from loradock.data.templates import ChatTemplate, resolve
+from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import ConfigError, Problem
 
@@ -94,7 +94,7 @@ def prepare(
     if isinstance(task, Task):
         told = Counter({Remark(name, detail): count for name, detail, count in manifest["remarks"]})
         about = {"rows": manifest["rows"], "sources": data.sources, "template": task.template}
-        notes += remarks.of_rows(told, **about, has_own=bool(spec.chat_template))
+        notes += remarks.of_rows(told, **about, has_own=bool(spec.own_template.text))
     found = zip(data.sources, manifest["spans"], digests, manifest["contents"], strict=True)
     return Prepared(
         directory=cache_dir / key,
@@ -128,7 +128,7 @@ def task_of(data: DataConfig, *, spec: TokenizerSpec, embedding: EmbeddingConfig
     if embedding is not None:
         template = embedding_template.resolve(embedding.template, spec=spec)
         return PairTask.of(embedding, spec=spec, template=template, special=data.special_tokens)
-    template = resolve(data.template, own=spec.chat_template)
+    template = spec.template(data.template)
     if data.template != "auto":
         check_syntax(template)
     date = data.date or datetime.now(UTC).date().isoformat() if template.is_dated else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -56,7 +57,8 @@ class Prompts:
         `template_name`: that of a tokenizer which brings none, one of `templates.NAMES`.
         """
         spec = TokenizerSpec.of(tokenizer)
-        template = resolve("auto" if spec.chat_template else template_name or "auto", own=spec.chat_template)
+        own = spec.own_template
+        template = resolve("auto" if own.text else template_name or "auto", own=replace(own, named=()))
         today = datetime.now(UTC).date().isoformat() if template.is_dated else None
         named: Any = getattr(generation, "eos_token_id", None)
         listed = named if isinstance(named, (list, tuple)) else [] if named is None else [named]
@@ -67,7 +69,7 @@ class Prompts:
             date=(lineage.date if lineage else None) or today,
             eos_ids=frozenset([tokenizer.eos_token_id, *listed]),
             name=tokenizer.name_or_path or "the model",
-            has_template=bool(spec.chat_template or template_name),
+            has_template=bool(own.text or template_name),
         )
 
     def check_template(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loradock import foreign_json
 from loradock.errors import ModelError
 from loradock.foreign import reading
 from loradock.model import trial
@@ -37,6 +39,7 @@ def open_tokenizer(
         tokenizer: Any = AutoTokenizer.from_pretrained(
             directory, trust_remote_code=base.trust_remote_code, local_files_only=True
         )
+        tokenizer.chat_template = tokenizer.chat_template or _of_processor(directory)
         ids = set(tokenizer.get_vocab().values())
         eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
     if not tokenizer.is_fast:
@@ -59,3 +62,18 @@ def open_tokenizer(
             hint="tokenizer and model belong to different models, or tokens were added without resizing the model",
         )
     return tokenizer
+
+
+def _of_processor(directory: Path) -> str | None:
+    """The text in chat_template.json, where older processors keep it; None without it. ModelError where it is wrong."""
+    file = directory / "chat_template.json"
+    if not file.is_file():
+        return None
+    try:
+        content = foreign_json.loads(file.read_bytes())
+    except ValueError as error:
+        raise ModelError(f"{file} is not JSON: {error}", hint="copy the tokenizer's files again") from error
+    text = content.get("chat_template") if isinstance(content, dict) else None
+    if not isinstance(text, str):
+        raise ModelError(f"{file} holds no text under chat_template", hint=f"rm {shlex.quote(str(file))}")
+    return text

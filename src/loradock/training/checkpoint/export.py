@@ -91,13 +91,12 @@ def _base(config: RunConfig, recorded: Mapping[str, Any]) -> Any:
 
 def _tokenizer(config: RunConfig, base: Any, *, is_chat: bool) -> Any:
     """The base's tokenizer with the chat template that the run trains; as it is where the rows are raw text."""
-    from loradock.data.templates import resolve
     from loradock.data.tokenise import TokenizerSpec
     from loradock.model.tokenizer import open_tokenizer
 
     tokenizer = open_tokenizer(base)
     if is_chat:
-        tokenizer.chat_template = resolve(config.data.template, own=TokenizerSpec.of(tokenizer).chat_template).text
+        tokenizer.chat_template = TokenizerSpec.of(tokenizer).template(config.data.template).text
     return tokenizer
 
 
