@@ -40,7 +40,7 @@ def chat(
     loradock chat runs/a-001
     echo "Name a prime number." | loradock chat runs/a-001
 
-    The turns are rendered with the template of training. A line that ends with \\ goes on in the next: training rows
+    The turns are rendered with the template of training. A line that ends with \\ continues in the next: training rows
     often have several (an instruction, a blank line, an input). /reset, /system TEXT, /ids, /exit.
     """
     quiet()
