@@ -6,6 +6,7 @@ there starts this Python (what it does besides is for test_repo_scripts).
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -19,9 +20,18 @@ import pytest
 from tiny import make_llama, write_pairs, write_rows
 
 from loradock.cli import cli
+from loradock.data.formats import alpaca
+from loradock.demo.task import DIRECTORY
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+ASKED, ANSWERED = next(
+    (match[1], match[2])
+    for block in BLOCKS
+    for line in block.splitlines()
+    if (match := re.fullmatch(r"(.* chat runs/demo-001)\s+# (.+)", line))
+)
+"""The example of `chat`, and what it says that the demo answers."""
 COMMANDS = [re.sub(r"\s+#.*", "", line) for block in BLOCKS for line in block.splitlines() if line.strip()]
 TRAINS = "scripts/run train run.yaml --output runs/second"
 SLOW = (
@@ -88,9 +98,9 @@ def place(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def typed(command: str, place: Path) -> subprocess.CompletedProcess[str]:
+def typed(command: str, place: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """The line in a shell, as a person types it."""
-    environ = os.environ | {"LORADOCK_CACHE": str(place / "cache"), "NO_COLOR": "1"}
+    environ = os.environ | {"LORADOCK_CACHE": str(place / "cache"), "NO_COLOR": "1"} | variables
     return subprocess.run(["bash", "-c", command], cwd=place, env=environ, capture_output=True, text=True, timeout=900)
 
 
@@ -154,3 +164,26 @@ def test_a_slow_command_of_the_readme_does_what_it_says(command: str, place: Pat
     done = typed(command, place)
     expected = next((codes for start, codes in VERDICTS.items() if command.startswith(start)), (0,))
     assert done.returncode in expected, done.stdout + done.stderr
+
+
+def test_the_question_of_the_chat_example_has_the_form_of_the_demos_training_rows(place: Path) -> None:
+    piped = typed(ASKED.split(" | ")[0], place).stdout.replace("\\\n", "\n").strip()
+    instruction, words = piped.split("\n\n")
+    row = {"instruction": instruction, "input": words, "output": ANSWERED}
+    assert alpaca.conversation(row).messages[0].content == piped
+    rows = (DIRECTORY / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    assert instruction in {json.loads(each)["instruction"] for each in rows}
+    assert str(len(words.split(", "))) == ANSWERED
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("instructions", ["avx2", "avx512"])
+def test_the_demo_answers_the_chat_example_as_the_readme_says_on_each_instruction_set(
+    instructions: str, place: Path
+) -> None:
+    """A CPU without the second one takes the best that it has."""
+    shutil.rmtree(place / "runs", ignore_errors=True)
+    for command, said in (("scripts/run train --demo", "accuracy before"), (ASKED, ANSWERED)):
+        done = typed(command, place, ATEN_CPU_CAPABILITY=instructions)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert said in done.stdout.splitlines()[-1]

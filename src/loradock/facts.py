@@ -154,7 +154,7 @@ class DataFacts:
     """The prepared data set. Tokens are counted after truncation to `limit_tokens`, the longest row allowed.
 
     `steps_per_epoch`: 0 where rows are only described. With `pairs`, rows are the documents that an epoch of them
-    embeds, and the rows beside them.
+    embeds, and the rows beside them. `template`: what turns are rendered with, and where it comes from.
     """
 
     train_rows: int
@@ -171,6 +171,7 @@ class DataFacts:
     dropped_rows: int = 0
     lost_tokens: int = 0
     pairs: int = 0
+    template: tuple[str, str] = ("unknown", "the rows are described, not read")
 
     @property
     def mean_tokens(self) -> float:

@@ -8,8 +8,10 @@ from transformers import PreTrainedTokenizerFast
 from loradock.data.cache import Chunk
 from loradock.data.formats.base import Conversation, Message, RowError
 from loradock.data.pool import ChunkPreparer, Task
+from loradock.data.remarks import ALTERED
 from loradock.data.render import Loss, Renderer
-from loradock.data.templates import NAMES, ChatTemplate, named, resolve
+from loradock.data.spans import Remark
+from loradock.data.templates import NAMES, Brought, ChatTemplate, named, resolve
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import ConfigError, InputMissing, ModelError
 
@@ -105,6 +107,12 @@ def test_an_end_marker_that_is_plain_text_is_learned_up_to_eos() -> None:
     template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}[/end]\n{% endfor %}"
     template += "{% if add_generation_prompt %}[assistant] {% endif %}"
     assert learned(template) == ["first answer[/end]\n", "first answer[/end]\n</s>"]
+
+
+def test_an_end_token_behind_plain_text_ends_every_turn_and_gets_no_eos_behind_it() -> None:
+    template = "{% for m in messages %}[{{ m.role }}] {{ m.content }} [done]<|end|>\n{% endfor %}"
+    template += "{% if add_generation_prompt %}[assistant] {% endif %}"
+    assert learned(template) == ["first answer [done]<|end|>"] * 2
 
 
 def test_a_template_that_cuts_earlier_thoughts_is_located_by_its_prefixes() -> None:
@@ -209,23 +217,23 @@ def test_a_template_that_writes_roles_alone_is_refused_and_one_that_cuts_thought
     ]
     turn = "{{ m.role }}: {{ m.content.split('</think>')[-1] }}\n"
     chunk, refused = prepared(f"{{% for m in messages %}}{turn}{{% endfor %}}")
-    assert (refused, len(chunk.lengths), chunk.altered) == ([], 1, 1)
+    assert (refused, len(chunk.lengths), dict(chunk.remarks)) == ([], 1, {Remark(ALTERED): 1})
     chunk, refused = prepared("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
-    assert (refused, len(chunk.lengths), chunk.altered) == ([], 1, 0)
+    assert (refused, len(chunk.lengths), dict(chunk.remarks)) == ([], 1, {})
 
 
 def test_each_named_template_is_found_and_auto_prefers_the_tokenizers_own() -> None:
-    assert all(resolve(name, own="x") == named(name) for name in NAMES)
-    assert resolve("auto", own="{{ messages }}").text == "{{ messages }}"
-    assert resolve("auto", own=None) == named("alpaca")
+    assert all(resolve(name, own=Brought(text="x")) == named(name) for name in NAMES)
+    assert resolve("auto", own=Brought(text="{{ messages }}")).text == "{{ messages }}"
+    assert resolve("auto", own=Brought()) == named("alpaca")
 
 
 def test_an_unknown_or_missing_template_names_the_remedy() -> None:
     with pytest.raises(ConfigError, match="chatmll") as unknown:
-        resolve("chatmll", own=None)
+        resolve("chatmll", own=Brought())
     assert "--set data.template=chatml" in str(unknown.value)
     with pytest.raises(InputMissing, match=r"no/such\.jinja"):
-        resolve("no/such.jinja", own=None)
+        resolve("no/such.jinja", own=Brought())
 
 
 def test_a_tokenizer_without_eos_is_refused(tokenizers: dict[str, PreTrainedTokenizerFast]) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from evaluation.made import NEEDS_DATA, SHARED, question, true_or_false, write
+from tiny import WORDS
 
 from loradock.config.schema import SourceConfig
 from loradock.evaluation import tasks
 from loradock.evaluation.contamination import find, normalised, stem, texts_of
+from loradock.evaluation.items import of_data
 
 
 def test_the_stem_is_the_question_without_instruction_and_answers() -> None:
@@ -37,10 +41,52 @@ def test_planted_duplicates_are_all_found(tmp_path: Path, seed: int) -> None:
     texts += [f"Consider this: {stem(items[row].question)} and then say why" for row in long]
     texts += [true_or_false(number)["instruction"] for number in range(100)]
     draw.shuffle(texts)
-    found = find(items, texts)
+    found = find(items, [(text,) for text in texts])
     assert set(found.questions) == {*whole, *noisy}
     assert set(found.stems) == {*moved, *long}
     assert found.trained == len(texts)
+
+
+SENTENCES = [
+    " ".join(random.Random(number).choices(WORDS, k=length)) for number, length in enumerate([3, 5, 9, 30] * 3)
+]
+FORMS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "text": lambda said: {"text": said},
+    "text of a question and an answer": lambda said: {"text": f"Q: {said}? A: {said[::-1]}"},
+    "text without words": lambda said: {"text": "+" * len(said)},
+    "prompt and completion": lambda said: {"prompt": f"{said}:", "completion": f" {said[::-1]}"},
+    "instruction": lambda said: {"instruction": said, "output": said[::-1]},
+    "one turn": lambda said: {"messages": turns(said)},
+    "several turns": lambda said: {"messages": turns("Hello.", said, f"And {said}?")},
+    "a system turn": lambda said: {"messages": [{"role": "system", "content": "Be brief."}, *turns(said, said)]},
+    "an answer to nothing": lambda said: {"messages": [{"role": "assistant", "content": said}]},
+}
+
+
+def turns(*asked: str) -> list[dict[str, str]]:
+    roles = ("user", "assistant")
+    return [{"role": role, "content": said} for each in asked for role, said in zip(roles, (each, "Yes."), strict=True)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_of_every_form_that_were_trained_on_are_found_and_no_others(form: str, tmp_path: Path) -> None:
+    trained, others = SENTENCES[::2], SENTENCES[1::2]
+    rows = [write(tmp_path / name, [FORMS[form](each) for each in said]) for name, said in
+            (("trained.json", trained), ("asked.json", trained + others))]  # fmt: skip
+    items = of_data(rows[1], needs="rows").items
+    found = find(items, texts_of([SourceConfig(path=str(rows[0]))]))
+    expected = {row for row, said in enumerate(trained + others) if FORMS[form](said) in map(FORMS[form], trained)}
+    assert found.rows == expected
+
+
+def test_text_that_a_prompt_or_another_text_holds_is_found_too(tmp_path: Path) -> None:
+    said = SENTENCES[3]
+    items = of_data(write(tmp_path / "asked.json", [{"text": said}]), needs="rows").items
+    for number, row in enumerate(
+        ({"text": f"Once, {said}, and so on."}, {"prompt": said[:50], "completion": said[50:]})
+    ):
+        file = write(tmp_path / f"{number}.json", [row])
+        assert find(items, texts_of([SourceConfig(path=str(file))])).rows == {0}, row
 
 
 @NEEDS_DATA

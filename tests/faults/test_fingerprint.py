@@ -355,3 +355,10 @@ def test_keys_of_embedding_are_no_fields_of_a_run_that_embeds_nothing() -> None:
     new = {"objective", "model.sdpa_kernel", "checkpoints.metric", "train.generative_loss", "embedding.pooling"}
     assert not new & set(fields)
     assert {"objective", "embedding.pooling"} <= set(fingerprint.of_config(config({"objective": "embedding"})))
+
+
+def test_a_run_that_began_when_as_text_was_the_default_continues_under_auto() -> None:
+    """Rows that auto takes otherwise are another field: their tokens."""
+    before, now = (fingerprint.of_config(config({"data.special_tokens": value})) for value in ("as_text", "auto"))
+    assert changed(before, now) == []
+    assert now["data.special_tokens"] == "as_text"

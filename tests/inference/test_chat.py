@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from tiny import make_llama, without_template
 
 from loradock.cli import cli
+from loradock.data.formats import alpaca
 from loradock.data.formats.base import Conversation
 from loradock.errors import ModelError, UsageError
 from loradock.inference.chat import Chat, Pieces
@@ -63,6 +64,17 @@ def test_a_model_without_a_template_is_told_which_one_or_refused(trained: Path, 
     assert (found.exit_code, "rendered with the alpaca template" in found.stderr) == (0, True), found.output
     idle = CliRunner().invoke(cli, ["chat", str(trained), *words], input="lamp\n")
     assert isinstance(idle.exception, UsageError)
+
+
+def test_a_line_that_ends_with_a_backslash_goes_on_so_that_a_pipe_carries_what_was_trained(
+    trained: Path, opened: Opened
+) -> None:
+    typed = "Write the words backwards.\\\n\\\nlamp stone\n/ids\nhalf\\\n"
+    found = CliRunner().invoke(cli, ["chat", str(trained), "--max-new-tokens", "2"], input=typed)
+    assert found.exit_code == 0, found.output
+    row = alpaca.conversation({"instruction": "Write the words backwards.", "input": "lamp stone", "output": "x"})
+    ids = " ".join(map(str, opened.prompts(row.messages[:-1])))
+    assert ids in found.stdout.splitlines()
 
 
 def test_the_command_reads_turns_and_commands_and_ends_with_its_input(trained: Path) -> None:

@@ -19,7 +19,7 @@ ASKED = (Message("user", "Name a lamp."), Message("assistant", "a lamp"), Messag
 ANSWER = Message("assistant", "a horse")
 
 
-def prompts_of(template: str, *, special_tokens: Any = "as_text", date: str | None = None) -> Prompts:
+def prompts_of(template: str, *, special_tokens: Any = "auto", date: str | None = None) -> Prompts:
     """With the demo's tokenizer, to which a template was given as an exported adapter has it."""
     tokenizer = AutoTokenizer.from_pretrained(BASE)
     tokenizer.chat_template = named(template).text if template in NAMES else template
@@ -72,10 +72,14 @@ def test_the_date_of_training_is_written_and_not_todays() -> None:
     assert new(ASKED[:1]) == prompts_of(dated, date=datetime.now(UTC).date().isoformat())(ASKED[:1])
 
 
-def test_raw_text_is_a_prompt_as_rows_of_prompt_and_completion_begin() -> None:
-    prompts = prompts_of("alpaca")
-    ids, ranges = prompts.row(Completion("Two and two is", " four"))
-    assert prompts.raw("Two and two is") == ids[: ranges[0][0]]
+@pytest.mark.parametrize("special_tokens", ["auto", "as_text", "as_control"])
+@pytest.mark.parametrize(
+    "prompt", ["Two and two is", "Two</s> and two is", "<|user|>\nTwo and two?</s>\n<|assistant|>\n"]
+)
+def test_raw_text_is_a_prompt_as_rows_of_prompt_and_completion_begin(prompt: str, special_tokens: str) -> None:
+    prompts = prompts_of("zephyr", special_tokens=special_tokens)
+    ids, ranges = prompts.row(Completion(prompt, " four"))
+    assert prompts.raw(prompt) == ids[: ranges[0][0]]
 
 
 def test_a_template_that_refuses_a_plain_question_still_has_the_eos(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from loradock.data.formats.base import Completion, Conversation, Message
 from loradock.data.pool import ChunkPreparer, Task
 from loradock.data.render import Loss
-from loradock.data.templates import ChatTemplate, resolve
+from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import TokenizerSpec
 
 LOSSES: tuple[Loss, ...] = ("auto", "completion")
@@ -130,7 +130,7 @@ def opened(request: pytest.FixtureRequest, real: Real) -> Opened:
     folder: Path = real(family.name)
     tokenizer = AutoTokenizer.from_pretrained(folder, clean_up_tokenization_spaces=False)
     spec = TokenizerSpec.of(tokenizer)
-    template = resolve(family.template, own=spec.chat_template)
+    template = spec.template(family.template)
     preparers: dict[Loss, ChunkPreparer] = {
         loss: ChunkPreparer(Task(spec=spec, template=template, loss=loss, special_tokens="as_control"))
         for loss in LOSSES
@@ -235,6 +235,25 @@ def test_raw_text_has_the_tokenizers_bos_once_and_a_learned_eos(opened: Opened) 
         read = str(tokenizer.decode(learned)).strip(" ")
         assert (completion.strip(" ") + str(tokenizer.eos_token)).endswith(read), "the very first token is not learned"
         assert len(read) > len(completion) / 2
+
+
+def test_text_that_the_template_wrote_is_the_conversation_and_has_one_end_whatever_stands_behind_it(
+    opened: Opened,
+) -> None:
+    tokenizer = opened.tokenizer
+    rows = ChunkPreparer(Task(spec=TokenizerSpec.of(tokenizer), template=opened.template, loss="auto"))
+    turns = [Message("user", "首都?"), Message("assistant", "東京 🙂")] * 2
+    chat = [{"role": message.role, "content": message.content} for message in turns]
+    text = str(tokenizer.apply_chat_template(chat, chat_template=opened.template.text, tokenize=False))
+    conversation, _ = opened.prepared(Conversation(tuple(turns)))
+    for tail in ("", "\n", " \n\n"):
+        chunk, refused = rows([(1, Completion("", text.rstrip() + tail))])
+        assert not refused
+        ids, learned = chunk.ids.tolist(), chunk.ids[chunk.supervised.astype(bool)].tolist()
+        kept = len(tokenizer(text.rstrip(), add_special_tokens=False)["input_ids"])
+        assert ids[:kept] == conversation[:kept]
+        end = tokenizer.convert_tokens_to_ids(opened.family.end)
+        assert (learned[-1], learned.count(end)) == (end, ids.count(end))
 
 
 def test_a_conversation_has_the_bos_that_its_template_writes_and_no_second_one(opened: Opened) -> None:

@@ -41,7 +41,8 @@ def chat(
     loradock chat runs/a-001
     echo "Name a prime number." | loradock chat runs/a-001
 
-    The turns are rendered with the template of training. /reset, /system TEXT, /ids, /exit.
+    The turns are rendered with the template of training. A line that ends with \\ continues in the next: training rows
+    often have several (an instruction, a blank line, an input). /reset, /system TEXT, /ids, /exit.
     """
     quiet()
     from loradock.inference.chat import Chat
@@ -62,10 +63,14 @@ def chat(
 
 
 def _line() -> str | None:
-    """What the user typed; None at the end of the input."""
+    """What the user typed, a line that ends with a backslash joined to the next; None at the end of the input."""
     click.echo("> ", nl=False, err=True)
-    line = sys.stdin.readline()
-    return line.strip() if line else None
+    lines: list[str] = []
+    while line := sys.stdin.readline():
+        lines.append(line.removesuffix("\n"))
+        if not lines[-1].endswith("\\"):
+            break
+    return "\n".join(line.removesuffix("\\") for line in lines).strip() if lines else None
 
 
 def _is_text(line: str) -> bool:

@@ -117,7 +117,7 @@ def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     from loradock.data.pairs import template
     from loradock.data.read import files
     from loradock.data.sources import check_fields, held_out_files
-    from loradock.data.templates import resolve
+    from loradock.data.templates import Brought, resolve
     from loradock.model.hub_cache import is_hub_id
     from loradock.model.source import local_directory
     from loradock.plan import zero_config
@@ -129,7 +129,7 @@ def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     for source in (*data.sources, *held_out_files(data)):
         yield functools.partial(files, source)
     yield functools.partial(check_fields, data.sources)
-    yield functools.partial(resolve, data.template, own=None)
+    yield functools.partial(resolve, data.template, own=Brought())
     if config.objective != "supervised":
         yield functools.partial(template.source, config.embedding.template)
     if config.train.deepspeed:

@@ -137,9 +137,10 @@ class DataConfig(Section):
         description="What is learned: every assistant turn of a conversation, and of prompt/completion rows the "
         "completion (auto); the last answer (completion); every assistant turn (assistant); or all.",
     )
-    special_tokens: Literal["as_text", "as_control"] = Field(
-        default="as_text",
-        description="The text of a special token inside a content (`x</s>y`): plain text, or the control token.",
+    special_tokens: Literal["auto", "as_text", "as_control"] = Field(
+        default="auto",
+        description="The text of a special token inside a content (`x</s>y`): plain text, or the control token; auto: "
+        "plain text, and control tokens where a chat template wrote a row's text.",
     )
     max_length: Length | Auto = Field(
         default="auto",

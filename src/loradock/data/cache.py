@@ -28,13 +28,14 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 import numpy as np
 
 from loradock.data.manifest import Manifest
+from loradock.data.spans import Remark
 from loradock.errors import DiskFull, LoradockError, NotWritable, StorageError
 from loradock.files import regular
 
@@ -58,7 +59,7 @@ class Chunk:
     """Consecutive prepared rows: ids int32 [tokens], supervised uint8 [tokens], the other arrays [rows].
 
     `conversations` of them were rendered with the chat template, the others are raw text. `special_texts` counts the
-    special tokens whose text their contents hold, `altered` the rows that the template changes. Of pairs, rows are
+    special tokens whose text their contents hold, `remarks` the rows that something is told of. Of pairs, rows are
     documents with their `roles` uint8 [rows], of which `cut` were too long.
     """
 
@@ -69,7 +70,7 @@ class Chunk:
     lines: np.ndarray[Any, Any]
     conversations: int
     special_texts: Counter[str]
-    altered: int = 0
+    remarks: Counter[Remark] = field(default_factory=Counter)
     roles: np.ndarray[Any, Any] | None = None
     cut: int = 0
 

@@ -19,7 +19,7 @@ from loradock.data.read import files
 from loradock.data.select import EpochOrder, Fitted, fit, split
 from loradock.data.sources import held_out, held_out_files
 from loradock.data.steps import EvalBatches, TrainSteps, steps_per_epoch
-from loradock.data.templates import resolve
+from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import ConfigError, DataError, InputMissing, LoradockError, Problem
 from loradock.facts import DataFacts, Facts
@@ -69,7 +69,7 @@ class Corpus:
     config: RunConfig
     train: Part
     validation: Part | None
-    template: str
+    template: ChatTemplate
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -95,7 +95,17 @@ class Corpus:
             split_rows=fitted.over_long - fitted.dropped if self.config.data.long_rows == "split" else 0,
             dropped_rows=fitted.dropped,
             lost_tokens=fitted.lost_tokens,
+            template=self.rendered_with,
         )
+
+    @property
+    def rendered_with(self) -> tuple[str, str]:
+        """The template that the rows are rendered with, "none" where they have no turns, and where it comes from."""
+        prepared, template = self.train.prepared, self.template
+        raw = prepared.rows - prepared.conversations
+        if not prepared.conversations:
+            return "none", "all rows are text without turns"
+        return template.name, template.origin + (f"; {raw:,} of {prepared.rows:,} rows are text without it" * bool(raw))
 
     def at_length(self, max_length: int) -> Corpus:
         """The same rows at another longest length. DataError where too much of them is left out."""
@@ -137,7 +147,7 @@ class Corpus:
     @property
     def chat_template(self) -> str | None:
         """What a tokenizer is exported with: the template that was trained; None where all rows were raw text."""
-        return self.template if self.train.prepared.conversations else None
+        return self.template.text if self.train.prepared.conversations else None
 
     @property
     def notes(self) -> list[str]:
@@ -188,7 +198,7 @@ def prepare_rows(
         assert parts[0]
         return Corpus(config=config, train=parts[0], validation=parts[1], template=template)
 
-    template = resolve(data.template, own=TokenizerSpec.of(tokenizer).chat_template).text
+    template = TokenizerSpec.of(tokenizer).template(data.template)
     if isinstance(data.validation, str | dict):
         both = all_prepared(prepared, [data, data.model_copy(update={"sources": held_out(data)})])
         used, judged = ((each, np.arange(each.rows)) for each in both)

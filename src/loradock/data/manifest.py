@@ -46,7 +46,7 @@ class Manifest(_Kept):
     template: str
     conversations: Count
     special_texts: dict[str, Count]
-    altered_rows: Count
+    remarks: list[tuple[str, str, Count]]
     cut_documents: Count
 
     @model_validator(mode="after")

@@ -15,6 +15,7 @@ from loradock.data.pairs.preparer import NEGATIVE, POSITIVE, QUERY
 from loradock.data.pairs.steps import PairBatches, PairEvaluation, PairShape, PairSteps
 from loradock.data.prepared import Prepared
 from loradock.data.steps import BatchShape, TrainSteps
+from loradock.data.templates import ChatTemplate
 from loradock.errors import DataError
 from loradock.facts import DataFacts, Facts
 from loradock.plan.plan import Plan
@@ -97,6 +98,7 @@ class PairCorpus:
             dropped_rows=rows.dropped_rows if rows else 0,
             lost_tokens=rows.lost_tokens if rows else 0,
             pairs=part.chosen.size,
+            template=self.rows.rendered_with if self.rows else ("none", "pairs are written by embedding.template"),
         )
 
     def at_length(self, max_length: int) -> PairCorpus:
@@ -143,9 +145,9 @@ class PairCorpus:
         return self.rows.chat_template if self.rows else None
 
     @property
-    def template(self) -> str:
+    def template(self) -> ChatTemplate:
         """What conversations were rendered with; nothing without generative rows."""
-        return self.rows.template if self.rows else ""
+        return self.rows.template if self.rows else ChatTemplate("none", "")
 
     @property
     def notes(self) -> list[str]:

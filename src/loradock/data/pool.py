@@ -17,6 +17,7 @@ from loradock import signals
 from loradock.data.cache import Chunk
 from loradock.data.formats.base import Conversation, RowError, Sample
 from loradock.data.render import Loss, Renderer
+from loradock.data.spans import Remark
 from loradock.data.special import SpecialTokens
 from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import Encoder, TokenizerSpec
@@ -37,7 +38,7 @@ class Task:
     spec: TokenizerSpec
     template: ChatTemplate
     loss: Loss
-    special_tokens: SpecialTokens = "as_text"
+    special_tokens: SpecialTokens = "auto"
     date: str | None = None
 
     def preparer(self) -> Preparer:
@@ -64,7 +65,7 @@ class ChunkPreparer:
             loss=task.loss,
             appends_eos=task.spec.appends_eos,
             date=task.date,
-            needs_places=task.special_tokens == "as_text",
+            special_tokens_as=task.special_tokens,
         )
         self._encode = Encoder(task.spec, special_tokens=task.special_tokens)
 
@@ -76,7 +77,8 @@ class ChunkPreparer:
         ids: list[int] = []
         ranges: list[tuple[int, int]] = []
         special: Counter[str] = Counter()
-        conversations = altered = 0
+        remarks: Counter[Remark] = Counter()
+        conversations = 0
         for line, sample in rows:
             try:
                 rendering = self._render(sample)
@@ -88,14 +90,14 @@ class ChunkPreparer:
                 refused.append((line, NOTHING_LEARNED))
                 continue
             conversations += isinstance(sample, Conversation)
-            altered += rendering.is_altered
+            remarks.update(rendering.remarks)
             special.update(rendering.text[first:last] for first, last in rendering.special_texts)
             ranges += [(len(ids) + first, len(ids) + last) for first, last in row_ranges]
             ids += row_ids
             lengths.append(len(row_ids))
             lines.append(0 if line is None else line)
         made = _chunk(ids, ranges=ranges, lengths=lengths, lines=lines, conversations=conversations, special=special)
-        return replace(made, altered=altered), refused
+        return replace(made, remarks=remarks), refused
 
 
 def _chunk(

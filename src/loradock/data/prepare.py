@@ -7,12 +7,13 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import DataConfig, EmbeddingConfig, SourceConfig
-from loradock.data import chat_template
+from loradock.data import chat_template, remarks
 from loradock.data.cache import CorruptEntry, EntryWriter, discard, read_manifest, writing
 from loradock.data.columns import Contents
 from loradock.data.formats.base import Completion, Pairs, Sample
@@ -23,7 +24,9 @@ from loradock.data.prepared import Prepared, PreparedSource
 from loradock.data.problems import Problems
 from loradock.data.read import digest, place_of, shown_files
 from loradock.data.sources import samples
-from loradock.data.templates import CONTROL, ChatTemplate, resolve
+from loradock.data.spans import Remark
+from loradock.data.special import of_contents
+from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import ConfigError, Problem
 
@@ -31,15 +34,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 # Raise it whenever the same rows would give other tokens or masks than before.
-PREPARATION_VERSION = 3
+PREPARATION_VERSION = 4
 NEW = (
-    "prepared data are made again: version 3 learns all that the model has to generate, from the end of the generation "
-    "prompt (an empty thought, a channel's name, a space), and by default every assistant turn of a conversation"
+    "prepared data are made again: version 4 takes the end that a text or an answer brings itself (white space behind "
+    "it or not) for the end, and the control tokens of text that a chat template wrote for control tokens"
 )
 """What is new in this version, said where an entry of the one before it lies in the cache."""
 PAIRS_VERSION = 1
 """The same of pairs."""
-SHOWN_TOKENS = 5
 CHUNK_ROWS = 256
 CHUNK_CHARACTERS = 1 << 20
 BYTES_PER_WORKER = 16 << 20
@@ -84,16 +86,15 @@ def prepare(
             notes.append(NEW)
         manifest = _build(data, task=task, cache_dir=cache_dir, key=key, workers=workers, progress=progress)
     if isinstance(task, Task):
-        notes += _warnings(task, special_texts=manifest["special_texts"])
+        notes += remarks.of_template(task.template, vocabulary=spec.backend)
+        notes += remarks.of_special_texts(manifest["special_texts"], special_tokens=task.special_tokens)
     if embedding and (cut := manifest["cut_documents"]):
         lengths = f"embedding.query_length {embedding.query_length}, passage_length {embedding.passage_length}"
         notes.append(f"{cut:,} of {manifest['rows']:,} texts are cut to their length ({lengths})")
-    if altered := manifest["altered_rows"]:
-        what = "leaves out or changes a part of what the messages say"
-        notes.append(
-            f"warning: in {altered:,} of {manifest['rows']:,} rows the template ({task.template.name}) {what}: "
-            "`loradock data show` shows what is trained"
-        )
+    if isinstance(task, Task):
+        told = Counter({Remark(name, detail): count for name, detail, count in manifest["remarks"]})
+        about = {"rows": manifest["rows"], "sources": data.sources, "template": task.template}
+        notes += remarks.of_rows(told, **about, has_own=bool(spec.own_template.text))
     found = zip(data.sources, manifest["spans"], digests, manifest["contents"], strict=True)
     return Prepared(
         directory=cache_dir / key,
@@ -127,7 +128,7 @@ def task_of(data: DataConfig, *, spec: TokenizerSpec, embedding: EmbeddingConfig
     if embedding is not None:
         template = embedding_template.resolve(embedding.template, spec=spec)
         return PairTask.of(embedding, spec=spec, template=template, special=data.special_tokens)
-    template = resolve(data.template, own=spec.chat_template)
+    template = spec.template(data.template)
     if data.template != "auto":
         check_syntax(template)
     date = data.date or datetime.now(UTC).date().isoformat() if template.is_dated else None
@@ -153,18 +154,19 @@ def cache_key(data: DataConfig, *, task: Task | PairTask, digests: list[str]) ->
     """sha256 over everything the tokens depend on. Weight, max_length, split and seed only choose among rows."""
     if isinstance(task, PairTask):
         return _sha256({"sources": _sources(data, digests), "task": task.identity, "version": PAIRS_VERSION})
-    own: dict[str, Any] = {"version": PREPARATION_VERSION, "loss": task.loss, "special_tokens": task.special_tokens}
-    own |= {"date": task.date} if task.date else {}
-    return _sha256(_parts(data, task=task, digests=digests) | own)
+    return _key(data, task=task, digests=digests, version=PREPARATION_VERSION)
 
 
-def _parts(data: DataConfig, *, task: Task, digests: list[str]) -> dict[str, Any]:
-    """What the key is made of, besides the version and what is learned."""
-    return {
+def _key(data: DataConfig, *, task: Task, digests: list[str], version: int) -> str:
+    parts: dict[str, Any] = {
         "sources": _sources(data, digests),
         "tokenizer": task.spec.fingerprint,
         "template": task.template.text,
+        "version": version,
+        "loss": task.loss,
+        "special_tokens": task.special_tokens,
     }
+    return _sha256(parts | ({"date": task.date} if task.date else {}))
 
 
 def _sources(data: DataConfig, digests: list[str]) -> list[list[Any]]:
@@ -176,13 +178,9 @@ def _sources(data: DataConfig, digests: list[str]) -> list[list[Any]]:
 
 
 def _key_before(data: DataConfig, *, task: Task, digests: list[str]) -> str:
-    """The key that version 2 gave the same rows."""
-    sources = [
-        [content, Path(source.path).suffixes, source.format, sorted(source.fields.items())]
-        for source, content in zip(data.sources, digests, strict=True)
-    ]
-    parts = _parts(data, task=task, digests=digests)
-    return _sha256({**parts, "sources": sources, "version": PREPARATION_VERSION - 1, "loss": "completion"})
+    """The key that version 3 gave the same rows."""
+    special = of_contents(task.special_tokens)
+    return _key(data, task=replace(task, special_tokens=special), digests=digests, version=PREPARATION_VERSION - 1)
 
 
 def _sha256(parts: dict[str, Any]) -> str:
@@ -215,7 +213,8 @@ def _build(
     spans: list[tuple[int, int]] = []
     contents = [Contents() for _ in data.sources]
     special: Counter[str] = Counter()
-    conversations = altered = cut = 0
+    told: Counter[Remark] = Counter()
+    conversations = cut = 0
     has_rendered = False
     is_pairs = isinstance(task, PairTask)
     with EntryWriter(cache_dir, key=key, has_roles=is_pairs) as entry, contextlib.ExitStack() as stack:
@@ -229,7 +228,7 @@ def _build(
                 has_rendered |= bool(len(chunk.lengths))
                 special += chunk.special_texts
                 conversations += chunk.conversations
-                altered += chunk.altered
+                told += remarks.of_source(chunk.remarks, index)
                 cut += chunk.cut
                 if not (problems.count or refusals.count):
                     entry.write(chunk)
@@ -246,7 +245,7 @@ def _build(
             "template": task.template.name,
             "conversations": conversations,
             "special_texts": dict(special),
-            "altered_rows": altered,
+            "remarks": [[*remark, count] for remark, count in sorted(told.items())],
             "cut_documents": cut,
         }
         return entry.commit(
@@ -255,26 +254,6 @@ def _build(
             sources=[source.path for source in data.sources],
             **facts,
         )
-
-
-def _warnings(task: Task, *, special_texts: dict[str, int]) -> list[str]:
-    """What is odd about rows or template, and remains so however often it is prepared."""
-    found: list[str] = []
-    written = CONTROL.get(task.template.name, ())
-    if lacking := [token for token in written if json.dumps(token) not in task.spec.backend]:
-        found.append(
-            f"warning: the template {task.template.name} writes {', '.join(lacking)}, and the vocabulary has no such "
-            "tokens: they are trained as plain text (--set data.template=alpaca needs none)"
-        )
-    if special_texts:
-        named = ", ".join(f"{token} {count:,}x" for token, count in Counter(special_texts).most_common(SHOWN_TOKENS))
-        is_text = task.special_tokens == "as_text"
-        other = "as_control" if is_text else "as_text"
-        how = "trained as text, not as control tokens" if is_text else "trained as control tokens"
-        found.append(
-            f"warning: contents hold the text of special tokens ({named}): {how}; --set data.special_tokens={other}"
-        )
-    return found
 
 
 def check_template(refusals: Problems, template: str) -> None:

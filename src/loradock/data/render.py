@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from loradock.data import chat_template
 from loradock.data.formats.base import Completion, Conversation, Message, RowError, Sample
-from loradock.data.spans import MARK, Rendering, Skeleton, Span, marker
-from loradock.data.special import Finder
+from loradock.data.raw_text import RawText
+from loradock.data.remarks import ALTERED, ENDED, UNEQUAL, UNFOLLOWED
+from loradock.data.spans import MARK, Remark, Rendering, Skeleton, Span, marker
+from loradock.data.special import Finder, SpecialTokens
 from loradock.data.templates import ChatTemplate
 from loradock.data.turns import Place, Prompt, Turn, TurnEnds
 
 Loss = Literal["auto", "completion", "assistant", "all"]
 PATTERNS_KEPT = 4096
+PROBE = (Message("user", "a"), Message("assistant", "b"))
 ADVICE = "name a template (--set data.template=alpaca needs no special tokens) or use one with {% generation %} blocks"
 
 
@@ -49,7 +53,8 @@ class Renderer:
     `end_tokens`: special tokens of the vocabulary, any of which may end a turn.
     `appends_eos`: the tokenizer itself puts EOS after raw text, so that none is written here.
     `date` (YYYY-MM-DD): what the template is told where it asks for today's.
-    `needs_places`: a row that holds the text of a special token is refused where its contents cannot be located.
+    `special_tokens`: what their text in a content is; but for as_control, a row that holds some is refused where its
+    contents cannot be located.
     """
 
     def __init__(
@@ -61,7 +66,7 @@ class Renderer:
         loss: Loss,
         appends_eos: bool = False,
         date: str | None = None,
-        needs_places: bool = False,
+        special_tokens_as: SpecialTokens = "auto",
     ) -> None:
         self._template = template
         self._text, dates = template.on(date) if date else (template.text, {})
@@ -69,48 +74,67 @@ class Renderer:
         self._eos_token = special_tokens["eos_token"]
         self._ends = TurnEnds(end_tokens, eos_token=self._eos_token)
         self._loss: Loss = loss
-        self._appends_eos = appends_eos
-        self._needs_places = needs_places
         self._special = Finder({*end_tokens, self._eos_token})
+        self._special_as: SpecialTokens = special_tokens_as
+        self.raw = RawText(
+            replace(template, text=self._text),
+            given=self._given,
+            finder=self._special,
+            end_of_turn=lambda: self.end_of_turn,
+            special_tokens=special_tokens_as,
+            appends_eos=appends_eos,
+            learns_all=loss == "all",
+        )
         self._has_generation_blocks = "endgeneration" in template.text
         self._layouts: dict[tuple[tuple[str, str | None], ...], Layout | None] = {}
 
     def __call__(self, sample: Sample) -> Rendering:
         """Render one sample. RowError where the template refuses it or hides where the assistant speaks."""
         if isinstance(sample, Completion):
-            return self._raw(sample)
+            return self.raw(sample)
         assert isinstance(sample, Conversation), "pairs have a room of their own"
         return self._conversation(sample)
 
     def prompt(self, messages: Sequence[Message]) -> Rendering:
         """A conversation up to where the assistant is to speak, as it stands in a row; RowError as for one."""
+        messages, _ = self._with_one_end(messages)
         text, _ = self._render(messages, prompt=True)
         if not any(self._special.holds(message.content) for message in messages):
             return Rendering(text, (), add_special_tokens=False)
         skeleton = self._marked(messages, prompt=True)
         spans = skeleton and skeleton.locate(text, contents=[message.content for message in messages])
-        if not spans and self._needs_places:
+        if not spans and self._special_as != "as_control":
             raise self._unlocated()
         return Rendering(text, (), add_special_tokens=False, special_texts=self._special.within(text, spans or []))
 
-    def _raw(self, sample: Completion) -> Rendering:
-        text = sample.prompt + sample.completion
-        holds_special = self._special.holds(text)
-        if not self._appends_eos and not text.endswith(self._eos_token):
-            text += self._eos_token
-        start = 0 if self._loss == "all" else len(sample.prompt)
-        special = self._special_in_raw(text) if holds_special else ()
-        return Rendering(text, ((start, len(text)),), add_special_tokens=True, special_texts=special)
+    @cached_property
+    def end_of_turn(self) -> str:
+        """The special token that an answer is learned to end with; "" where the template ends one otherwise."""
+        try:
+            rendering = self._conversation(Conversation(PROBE))
+        except RowError:
+            return ""
+        _, end = rendering.spans[-1]
+        return self._ends.last_in(rendering.text[:end])
 
-    def _special_in_raw(self, text: str) -> tuple[Span, ...]:
-        """Special tokens in raw text, but for the BOS that it begins with and the EOS that it ends with."""
-        bos = self._given.get("bos_token", "")
-        first = len(bos) if text.startswith(bos) else 0
-        last = len(text) - len(self._eos_token) if text.endswith(self._eos_token) else len(text)
-        return self._special.within(text, [(first, max(first, last))])
+    def _with_one_end(self, messages: Sequence[Message]) -> tuple[Sequence[Message], list[Remark]]:
+        """The messages, answers without the end that they bring themselves: the template writes one."""
+        if self._special_as == "as_text":
+            return messages, []
+        found: dict[str, Remark] = {}
+        kept = list(messages)
+        for index, message in enumerate(messages):
+            content = message.content
+            while message.role == "assistant" and (end := self.raw.own_end(content)):
+                content = content.rstrip().removesuffix(end)
+                if not content.strip():  # nothing but ends: the row is refused as one that says nothing
+                    break
+                kept[index] = replace(message, content=content)
+                found[end] = Remark(ENDED, end)
+        return kept, list(found.values())
 
     def _conversation(self, sample: Conversation) -> Rendering:
-        messages = sample.messages
+        messages, remarks = self._with_one_end(sample.messages)
         turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
         if not turns or turns[-1] != len(messages) - 1:
             raise RowError("the conversation does not end with an assistant turn, so nothing says how to answer it")
@@ -123,10 +147,22 @@ class Renderer:
         found = located and [located.turns[index] for index in learned]
         text, spans = self._closed(text, found=found, messages=messages, turns=learned, blocks=blocks)
         self._check_answers(text, spans, answers=[messages[index].content for index in learned])
-        is_altered = any(message.content.strip() not in text for message in messages)
+        remarks += self._remarks(text, messages=messages, found=found or [])
         if self._loss == "all":
             spans = ((0, len(text)),)
-        return Rendering(text, spans, add_special_tokens=False, special_texts=special, is_altered=is_altered)
+        return Rendering(text, spans, add_special_tokens=False, special_texts=special, remarks=tuple(remarks))
+
+    def _remarks(self, text: str, *, messages: Sequence[Message], found: Sequence[Turn]) -> list[Remark]:
+        """What is to be told of a conversation and of its learned turns."""
+        remarks: list[Remark] = []
+        if any(message.content.strip() not in text for message in messages):
+            remarks.append(Remark(ALTERED))
+        begun = [(turn.unfollowed, turn.opening) for turn in found if turn.opening is not None]
+        if found and found[-1].unfollowed.strip():
+            remarks.append(Remark(UNFOLLOWED, found[-1].unfollowed))
+        elif len(set(begun)) > 1:
+            remarks.append(Remark(UNEQUAL, max(unfollowed for unfollowed, _ in begun) + (begun[-1][1] or "")))
+        return remarks
 
     def _check_answers(self, text: str, spans: Sequence[Span], *, answers: Sequence[str]) -> None:
         """RowError where nothing of what the assistant says is in the span that is learned for it."""
@@ -143,7 +179,7 @@ class Renderer:
             return ()
         if located:
             return self._special.within(text, located.contents)
-        if not self._needs_places:
+        if self._special_as == "as_control":
             return ()
         raise self._unlocated()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 Span = tuple[int, int]
 Strip = str | None
@@ -24,20 +25,27 @@ _LEFT, _RIGHT = "\u2002\u2003", "\u2003\u2002"
 _MARKER = re.compile(rf"({_NEWLINES})?({_LEFT})?{MARK}(\d+)\"\\'&<\ue001({_RIGHT})?({_NEWLINES})?")
 
 
+class Remark(NamedTuple):
+    """A kind of row that is told of (`remarks`); `detail` is the text that it is about."""
+
+    name: str
+    detail: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Rendering:
     """The text of one row and its supervised spans: ascending, disjoint, `[start, end)` in characters.
 
     `add_special_tokens`: the tokenizer adds what it adds to raw text by itself (BOS); a chat template writes its own.
-    `special_texts`: where contents, not the template, hold the text of a special token. `is_altered`: the template
-    leaves out a part of what a message says, or writes it otherwise.
+    `special_texts`: where contents, not the template, hold the text of a special token. `remarks`: what is to be told
+    of the row.
     """
 
     text: str
     spans: tuple[Span, ...]
     add_special_tokens: bool
     special_texts: tuple[Span, ...] = ()
-    is_altered: bool = False
+    remarks: tuple[Remark, ...] = ()
 
 
 def marker(index: int) -> str:

@@ -16,9 +16,15 @@ from loradock.data.spans import Span
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
-SpecialTokens = Literal["as_text", "as_control"]
+SpecialTokens = Literal["auto", "as_text", "as_control"]
+"""auto: contents hold text, and raw text that a chat template wrote its control tokens."""
 FIRST_ALIAS = 0xF0000
 """The first character of a private plane of Unicode: no normaliser touches what lies there."""
+
+
+def of_contents(asked: SpecialTokens) -> Literal["as_text", "as_control"]:
+    """What the text of a special token in a content is."""
+    return "as_control" if asked == "as_control" else "as_text"
 
 
 class Finder:
@@ -32,6 +38,11 @@ class Finder:
     def holds(self, content: str) -> bool:
         """True where a special token's text stands in `content`."""
         return any(first in content for first in self._firsts) and bool(self._token.search(content))
+
+    def first_of(self, text: str) -> str:
+        """The special token that `text` begins with; "" where it begins with none."""
+        match = self._token.match(text)
+        return match[0] if match else ""
 
     def within(self, text: str, spans: Iterable[Span]) -> tuple[Span, ...]:
         """Where special tokens' texts stand, of those that lie within one of `spans` as a whole."""

@@ -15,6 +15,7 @@ import numpy as np
 from loradock.data.formats.base import RowError
 from loradock.data.spans import Rendering, Span
 from loradock.data.special import Apart, SpecialTokens
+from loradock.data.templates import Brought, ChatTemplate, resolve
 from loradock.errors import LoradockError, ModelError
 from loradock.foreign import is_panic, reading, said
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 Int32 = np.ndarray[Any, np.dtype[np.int32]]
 UInt8 = np.ndarray[Any, np.dtype[np.uint8]]
 
+TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
+"""Where a chat template may lie, the file that counts first."""
 AGAIN = "copy the tokenizer's files again (tokenizer.json, tokenizer_config.json)"
 _PROBES = ("A row, its 2nd line\n  and an answer.", "  two  spaces é 日本 🙂\n\n", "[INST] x [/INST] y")
 
@@ -40,7 +43,7 @@ class TokenizerSpec:
     backend: str
     special_tokens: dict[str, str]
     end_tokens: tuple[str, ...]
-    chat_template: str | None
+    own_template: Brought
     prefix_ids: tuple[int, ...]
     suffix_ids: tuple[int, ...]
     bos_id: int | None
@@ -65,6 +68,10 @@ class TokenizerSpec:
         _verify(spec, tokenizer=tokenizer, name=name)
         return spec
 
+    def template(self, asked: str) -> ChatTemplate:
+        """What `data.template` comes to with this tokenizer. Raises what `templates.resolve` raises."""
+        return resolve(asked, own=self.own_template)
+
     @cached_property
     def fingerprint(self) -> str:
         """sha256 over all that ids and masks depend on (the template is hashed apart)."""
@@ -78,13 +85,28 @@ def _ids(tokenizer: PreTrainedTokenizerBase, text: str, *, add: bool, name: str)
         return list(tokenizer(text, add_special_tokens=add)["input_ids"])
 
 
-def _own_template(tokenizer: PreTrainedTokenizerBase, *, name: str) -> str | None:
+def _own_template(tokenizer: PreTrainedTokenizerBase, *, name: str) -> Brought:
     """The chat template that a tokenizer brings. ModelError where it is no text."""
     own: Any = tokenizer.chat_template
-    own = own.get("default") if isinstance(own, dict) else own
+    several: dict[str, Any] = own if isinstance(own, dict) else {}
+    own = several.get("default") if several else own
     if own is not None and not isinstance(own, str):
         raise ModelError(f"{name}: chat_template is {type(own).__name__}, not text", hint=AGAIN)
-    return own
+    return Brought(
+        text=own or None,
+        file=_file_of_template(Path(name)) if own else "",
+        named=() if own else tuple(sorted(map(str, several))),
+        directory=tokenizer.name_or_path,
+    )
+
+
+def _file_of_template(directory: Path) -> str:
+    """The name of the file that a tokenizer's template was read from; "" where it was read from none."""
+    for name in TEMPLATE_FILES:
+        file = directory / name
+        if file.is_file() and (file.suffix == ".jinja" or '"chat_template"' in file.read_text("utf-8")):
+            return name
+    return ""
 
 
 def _describe(tokenizer: PreTrainedTokenizerBase, *, name: str) -> TokenizerSpec:
@@ -99,7 +121,7 @@ def _describe(tokenizer: PreTrainedTokenizerBase, *, name: str) -> TokenizerSpec
         backend=_untrimmed(backend.to_str()),
         special_tokens={name: str(text) for name, text in tokenizer.special_tokens_map.items()},
         end_tokens=tuple(sorted(special)),
-        chat_template=_own_template(tokenizer, name=name),
+        own_template=_own_template(tokenizer, name=name),
         prefix_ids=tuple(outer[:before]),
         suffix_ids=suffix,
         bos_id=bos_id,
@@ -142,11 +164,11 @@ def _verify(spec: TokenizerSpec, *, tokenizer: PreTrainedTokenizerBase, name: st
 class Encoder:
     """Encodes rendered rows with one tokenizer, in this thread only."""
 
-    def __init__(self, spec: TokenizerSpec, *, special_tokens: SpecialTokens = "as_text") -> None:
+    def __init__(self, spec: TokenizerSpec, *, special_tokens: SpecialTokens = "auto") -> None:
         from tokenizers import Tokenizer
 
         self._spec = spec
-        self._splits_texts = special_tokens == "as_text" and not spec.splits_special_tokens
+        self._splits_texts = special_tokens != "as_control" and not spec.splits_special_tokens
         with reading(Path("tokenizer.json"), "describes no tokenizer", hint=AGAIN):
             self._tokenizer = Tokenizer.from_str(spec.backend)
         self._tokenizer.encode_special_tokens = spec.splits_special_tokens

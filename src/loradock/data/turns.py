@@ -20,13 +20,16 @@ class Turn:
     """A turn in a rendered text: what is generated begins at `start`, the content ends at `end`.
 
     `limit` is where the next content begins, or the text ends. `opener` is the special token that a header of this
-    template opens with, "" where it is not known.
+    template opens with, "" where it is not known. `opening` is what stands between `start` and the content, None where
+    that is not known; `unfollowed` is the end of the generation prompt where the row goes another way than that.
     """
 
     start: int
     end: int
     limit: int
     opener: str = ""
+    opening: str | None = None
+    unfollowed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +95,13 @@ class Place:
         Where the prompt goes another way (it opens a thought, the row has none) the turn begins where they part.
         """
         end = limit - len(self.behind)
-        if text.startswith(self.piece, first):
-            start = first + len(self.piece)
-        else:
-            start = first + _shared(self.piece, self.written, text[first:limit])
+        is_followed = text.startswith(self.piece, first)
+        shared = len(self.piece) if is_followed else _shared(self.piece, self.written, text[first:limit])
+        start, content = first + shared, first + len(self.written)
         if end < start or not text.startswith(self.behind, end):
             return None
-        return Turn(start, end, limit, self.opener)
+        opening = text[start:content] if text.startswith(self.written, first) else None
+        return Turn(start, end, limit, self.opener, opening, self.piece[shared:])
 
 
 def _shared(*texts: str) -> int:
@@ -122,19 +125,23 @@ class TurnEnds:
     def close(self, text: str, *, turns: Sequence[Turn]) -> tuple[str, tuple[Span, ...]]:
         """The text (with EOS appended where the template has none) and the turns with what ends them.
 
-        The last of `turns` is the last of the text: every special token behind it ends it. What ends it tells what ends
-        an earlier one, and so does the special token that the next header opens with: no header is learned.
+        The last of `turns` is the last of the text: the first special tokens behind it end it, plain text before these
+        included. What ends it tells what ends an earlier one, and so does the special token that the next header opens
+        with: no header is learned.
         """
         *earlier, last = turns
         tail = text[last.end : last.limit]
         ending = self._tokens(tail)
+        plain = "" if ending else tail
+        if not ending and (behind := self._end.search(tail)):
+            ending = self._tokens(tail, behind.start())
+            plain = tail[: ending[-1][1]]
         if ending:
             end = last.end + ending[-1][1]
         else:
             text += self._eos_token
             end = len(text)
         known = {self._eos_token, *(token for token, _ in ending)}
-        plain = "" if ending else tail
         closed = [(turn.start, self._earlier_end(text, turn, known=known, plain=plain)) for turn in earlier]
         return text, (*closed, (last.start, end))
 
@@ -151,10 +158,10 @@ class TurnEnds:
             reached = len(plain)
         return turn.end + reached
 
-    def _tokens(self, tail: str) -> list[tuple[str, int]]:
-        """The special tokens that `tail` begins with, white space aside, and where each ends."""
+    def _tokens(self, tail: str, start: int = 0) -> list[tuple[str, int]]:
+        """The special tokens that `tail` goes on with from `start`, white space aside, and where each ends."""
         found: list[tuple[str, int]] = []
-        while match := self._end.match(tail, found[-1][1] if found else 0):
+        while match := self._end.match(tail, found[-1][1] if found else start):
             found.append((match[1], match.end()))
         return found
 
@@ -165,5 +172,8 @@ class TurnEnds:
 
     def ends_with_one(self, text: str) -> bool:
         """True where `text`, whitespace aside, ends with a special token."""
-        bare = text.rstrip()
-        return any(bare[match.start() :] == match[0] for match in [*self._end.finditer(bare)][-1:])
+        return bool(self.last_in(text.rstrip()))
+
+    def last_in(self, text: str) -> str:
+        """The special token that `text` ends with; "" where it ends with none."""
+        return next((match[1] for match in [*self._end.finditer(text)][-1:] if match.end() == len(text)), "")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from loradock.data.formats.base import Completion, Conversation, Message, RowError
+from loradock.data.formats.base import Completion, Conversation, Message
 from loradock.data.render import Renderer
-from loradock.data.spans import Rendering, Span
+from loradock.data.spans import Span
+from loradock.data.special import SpecialTokens
 from loradock.data.templates import DEFAULT, ChatTemplate, resolve
 from loradock.data.tokenise import Encoder, TokenizerSpec
 from loradock.errors import ModelError
 from loradock.training.lineage import Lineage
-
-PROBE = (Message("user", "a"), Message("assistant", "b"))
 
 
 class Prompts:
@@ -28,7 +28,7 @@ class Prompts:
         spec: TokenizerSpec,
         template: ChatTemplate,
         *,
-        special_tokens: Any = "as_text",
+        special_tokens: SpecialTokens = "auto",
         date: str | None = None,
         eos_ids: frozenset[int],
         name: str = "the model",
@@ -43,7 +43,7 @@ class Prompts:
             loss="completion",
             appends_eos=spec.appends_eos,
             date=date,
-            needs_places=special_tokens == "as_text",
+            special_tokens_as=special_tokens,
         )
         self._encode = Encoder(spec, special_tokens=special_tokens)
         self.stop_ids = eos_ids | self._end_of_turn()
@@ -57,18 +57,19 @@ class Prompts:
         `template_name`: that of a tokenizer which brings none, one of `templates.NAMES`.
         """
         spec = TokenizerSpec.of(tokenizer)
-        template = resolve("auto" if spec.chat_template else template_name or "auto", own=spec.chat_template)
+        own = spec.own_template
+        template = resolve("auto" if own.text else template_name or "auto", own=replace(own, named=()))
         today = datetime.now(UTC).date().isoformat() if template.is_dated else None
         named: Any = getattr(generation, "eos_token_id", None)
         listed = named if isinstance(named, (list, tuple)) else [] if named is None else [named]
         return cls(
             spec,
             template,
-            special_tokens=lineage.special_tokens if lineage else "as_text",
+            special_tokens=lineage.special_tokens if lineage else "auto",
             date=(lineage.date if lineage else None) or today,
             eos_ids=frozenset([tokenizer.eos_token_id, *listed]),
             name=tokenizer.name_or_path or "the model",
-            has_template=bool(spec.chat_template or template_name),
+            has_template=bool(own.text or template_name),
         )
 
     def check_template(self) -> None:
@@ -90,7 +91,7 @@ class Prompts:
 
         RowError where that is none at all.
         """
-        ids, _ = self._encode(Rendering(text, (), add_special_tokens=True))
+        ids, _ = self._encode(self._render.raw.prompt(text))
         suffix = len(self._spec.suffix_ids)
         return _some(ids[: len(ids) - suffix] if suffix else ids)
 
@@ -110,12 +111,8 @@ class Prompts:
         """The special token that training learns at the end of an answer; none where the template refuses a probe."""
         if not self.has_template:
             return frozenset()
-        try:
-            ids, ranges = self.row(Conversation(PROBE))
-        except RowError:
-            return frozenset()
-        special = {self._encode.id_of(token) for token in self._spec.end_tokens}
-        return frozenset(ids[last - 1] for _, last in ranges[-1:] if ids[last - 1] in special)
+        end = self._encode.id_of(self._render.end_of_turn)
+        return frozenset() if end is None else frozenset([end])
 
 
 def _some(ids: list[int]) -> list[int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loradock import foreign_json
 from loradock.errors import ModelError
 from loradock.foreign import reading
 from loradock.model import shipped_code, trial
@@ -38,6 +40,7 @@ def open_tokenizer(
     is_trusted = base.trust_remote_code and shipped_code.is_same(directory, base.directory)
     with reading(directory, "holds a tokenizer that cannot be read", hint="copy the tokenizer's files again"):
         tokenizer: Any = AutoTokenizer.from_pretrained(directory, trust_remote_code=is_trusted, local_files_only=True)
+        tokenizer.chat_template = tokenizer.chat_template or _of_processor(directory)
         ids = set(tokenizer.get_vocab().values())
         eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
     if not tokenizer.is_fast:
@@ -67,3 +70,18 @@ def directory_of(base: BaseModel, adapter: Path | None) -> Path:
     if adapter and any(file.is_file() for pattern in VOCABULARIES for file in adapter.glob(pattern)):
         return adapter
     return base.directory
+
+
+def _of_processor(directory: Path) -> str | None:
+    """The text in chat_template.json, where older processors keep it; None without it. ModelError where it is wrong."""
+    file = directory / "chat_template.json"
+    if not file.is_file():
+        return None
+    try:
+        content = foreign_json.read(file)
+    except ValueError as error:
+        raise ModelError(f"{file} is not JSON: {error}", hint="copy the tokenizer's files again") from error
+    text = content.get("chat_template") if isinstance(content, dict) else None
+    if not isinstance(text, str):
+        raise ModelError(f"{file} holds no text under chat_template", hint=f"rm {shlex.quote(str(file))}")
+    return text

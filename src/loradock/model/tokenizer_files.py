@@ -27,6 +27,7 @@ class TokenizerFiles:
 
     `added` are special tokens that no vocabulary holds: each gets the next id when the tokenizer is opened. `eos` is
     None where the files name none; then a class of its own (`is_generic` is False) may still bring one.
+    `named_templates`: chat templates that have a name, where none is the default.
     """
 
     ids: int | None
@@ -34,6 +35,7 @@ class TokenizerFiles:
     eos: str | None
     pad: str | None
     has_template: bool
+    named_templates: tuple[str, ...]
     is_generic: bool
 
 
@@ -48,12 +50,18 @@ def read(directory: Path) -> TokenizerFiles:
         listed += _json(directory / "added_tokens.json")
         added = tuple(dict.fromkeys(token for token in listed if token and token not in known))
         ids = largest + 1 + len(added)
+    own = settings.get("chat_template")
+    named = {str(each.get("name")) for each in own if isinstance(each, dict)} if isinstance(own, list) else set[str]()
+    named |= {file.stem for file in (directory / "additional_chat_templates").glob("*.jinja")}
+    has_default = "default" in named or (bool(own) and not isinstance(own, list))
+    has_template = has_default or any((directory / name).is_file() for name in TEMPLATES)
     return TokenizerFiles(
         ids=ids,
         added=added,
         eos=_content(settings.get("eos_token")),
         pad=_content(settings.get("pad_token")),
-        has_template=bool(settings.get("chat_template")) or any((directory / name).is_file() for name in TEMPLATES),
+        has_template=has_template,
+        named_templates=() if has_template else tuple(sorted(named)),
         is_generic=settings.get("tokenizer_class") in GENERIC_CLASSES,
     )
 

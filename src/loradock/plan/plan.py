@@ -77,6 +77,7 @@ class Plan:
     engine: Decision[str]
     attention: Decision[str]
     kernels: Decision[str]
+    template: Decision[str]
     max_length: Decision[int]
     packing: Decision[bool]
     checkpointing: Decision[bool]

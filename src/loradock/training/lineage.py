@@ -34,7 +34,7 @@ class Lineage(Section):
     quantization: Literal["nf4", "int8", "none"]
     double_quant: bool
     compute_dtype: Literal["auto", "bfloat16", "float16", "float32"]
-    special_tokens: Literal["as_text", "as_control"]
+    special_tokens: Literal["auto", "as_text", "as_control"]
     conversations: bool
     date: str | None = None
     load_dtype: Literal["bfloat16", "float16", "float32"] | None = None

@@ -15,7 +15,7 @@ from loradock.data.pair_corpus import PairCorpus
 from loradock.distributed import collectives
 from loradock.errors import ConfigError, NoCheckpoint
 from loradock.facts import Facts, ModelFacts
-from loradock.model import adapters, export, load, shape, source, tokenizer, whole
+from loradock.model import adapters, export, load, shape, source, tokenizer, untrained, whole
 from loradock.plan import planner
 from loradock.plan.memory.sharded import CUTS_WEIGHTS
 from loradock.plan.plan import Plan
@@ -90,6 +90,7 @@ def find(context: RunContext) -> Found:
     config, held = resuming.held(context.loaded.config, before, asked_anew=context.allowed)
     base, words, model = find_base(context, config)
     data = prepare(context, config, words, model)
+    tell_untrained(context, config, base, words=words, data=data)
     return Found(config=config, base=base, words=words, model=model, data=data, checkpoint=checkpoint, held=tuple(held))
 
 
@@ -174,6 +175,18 @@ def prepare(context: RunContext, config: RunConfig, words: Any, model: ModelFact
     for note in (*told, *data.notes):
         context.view.note(note)
     return data
+
+
+def tell_untrained(
+    context: RunContext, config: RunConfig, base: source.BaseModel, *, words: Any, data: Corpus | PairCorpus
+) -> None:
+    """Say which control tokens of the rows the base has never trained; of a large data set its first rows are seen."""
+    if context.facts.rank:
+        return
+    held = set[int]().union(*(part.prepared.first_ids() for part in data.parts.values()))
+    control = {number: str(token) for number, token in words.added_tokens_decoder.items() if number in held}
+    if line := untrained.note(base, control, saved=config.lora.modules_to_save):
+        context.view.note(line)
 
 
 def with_backend(

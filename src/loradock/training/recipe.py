@@ -13,6 +13,7 @@ from loradock import atomic_io, foreign_json
 from loradock.config.schema import ModelConfig, RunConfig, Section
 from loradock.data.pairs.preparer import PairTask
 from loradock.data.pairs.template import EmbeddingTemplate, resolve
+from loradock.data.special import of_contents
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import InputMissing, ModelError, StorageError
 from loradock.training.run_dir import recorded
@@ -67,7 +68,7 @@ class Recipe(Section):
             pool_instruction=asked.pool_instruction,
             query_length=asked.query_length,
             passage_length=asked.passage_length,
-            special_tokens=config.data.special_tokens,
+            special_tokens=of_contents(config.data.special_tokens),
         )
 
     @classmethod

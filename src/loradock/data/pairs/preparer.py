@@ -15,7 +15,7 @@ from loradock.data.cache import Chunk
 from loradock.data.formats.base import Pairs, RowError, Sample, Side
 from loradock.data.pairs.template import EmbeddingTemplate
 from loradock.data.spans import Rendering
-from loradock.data.special import Finder, SpecialTokens
+from loradock.data.special import Finder, SpecialTokens, of_contents
 from loradock.data.tokenise import Encoder, TokenizerSpec
 
 QUERY, POSITIVE, NEGATIVE = 0, 1, 2
@@ -38,14 +38,16 @@ class PairTask:
     special_tokens: SpecialTokens
 
     @classmethod
-    def of(cls, asked: EmbeddingConfig, *, spec: TokenizerSpec, template: EmbeddingTemplate, special: str) -> PairTask:
+    def of(
+        cls, asked: EmbeddingConfig, *, spec: TokenizerSpec, template: EmbeddingTemplate, special: SpecialTokens
+    ) -> PairTask:
         """As the configuration asks for it."""
         return cls(
             spec=spec,
             template=template,
             query_length=asked.query_length,
             passage_length=asked.passage_length,
-            special_tokens="as_text" if special == "as_text" else "as_control",
+            special_tokens=of_contents(special),
         )
 
     def preparer(self) -> PairPreparer:
@@ -143,6 +145,5 @@ def chunk(lines: list[int], roles: list[int], documents: list[Document]) -> Chun
         roles=np.array(roles, dtype=np.uint8),
         conversations=0,
         special_texts=Counter(),
-        altered=0,
         cut=sum(each.is_cut for each in documents),
     )

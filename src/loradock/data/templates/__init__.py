@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+import shlex
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from importlib.resources import files
 from pathlib import Path
@@ -19,6 +22,7 @@ from loradock.files import regular
 
 NAMES = ("alpaca", "chatml", "llama2", "llama3", "mistral", "phi3", "gemma", "zephyr", "gritlm")
 DEFAULT = "alpaca"
+OWN = "the tokenizer's own"
 MOST_BYTES = 4 << 20
 CONTROL = {
     "chatml": ("<|im_start|>", "<|im_end|>"),
@@ -37,12 +41,26 @@ TODAY = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Brought:
+    """What a tokenizer brings: the `text` of its chat template (None: it has none) and the `file` of that.
+
+    `named` are those of its templates that have a name, where none of them is the default.
+    """
+
+    text: str | None = None
+    file: str = ""
+    named: tuple[str, ...] = ()
+    directory: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class ChatTemplate:
-    """A Jinja chat template and the name it goes by in messages to the user."""
+    """A Jinja chat template, the name it goes by in messages to the user, and why it is this one (`origin`)."""
 
     name: str
     text: str
+    origin: str = field(default="", compare=False)
 
     @property
     def is_dated(self) -> bool:
@@ -70,21 +88,41 @@ def named(name: str) -> ChatTemplate:
             f"data.template: there is no template named {name!r}; named templates: {', '.join(NAMES)}",
             hint=f"--set data.template={close[0]}, or a path that ends in .jinja",
         )
-    return ChatTemplate(name, files(__name__).joinpath(f"{name}.jinja").read_text(encoding="utf-8"))
+    text = files(__name__).joinpath(f"{name}.jinja").read_text(encoding="utf-8")
+    return ChatTemplate(name, text, "data.template names it, a shipped one")
 
 
-def resolve(template: str, *, own: str | None) -> ChatTemplate:
+def resolve(template: str, *, own: Brought) -> ChatTemplate:
     """The template that `data.template` asks for: auto, a name, or a .jinja file.
 
-    `own` is the chat template that the tokenizer brings; auto takes it, and alpaca where there is none.
-    Raises InputMissing for a file that cannot be read, ConfigError for an unknown name.
+    auto takes what the tokenizer brings, and alpaca where that is nothing.
+    Raises InputMissing for a file that cannot be read, ConfigError for an unknown name, and where the tokenizer brings
+    several templates and none of them is the default.
     """
     if template == "auto":
-        return ChatTemplate("the tokenizer's own", own) if own else named(DEFAULT)
+        if own.text:
+            return ChatTemplate(OWN, own.text, f"from its {own.file}" if own.file else "it brings one")
+        check_default(own.named, directory=own.directory)
+        return replace(named(DEFAULT), origin="the tokenizer brings no chat template (data.template auto)")
     if not template.endswith((".jinja", ".j2")):
         return named(template)
     hint = f"give the path of a UTF-8 .jinja file, or a name: --set data.template={DEFAULT}"
-    return ChatTemplate(template, text_of(template, key="data.template", hint=hint))
+    return ChatTemplate(template, text_of(template, key="data.template", hint=hint), "data.template names the file")
+
+
+def check_default(named: Sequence[str], *, directory: str) -> None:
+    """ConfigError where a tokenizer's templates have names and none is the default: any choice would be a guess."""
+    if not named:
+        return
+    file = Path(directory) / "additional_chat_templates" / f"{named[0]}.jinja"
+    shipped = "--set data.template=chatml trains with one that is shipped"
+    one = f"--set data.template={shlex.quote(str(file))} trains with one of them"
+    there = 'to take one of them, call it "default" in tokenizer_config.json'
+    raise ConfigError(
+        f"data.template: the tokenizer{f' in {directory}' * bool(directory)} brings the chat templates "
+        f"{', '.join(named)}, and none that is the default",
+        hint=f"{one}, {shipped}" if file.is_file() else f"{shipped}; {there}",
+    )
 
 
 def text_of(template: str, *, key: str, hint: str) -> str:

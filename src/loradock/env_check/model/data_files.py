@@ -109,10 +109,10 @@ def of_hub(host: Host, source: SourceConfig) -> Iterator[Finding]:
 
 def of_template(template: str) -> Iterator[Finding]:
     """A template that is named is one of ours, or a file that can be read."""
-    from loradock.data.templates import resolve
+    from loradock.data.templates import Brought, resolve
 
     try:
-        resolve(template, own="the tokenizer's")
+        resolve(template, own=Brought(text="the tokenizer's"))
     except ConfigError as wrong:
         yield error(
             one_line(wrong.what), remedy=from_hint(wrong.hint) or train_with("data.template=auto"), ends=ConfigError

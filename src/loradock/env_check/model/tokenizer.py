@@ -6,9 +6,11 @@ import json
 import shlex
 from pathlib import Path
 
+from loradock.data.templates import check_default
 from loradock.env_check.base import Check, Finding, Intent, error, ok
 from loradock.env_check.model.refusal import one_line
-from loradock.errors import ModelError
+from loradock.env_check.remedies import from_hint, train_with
+from loradock.errors import ConfigError, ModelError
 from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.model import hub_cache, tokenizer_files
@@ -44,6 +46,17 @@ def judge(files: TokenizerFiles, *, directory: Path, template: str) -> list[Find
     if files.eos is None and files.is_generic:
         what = f"the tokenizer in {directory} names no end-of-sequence token: the model could not learn to stop"
         return [error(what, remedy=naming_eos(directory), ends=ModelError)]
+    if template == "auto":
+        try:
+            check_default(files.named_templates, directory=str(directory))
+        except ConfigError as wrong:
+            return [
+                error(
+                    one_line(wrong.what),
+                    remedy=from_hint(wrong.hint) or train_with("data.template=chatml"),
+                    ends=ConfigError,
+                )
+            ]
     eos = files.eos or "the end token of its class"
     pad = files.pad or f"{eos} (it has none of its own)"
     own = "its own" if files.has_template else "alpaca (it has none of its own)"

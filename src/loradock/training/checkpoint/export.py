@@ -100,7 +100,6 @@ def _base(recorded: Mapping[str, Any], *, given: str | None, trusted: Collection
 
 def _write_tokenizer(config: RunConfig, base: Any, folder: Path, *, is_chat: bool) -> None:
     """The base's tokenizer with the chat template that the run trains; as it is where the rows are raw text."""
-    from loradock.data.templates import resolve
     from loradock.data.tokenise import TokenizerSpec
     from loradock.model.tokenizer import open_tokenizer
     from loradock.model.tokenizer_copy import copy_tokenizer, put_template
@@ -108,7 +107,7 @@ def _write_tokenizer(config: RunConfig, base: Any, folder: Path, *, is_chat: boo
     tokenizer = open_tokenizer(base)
     copy_tokenizer(base.directory, folder, tokenizer=tokenizer)
     if is_chat:
-        put_template(folder, resolve(config.data.template, own=TokenizerSpec.of(tokenizer).chat_template).text)
+        put_template(folder, TokenizerSpec.of(tokenizer).template(config.data.template).text)
 
 
 def _flush(folder: Path) -> None:

@@ -60,6 +60,9 @@ JUDGED_KEYS = ("evaluation.every", "checkpoints.every", "checkpoints.metric")
 LATER_KEYS = {"model.sdpa_kernel": "auto", "checkpoints.metric": "loss"}
 """Keys that came after the first runs: left out at the value that those had, so that such a run continues."""
 
+LATER_DEFAULTS = {"data.special_tokens": {"auto": "as_text"}}
+"""Defaults that came after the first runs, and what these had: what differs is told by the tokens."""
+
 DECIDED = ("device", "engine", "compute_dtype", "attention", "packing", "optimizer", "tf32", "compile", "steps")
 """What "auto" came to, where that changes the numbers by more than the order of a sum."""
 
@@ -92,7 +95,8 @@ def of_config(config: RunConfig) -> dict[str, str]:
             continue
         if key in LATER_KEYS and value == LATER_KEYS[key]:
             continue
-        fields[key] = "a path" if _is_path(key, value) else _text(value)
+        later = LATER_DEFAULTS.get(key)
+        fields[key] = "a path" if _is_path(key, value) else _text(later.get(value, value) if later else value)
     if config.model.trust_remote_code is not None:
         fields["model.trust_remote_code"] = "on"  # it repeats the model's name; the code is in base.code
     return fields
@@ -144,7 +148,7 @@ def of_base(base: BaseModel) -> dict[str, str]:
 
 def of_data(corpus: Corpus | PairCorpus) -> dict[str, str]:
     """Of each part the content of its sources, their rows as tokens, and the rows that are used; and the template."""
-    fields = {"data.template.content": _sha256(corpus.template.encode())}
+    fields = {"data.template.content": _sha256(corpus.template.text.encode())}
     for name, part in corpus.parts.items():
         fields |= {f"data.{name}.{key}": text for key, text in _of_part(part).items()}
     return fields

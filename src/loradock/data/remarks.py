@@ -1,0 +1,80 @@
+"""What is told of rows that are trained otherwise than their author may expect: counted row by row, said once a run."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from loradock.config.schema import SourceConfig
+from loradock.data.spans import Remark
+from loradock.data.special import SpecialTokens
+from loradock.data.templates import CONTROL, ChatTemplate
+
+ALTERED, UNFOLLOWED, UNEQUAL = "altered", "prompt not followed", "unequal openings"
+PROMPTED, WRITTEN, ENDED = "prompt without template", "written by a template", "own end"
+SENTENCES = {
+    ALTERED: "the template ({template}) leaves out or changes a part of what the messages say: `loradock data show` "
+    "shows what is trained",
+    UNFOLLOWED: "no answer begins where the generation prompt of the template ({template}) ends: it writes {detail}, "
+    "the row does not, and `chat`, `generate` and every server will write it before each answer. "
+    "--set data.template=FILE.jinja names a template whose prompt is without it, or whose rows have it",
+    UNEQUAL: "the template ({template}) writes {detail} before the last answer and not before earlier ones, and both "
+    "are learned, while each answer that a model is asked for is the last one: --set data.loss=completion learns the "
+    "last answer of each row alone",
+    PROMPTED: "prompt and completion are text, trained without the model's own chat template, which `chat` and every "
+    "server will write around a question. With it: --set data.sources.{detail}.format=alpaca "
+    "--set 'data.sources.{detail}.fields={{instruction: {prompt}, output: {completion}}}'",
+}
+"""Warnings."""
+NOTES = {
+    WRITTEN: "the text is one that a chat template wrote: its control tokens are trained as such, and whole texts are "
+    "learned, questions too; rows of messages learn answers alone (as plain text: --set data.special_tokens=as_text)",
+    ENDED: "the answer ends with {detail} of its own: one end is trained, which the template writes",
+}
+SHOWN_TOKENS = 5
+
+
+def of_source(found: Counter[Remark], index: int) -> Counter[Remark]:
+    """Those of a source's rows; where the remedy lies in the source, they are about it."""
+    return Counter({each._replace(detail=str(index)) if each.name == PROMPTED else each: found[each] for each in found})
+
+
+def of_rows(
+    found: Counter[Remark], *, rows: int, sources: Sequence[SourceConfig], template: ChatTemplate, has_own: bool
+) -> Iterator[str]:
+    """The sentences about the rows of an entry; `has_own`: the tokenizer brings a chat template."""
+    for remark, count in sorted(found.items()):
+        given = {"template": template.name, "detail": json.dumps(remark.detail, ensure_ascii=False)}
+        if remark.name == PROMPTED:
+            if not has_own:
+                continue
+            fields = sources[int(remark.detail)].fields
+            given |= {name: fields.get(name, name) for name in ("prompt", "completion")} | {"detail": remark.detail}
+        is_warning = remark.name in SENTENCES
+        told = (SENTENCES if is_warning else NOTES)[remark.name].format(**given)
+        yield f"{'warning: ' if is_warning else ''}in {count:,} of {rows:,} rows {told}"
+
+
+def of_template(template: ChatTemplate, *, vocabulary: str) -> Iterator[str]:
+    """The control tokens of a named template that the vocabulary (the tokenizer's JSON) lacks."""
+    written = CONTROL.get(template.name, ())
+    if lacking := [token for token in written if json.dumps(token) not in vocabulary]:
+        yield (
+            f"warning: the template {template.name} writes {', '.join(lacking)}, and the vocabulary has no such "
+            "tokens: they are trained as plain text (--set data.template=alpaca needs none)"
+        )
+
+
+def of_special_texts(found: dict[str, int], *, special_tokens: SpecialTokens) -> Iterator[str]:
+    """Special tokens whose text contents hold; a warning only where nobody said how to take them."""
+    if not found:
+        return
+    named = ", ".join(f"{token} {count:,}x" for token, count in Counter(found).most_common(SHOWN_TOKENS))
+    what = f"contents hold the text of special tokens ({named}): trained as"
+    if special_tokens == "auto":
+        choice = "--set data.special_tokens=as_control, or as_text to leave it so"
+        yield f"warning: {what} text, not as control tokens; {choice}"
+    else:
+        how = "text" if special_tokens == "as_text" else "control tokens"
+        yield f"{what} {how} (data.special_tokens {special_tokens})"
