@@ -114,7 +114,7 @@ class SourceConfig(Section):
         default=1.0, description="How many times an epoch sees each row (0.5: half)."
     )
     revision: str | None = Field(default=None, description="Commit of a hub data set.")
-    split: str = Field(default="train", description="Split of a hub data set.")
+    split: str = Field(default="train", description="Split that is read where a source has several.")
 
 
 class DataConfig(Section):

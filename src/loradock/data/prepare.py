@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import DataConfig, EmbeddingConfig, SourceConfig
-from loradock.data import chat_template
+from loradock.data import chat_template, shards
 from loradock.data.cache import CorruptEntry, EntryWriter, discard, read_manifest, writing
 from loradock.data.columns import Contents
 from loradock.data.formats.base import Completion, Pairs, Sample
@@ -21,7 +21,7 @@ from loradock.data.pairs.preparer import PairTask
 from loradock.data.pool import Row, Task, prepare_chunks
 from loradock.data.prepared import Prepared, PreparedSource
 from loradock.data.problems import Problems
-from loradock.data.read import digest, place_of, shown_files
+from loradock.data.read import chosen, digest, place_of, shown_files
 from loradock.data.sources import samples
 from loradock.data.templates import CONTROL, ChatTemplate, resolve
 from loradock.data.tokenise import TokenizerSpec
@@ -116,6 +116,7 @@ def prepare(
                 digest=content,
                 files=tuple(shown_files(source)),
                 contents=Contents.of(contents),
+                notes=tuple(shards.told(source, chosen(source))),
             )
             for source, (start, stop), content, contents in found
         ),

@@ -65,8 +65,8 @@ def format_of(source: SourceConfig, *, index: int = 0) -> str:
 
 
 def held_out_files(data: DataConfig) -> tuple[SourceConfig, ...]:
-    """The separate validation files as sources, by themselves."""
-    return tuple(SourceConfig(path=path) for path in data.validation_files.values())
+    """The separate validation files as sources, by themselves; one that holds several splits is none of them."""
+    return tuple(SourceConfig(path=path, split="") for path in data.validation_files.values())
 
 
 def held_out(data: DataConfig) -> tuple[SourceConfig, ...]:

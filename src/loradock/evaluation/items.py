@@ -93,7 +93,7 @@ def of_data(file: Path, *, needs: Literal["candidates", "prompts", "rows"], limi
     lists, else all the answers of the file, where those are few. DataError with every row that cannot be read, has no
     answer or not what is needed.
     """
-    source = SourceConfig(path=str(file))
+    source = SourceConfig(path=str(file), split="")
     contents, problems = Contents(), Problems()
     files = shown_files(source)
     items: list[Item] = []
