@@ -272,11 +272,11 @@ def test_the_only_file_of_a_directory_or_a_pattern_is_named_in_messages(named: s
 def test_lines_of_a_text_file_are_told_to_be_documents_and_the_command_makes_one_of_the_file(
     name: str, tmp_path: Path
 ) -> None:
-    text = "first line\n\nthird 'quoted' line\n".encode()
+    text = b"first line\n\nthird 'quoted' line\n"
     (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
     source = SourceConfig(path=str(tmp_path / name))
     (said,) = told(source, chosen(source))
     assert "each line is a document of its own; to learn the file as one: " in said
     assert len(loaded(source.path)) == 2
     subprocess.run(["bash", "-c", said.split("as one: ")[1]], check=True, cwd=tmp_path)
-    assert loaded(tmp_path / "rows.jsonl") == [Completion("", text.decode())]
+    assert loaded(tmp_path / f"{name.split('.')[0]}.new.jsonl") == [Completion("", text.decode())]

@@ -116,11 +116,12 @@ def test_data_that_an_earlier_version_prepared_are_said_to_be_made_anew_once(tmp
     data, cache = source_of(tmp_path, "x"), tmp_path / "cache"
     spec, (source,) = TokenizerSpec.of(make.tokenizer), data.sources
     before = {
-        "version": 2,
-        "sources": [[digest(source), [".jsonl"], "auto", []]],
+        "version": 3,
+        "sources": [[digest(source), [".jsonl"], "auto", [], []]],
         "tokenizer": spec.fingerprint,
         "template": named("chatml").text,
-        "loss": "completion",
+        "loss": "auto",
+        "special_tokens": "as_text",
     }
     (cache / hashlib.sha256(json.dumps(before, sort_keys=True).encode()).hexdigest()).mkdir(parents=True)
     assert prepare(data, tokenizer=spec, cache_dir=cache).notes == (NEW,)

@@ -117,6 +117,14 @@ class SourceConfig(Section):
     split: str = Field(default="train", description="Split that is read where a source has several.")
 
 
+class Reading(Section):
+    """How the rows of a source are read: what a run's record and its adapter hold of it, for rows like them."""
+
+    format: FormatName = "auto"
+    fields: dict[str, str] = Field(default_factory=dict)
+    ignore: tuple[str, ...] = ()
+
+
 class DataConfig(Section):
     """What is trained on, and how rows become tokens."""
 

@@ -31,6 +31,8 @@ RENAMED = {
     "datasets": "data.sources",
     "double_quantization": "model.double_quant",
     "early_stopping_patience": "train.early_stopping",
+    "eval_dataset": "data.validation",
+    "eval_file": "data.validation",
     "eval_steps": "evaluation.every",
     "flash_attention": "model.attention",
     "fp16": "model.compute_dtype",
@@ -80,6 +82,8 @@ RENAMED = {
     "train_file": "data.sources",
     "use_dora": "lora.dora",
     "use_rslora": "lora.rslora",
+    "val_file": "data.validation",
+    "validation_file": "data.validation",
     "val_set_size": "data.validation",
     "val_size": "data.validation",
     "wandb": "logging.trackers",
@@ -90,6 +94,9 @@ RENAMED = {
 
 # Names that have no key of their own here, and why not.
 EXPLAINED = {
+    "adapter": "every run trains a LoRA adapter: lora.rank is its size; QLoRA is model.quantization: nf4, the default",
+    "format": "it belongs to a source: data.sources.0.format",
+    "columns": "they belong to a source: data.sources.0.fields.FIELD=COLUMN",
     "gradient_accumulation_steps": "it follows from train.global_batch, the micro-batch and the number of GPUs",
     "gradient_accumulation": "it follows from train.global_batch, the micro-batch and the number of GPUs",
     "overwrite_output_dir": "give it on the command line: --fresh starts a new run, nothing is deleted",
@@ -108,6 +115,8 @@ EXPLAINED = {
     "hf_token": "a secret has no place in a configuration: set HF_TOKEN in the environment",
     "token": "a secret has no place in a configuration: set HF_TOKEN in the environment",
 }
+NEAR = 0.7
+"""How alike (difflib's ratio) a misspelt key is: modle is model (0.8), adapter is not after (0.67)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +145,7 @@ def unknown_key(path: KeyPath) -> Unknown:
     prefix = dotted(path[:-1]) + "." if len(path) > 1 else ""
     found = (
         [key for key in everywhere if key.rpartition(".")[2] == plain]
-        or [prefix + near for near in difflib.get_close_matches(plain, siblings, n=1, cutoff=0.6)]
+        or [prefix + near for near in difflib.get_close_matches(plain, siblings, n=1, cutoff=NEAR)]
         or _near_anywhere(plain, everywhere)
     )
     if found:

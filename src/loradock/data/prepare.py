@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 # Raise it whenever the same rows would give other tokens or masks than before.
-PREPARATION_VERSION = 3
+PREPARATION_VERSION = 4
 NEW = (
-    "prepared data are made again: version 3 learns all that the model has to generate, from the end of the generation "
-    "prompt (an empty thought, a channel's name, a space), and by default every assistant turn of a conversation"
+    "prepared data are made again: version 4 does not learn a turn of which its row says so (weight, train, loss_mask: "
+    "0 or false), and reads a mapped column once"
 )
 """What is new in this version, said where an entry of the one before it lies in the cache."""
 PAIRS_VERSION = 1
@@ -154,18 +154,19 @@ def cache_key(data: DataConfig, *, task: Task | PairTask, digests: list[str]) ->
     """sha256 over everything the tokens depend on. Weight, max_length, split and seed only choose among rows."""
     if isinstance(task, PairTask):
         return _sha256({"sources": _sources(data, digests), "task": task.identity, "version": PAIRS_VERSION})
-    own: dict[str, Any] = {"version": PREPARATION_VERSION, "loss": task.loss, "special_tokens": task.special_tokens}
-    own |= {"date": task.date} if task.date else {}
-    return _sha256(_parts(data, task=task, digests=digests) | own)
+    return _key(data, task=task, digests=digests, version=PREPARATION_VERSION)
 
 
-def _parts(data: DataConfig, *, task: Task, digests: list[str]) -> dict[str, Any]:
-    """What the key is made of, besides the version and what is learned."""
-    return {
+def _key(data: DataConfig, *, task: Task, digests: list[str], version: int) -> str:
+    parts: dict[str, Any] = {
         "sources": _sources(data, digests),
         "tokenizer": task.spec.fingerprint,
         "template": task.template.text,
+        "version": version,
+        "loss": task.loss,
+        "special_tokens": task.special_tokens,
     }
+    return _sha256(parts | ({"date": task.date} if task.date else {}))
 
 
 def _sources(data: DataConfig, digests: list[str]) -> list[list[Any]]:
@@ -177,13 +178,8 @@ def _sources(data: DataConfig, digests: list[str]) -> list[list[Any]]:
 
 
 def _key_before(data: DataConfig, *, task: Task, digests: list[str]) -> str:
-    """The key that version 2 gave the same rows."""
-    sources = [
-        [content, Path(source.path).suffixes, source.format, sorted(source.fields.items())]
-        for source, content in zip(data.sources, digests, strict=True)
-    ]
-    parts = _parts(data, task=task, digests=digests)
-    return _sha256({**parts, "sources": sources, "version": PREPARATION_VERSION - 1, "loss": "completion"})
+    """The key that version 3 gave the same rows."""
+    return _key(data, task=task, digests=digests, version=PREPARATION_VERSION - 1)
 
 
 def _sha256(parts: dict[str, Any]) -> str:

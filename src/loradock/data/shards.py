@@ -19,6 +19,7 @@ from loradock.data import saved, splits
 from loradock.data.formats import RowError, detect
 from loradock.data.readers import Damaged, known_suffixes, reader_of
 from loradock.data.readers.compression import decompressed
+from loradock.data.remedies import one_document
 from loradock.errors import DataError, InputMissing, LoradockError
 
 DESCRIPTIONS = frozenset(
@@ -27,8 +28,6 @@ DESCRIPTIONS = frozenset(
 """JSON files beside rows that describe them: the list of the `datasets` library, and what it writes itself."""
 MAPPED = re.compile(r"cache-.*\.arrow")
 """What `Dataset.map` leaves beside a saved data set."""
-UNPACKED = {"": "cat", ".gz": "zcat", ".zst": "zstdcat"}
-"""The command that prints a file, by how it is compressed."""
 MOST_SHOWN = 3
 
 
@@ -89,10 +88,9 @@ def told(source: SourceConfig, chosen: Chosen) -> list[str]:
 def _of_lines(files: Sequence[Path]) -> Iterator[str]:
     """One for text files."""
     for file in files:
-        reader, compression = reader_of(file.name) or (None, "")
+        reader, _ = reader_of(file.name) or (None, "")
         if reader and reader.name == "text":
-            command = f"{UNPACKED[compression]} {shlex.quote(str(file))} | jq -Rsc '{{text: .}}' > rows.jsonl"
-            yield f"{file}: each line is a document of its own; to learn the file as one: {command}"
+            yield f"{file}: each line is a document of its own; to learn the file as one: {one_document(str(file))}"
             return
 
 
@@ -198,7 +196,7 @@ def _holds_rows(path: Path, source: SourceConfig) -> bool:
     try:
         with path.open("rb") as file, closing(decompressed(file, compression) if compression else file) as plain:
             record = next(reader.records(plain), None)
-        return bool(record and record.row and detect(record.row.keys(), mapping=source.fields))
+        return bool(record and record.row and detect(record.row, mapping=source.fields))
     except (RowError, Damaged, OSError):
         return False
 

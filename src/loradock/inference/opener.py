@@ -152,7 +152,7 @@ def directory_of(given: Path) -> Path:
 def _of_adapter(directory: Path, *, kind: Kind, quantization: str | None, base: str | None) -> Origin:
     run = directory.parent
     record = read(run) if directory.name == ADAPTER and (run / RECORD).is_file() else {}
-    lineage = Lineage.recorded(record, run) if record else Lineage.read(directory)
+    lineage = Lineage.found(directory)
     named = base or (lineage.base if lineage else named_base(directory))
     asked = _asked(directory, lineage, quantization=quantization)
     trusted = record and recorded_config(record, run).model.trust_remote_code
