@@ -170,7 +170,7 @@ WARNED = {
     "model.kernels": "engine: peft\nmodel: {name: ./m, kernels: torch}",
     "train.tf32": "device: cpu\ntrain: {tf32: true}",
     "model.revision": "model: {name: ./m, revision: '0123456789abcdef'}",
-    "data.sources.0.split": "data: {sources: [{path: a.json, split: test}]}",
+    "data.sources.0.revision": "data: {sources: [{path: a.json, revision: 0123456789abcdef}]}",
     "data.sources.0.fields": "data: {sources: [{path: a.json, fields: {output: output}}]}",
     "train.schedule": "train: {schedule: cosine, warmup: 100, max_steps: 50}",
     "train.early_stopping": "train: {early_stopping: 5, max_steps: 50}\nevaluation: {every: 10}\n"

@@ -181,12 +181,16 @@ def test_a_column_that_is_named_and_that_no_row_has_is_a_configuration_error(
         (
             {"format": "alpaca", "fields": {"output": "response"}},
             r"no row of .*rows\.jsonl fits format alpaca: no column 'response' \(field 'output'\)",
-            "the columns are instruction, output",
+            "--set data.sources.0.fields.output=output",
         ),
         ({"fields": {"text": "body"}}, r"\(with fields text = body\) fit no format", "nearest is"),
-        ({"fields": {"instruction": "question"}}, "no column 'question'", "the columns are instruction"),
+        (
+            {"fields": {"instruction": "question"}},
+            "no column 'question'",
+            "--set data.sources.0.fields.instruction=instruction",
+        ),
         ({"format": "messages"}, "no column 'messages'", "--set data.sources.0.format=alpaca"),
-        ({"format": "alpaca", "fields": {"input": "number"}}, "input is a number", "the columns are instruction"),
+        ({"format": "alpaca", "fields": {"input": "number"}}, "input is a number", "leave out data.sources.0.fields"),
     ],
 )
 def test_a_format_or_field_that_no_row_fits_is_told_once_as_a_configuration_error(

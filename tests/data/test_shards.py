@@ -19,8 +19,8 @@ from transformers import PreTrainedTokenizerFast
 from loradock.config.schema import DataConfig, SourceConfig
 from loradock.data.formats import Completion, Conversation
 from loradock.data.prepare import prepare
-from loradock.data.read import digest, files, shown_files
-from loradock.data.shards import below, matching
+from loradock.data.read import chosen, digest, files, shown_files
+from loradock.data.shards import told
 from loradock.data.sources import samples
 from loradock.data.standard_input import spooled
 from loradock.data.text_statistics import measure_texts
@@ -107,7 +107,7 @@ def test_a_problem_and_a_suspicious_row_of_a_shard_stand_at_their_own_file_and_l
     ("names", "what", "hint"),
     [
         (("a.jsonl", "b.jsonl", "c.csv"), "several kinds of files (2 JSONL, 1 CSV)", "/*.jsonl"),
-        (("train-0.jsonl", "test-0.jsonl"), "the files of several splits (test, train)", "/train*"),
+        (("a-0.jsonl", "test-0.jsonl"), "the files of several splits (no split: a-0.jsonl; test: ", "/a-0.jsonl"),
         (("data/a.jsonl",), "a directory without files of rows", "/**/*.jsonl"),
         (("notes.md",), "a directory without files of rows", "known: .json"),
     ],
@@ -251,13 +251,14 @@ def test_data_stats_reads_rows_from_standard_input(with_model: bool, tmp_path: P
 
 
 def test_files_in_folders_below_a_directory_are_told_with_a_pattern_that_reads_them(tmp_path: Path) -> None:
+    source = SourceConfig(path=str(tmp_path))
     for folder in (tmp_path, tmp_path / "sub"):
         write_rows(folder / "rows.jsonl", rows=1) if folder.is_dir() else folder.mkdir()
-    assert below(str(tmp_path)) == []
+    assert told(source, chosen(source)) == []
     inner = write_rows(tmp_path / "sub" / "more.jsonl", rows=1)
-    (line,) = below(str(tmp_path))
-    assert f"1 file in folders below it not read ({inner}); a pattern reads all: {tmp_path}/**/*.jsonl" in line
-    assert matching(tmp_path / "**" / "*.jsonl") == [tmp_path / "rows.jsonl", inner]
+    (line,) = told(source, chosen(source))
+    assert f"1 file in folders below it not read ({inner}); a pattern reads them: '{tmp_path}/**/*.jsonl'" in line
+    assert files(SourceConfig(path=f"{tmp_path}/**/*.jsonl")) == [tmp_path / "rows.jsonl", inner]
 
 
 @pytest.mark.parametrize("named", ["", "/*.jsonl"])
@@ -265,3 +266,17 @@ def test_the_only_file_of_a_directory_or_a_pattern_is_named_in_messages(named: s
     file = write_rows(tmp_path / "part-7.jsonl", rows=1)
     assert shown_files(SourceConfig(path=f"{tmp_path}{named}")) == [str(file)]
     assert shown_files(SourceConfig(path=str(file))) == [str(file)]
+
+
+@pytest.mark.parametrize("name", ["my rows.txt", "rows.txt.gz"])
+def test_lines_of_a_text_file_are_told_to_be_documents_and_the_command_makes_one_of_the_file(
+    name: str, tmp_path: Path
+) -> None:
+    text = b"first line\n\nthird 'quoted' line\n"
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    source = SourceConfig(path=str(tmp_path / name))
+    (said,) = told(source, chosen(source))
+    assert "each line is a document of its own; to learn the file as one: " in said
+    assert len(loaded(source.path)) == 2
+    subprocess.run(["bash", "-c", said.split("as one: ")[1]], check=True, cwd=tmp_path)
+    assert loaded(tmp_path / f"{name.split('.')[0]}.new.jsonl") == [Completion("", text.decode())]

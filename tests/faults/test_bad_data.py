@@ -204,7 +204,7 @@ def test_a_row_of_200_000_tokens_is_counted_and_split_and_alone_it_is_refused_wh
     path.write_text(json.dumps({"instruction": "river " * 200_000, "output": "stone"}) + "\n")
     error = refused_after_preparing(path, words=words, facts=facts, cache=tmp_path / "cache", long_rows="truncate")
     trial("P13", error.exit_code == 65 and "longer than 64 tokens" in error.what, case="200k tokens")
-    assert str(error.hint).startswith("--set data.max_length=2")
+    assert error.hint == "--set data.long_rows=split"
     path.write_bytes(path.read_bytes() + GOOD)
     settings: dict[str, Any] = {"sources": [{"path": str(path)}], "cache": str(tmp_path / "cache"), "max_dropped": 0.5}
 

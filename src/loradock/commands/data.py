@@ -86,7 +86,8 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
         corpus, model, max_length = prepared(loaded.config, progress=counted(status, "prepared"))
         assert isinstance(corpus, Corpus)
         found = measure(corpus, model=model, max_length=max_length, lengths=lengths, progress=counted(status, "read"))
-        for note in corpus.train.prepared.notes:
+        rows = corpus.train.prepared
+        for note in (*(note for source in rows.sources for note in source.notes), *rows.notes):
             click.echo(note, err=True)
         if png:
             draw(corpus, found, png)
@@ -110,10 +111,14 @@ def refuse_without_model(given: Mapping[str, object]) -> None:
 def texts_only(config: RunConfig, status: Status, *, as_json: bool) -> None:
     """Print what the data set's text shows, without a tokenizer."""
     from loradock.analysis.report.text_stats import text_parts
+    from loradock.data import shards
+    from loradock.data.read import chosen
     from loradock.data.text_statistics import measure_texts
 
     with redirect_stdout(sys.stderr), status:
         found = measure_texts(config.data.sources, progress=counted(status, "read"))
+        for note in (each for source in config.data.sources for each in shards.told(source, chosen(source))):
+            click.echo(note, err=True)
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
         return

@@ -113,11 +113,15 @@ def evaluate_answers(
     """Evaluate, compare, keep and print."""
     quiet()
     from loradock.evaluation import asked, evaluate
+    from loradock.inference.opener import directory_of
+    from loradock.training.lineage import Lineage
 
     if against and has_base:
         raise UsageError("--against and --base both name what to compare with", hint="leave out one of them")
     options = asked.Options(metric=metric, method=method, protocol=protocol, limit=limit, max_new_tokens=max_new_tokens)
-    wanted = asked.read(named, folder=tasks_dir, data=data, options=options)
+    lineage = Lineage.found(directory_of(model)) if data else None
+    readings = lineage.readings if lineage else ()
+    wanted = asked.read(named, folder=tasks_dir, data=data, options=options, readings=readings)
     batch_tokens = computing.pop("batch_tokens")
     other: Model | None = None
     computing["template"] = template

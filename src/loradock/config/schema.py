@@ -114,7 +114,15 @@ class SourceConfig(Section):
         default=1.0, description="How many times an epoch sees each row (0.5: half)."
     )
     revision: str | None = Field(default=None, description="Commit of a hub data set.")
-    split: str = Field(default="train", description="Split of a hub data set.")
+    split: str = Field(default="train", description="Split that is read where a source has several.")
+
+
+class Reading(Section):
+    """How the rows of a source are read: what a run's record and its adapter hold of it, for rows like them."""
+
+    format: FormatName = "auto"
+    fields: dict[str, str] = Field(default_factory=dict)
+    ignore: tuple[str, ...] = ()
 
 
 class DataConfig(Section):

@@ -9,6 +9,8 @@ from loradock.config.fields import annotation_at, item_of, keys, section_of, tak
 from loradock.config.other_tools import EXPLAINED, RENAMED
 from loradock.config.strict_yaml import KeyPath
 
+NEAR = 0.7
+"""How alike (difflib's ratio) a misspelt key is: modle is model (0.8), adapter is not after (0.67)."""
 
 @dataclass(frozen=True, kw_only=True)
 class Unknown:
@@ -36,7 +38,7 @@ def unknown_key(path: KeyPath) -> Unknown:
     prefix = dotted(path[:-1]) + "." if len(path) > 1 else ""
     found = (
         [key for key in everywhere if key.rpartition(".")[2] == plain]
-        or [prefix + near for near in difflib.get_close_matches(plain, siblings, n=1, cutoff=0.6)]
+        or [prefix + near for near in difflib.get_close_matches(plain, siblings, n=1, cutoff=NEAR)]
         or _near_anywhere(plain, everywhere)
     )
     if found:

@@ -6,17 +6,28 @@ that maps it; one that says something about the row (an id, a category) is count
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from loradock.config.schema import SourceConfig
-from loradock.data.formats.base import Format, Row, RowError, is_filled, is_list, is_object
-from loradock.data.formats.guess import meant_for, plainly
+from loradock.data.formats import FORMATS, convert_row
+from loradock.data.formats.base import Format, Pairs, Row, RowError, Sample, is_filled, is_list, texts_of
+from loradock.data.formats.guess import MEANINGFUL, guess, meant_for, options, plainly
+from loradock.data.formats.keys import (
+    MEDIA,
+    RENDERED,
+    RENDERED_OF_TURNS,
+    is_about_learning,
+    learned,
+    leftovers,
+    says_something,
+)
+from loradock.data.formats.turns import ROLES
 
 SAMPLE_CHARACTERS = 40
-TURN_KEYS = frozenset(("role", "content", "from", "value"))
-TURN_KEYS_USED = 2
+NUMBER = re.compile(r"\[\d+\]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,47 +45,103 @@ class UnusedColumn:
 
 @dataclass
 class Columns:
-    """The columns of a source, counted as its rows pass by."""
+    """The columns of a source, counted as its rows pass by; `is_trained` False: rows to answer, nothing is learned."""
 
     source: SourceConfig
     format: Format
     index: int
+    is_trained: bool = True
     rows: int = 0
     found: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
 
     def __post_init__(self) -> None:
         mapping = self.source.fields
-        self._column_of = {name: mapping.get(name, name) for name in self.format.fields}
-        self._used = set(self._column_of.values())
+        taken = {*mapping.values()}
+        self._column_of = {name: mapping.get(name, None if name in taken else name) for name in self.format.fields}
+        self._used = {*self._column_of.values()} - {None}
         self._meant_for = meant_for(self.format, mapping)
 
-    def note(self, row: Row) -> None:
-        """Count what this row holds beside the format's fields; RowError for what would be lost."""
+    def note(self, row: Row, sample: Sample) -> None:
+        """Count what this row holds beside what its sample is made of; RowError for what would be lost."""
         self.rows += 1
+        lost: dict[str, str] = {}
         for name, value in row.items():
-            if name not in self._used:
-                if is_filled(value):
-                    self._unused(name, value, row)
-            elif is_list(value):
-                self._turns(name, value)
+            if name in self._used:
+                if is_list(value):
+                    self._inside(name, value)
+            elif is_filled(value):
+                self._check_meaning(name, value, sample)
+                wanted = self._wanted(name, value, row, sample)
+                if wanted is None:
+                    self._count(name, value)
+                else:
+                    lost[name] = wanted
+        if lost:
+            raise self._lost(lost, row)
 
-    def _unused(self, name: str, value: object, row: Row) -> None:
-        wanted = self._meant_for.get(plainly(name))
-        if wanted and not is_filled(row.get(self._column_of[wanted])):
-            key = f"data.sources.{self.index}"
-            raise RowError(
-                f"column {name!r} is filled and would be lost",
-                hint=f"--set {key}.fields.{wanted}={name}, or to leave it out: --set '{key}.ignore=[{name}]'",
-            )
-        self._count(name, value)
+    def _check_meaning(self, name: str, value: object, sample: Sample) -> None:
+        """RowError for what a template would write, or what says how a row is learned."""
+        if isinstance(sample, Pairs):
+            return
+        key = f"--set 'data.sources.{self.index}.ignore=[{name}]' leaves it out"
+        if name in RENDERED and says_something(value):
+            raise RowError(f"column {name!r} would be lost: no template is given it", hint=key)
+        marks = [mark for mark, names in MEDIA.items() if name in names]
+        if marks and any(mark in text for mark in marks for text in texts_of(sample)):
+            raise RowError(f"column {name!r} would be lost: only text can be trained on", hint=key)
+        if self.is_trained and is_about_learning(name) and says_something(value) and learned(name, value) is not True:
+            what = f"column {name!r} ({shortened(value)}) says how the row is learned, and would be lost"
+            raise RowError(what, hint=f"{key}; a source has a weight: data.sources.{self.index}.weight")
 
-    def _turns(self, column: str, turns: Sequence[object]) -> None:
+    def _wanted(self, name: str, value: object, row: Row, sample: Sample) -> str | None:
+        """The field that a column is meant for, of this format or ("") of another; None where nothing is lost."""
+        plain = plainly(name)
+        if isinstance(sample, Pairs):
+            return None
+        if wanted := self._meant_for.get(plain):
+            column = self._column_of[wanted]
+            return wanted if column is None or not is_filled(row.get(column)) else None
+        if plain not in MEANINGFUL or plain in map(plainly, self.format.fields):
+            return None
+        text = str(value).strip()
+        return None if any(text in each for each in texts_of(sample)) else ""
+
+    def _lost(self, lost: Mapping[str, str], row: Row) -> RowError:
+        """The error for filled columns that the model should see: with the options that keep them, which were tried."""
+        key, names = f"data.sources.{self.index}", ", ".join(lost)
+        ignored = f"--set '{key}.ignore=[{names}]'"
+        shown = ", ".join(map(repr, lost))
+        what = f"column {shown} is filled and would be lost" if len(lost) == 1 else f"columns {shown} would be lost"
+        own = {field: name for name, field in lost.items() if field}
+        kept = self._keeping(own, row) if all(lost.values()) else keeping(row, lost, self.source, self.index)
+        return RowError(what, hint=f"{kept}, or to leave it out: {ignored}" if kept else f"to leave it out: {ignored}")
+
+    def _keeping(self, fields: Mapping[str, str], row: Row) -> str:
+        """The options that map more fields of this format; nothing where the row cannot be read so."""
+        try:
+            convert_row(self.format, {**self.source.fields, **fields}, row)
+        except RowError:
+            return ""
+        return " ".join(f"--set data.sources.{self.index}.fields.{name}={column}" for name, column in fields.items())
+
+    def _inside(self, column: str, value: object) -> None:
+        """Count what stands inside a field beside what is read of it; RowError for what would be lost."""
         others: dict[str, object] = {}
-        for turn in turns:
-            if is_object(turn) and len(turn) > TURN_KEYS_USED:
-                others |= {key: turn[key] for key in turn if key not in TURN_KEYS and is_filled(turn[key])}
-        for key, value in others.items():
-            self._count(f"{column}[].{key}", value)
+        for where, key, inner, owner in leftovers(value, column):
+            role = ROLES.get(str(owner.get("role", owner.get("from"))))
+            if key in RENDERED or key in RENDERED_OF_TURNS:
+                if says_something(inner):
+                    raise RowError(f"{where} has {key!r}, which would be lost: write it as text, or remove the key")
+                continue
+            if is_about_learning(key):
+                is_whole = learned(key, inner)
+                if role == "assistant" or (role and is_whole is False):
+                    continue  # obeyed where the turn was read, and turns of others are context as it is
+                if self.is_trained and not role and is_whole is not True:
+                    raise RowError(f"{where} has {key!r} = {inner!r}, but is learned as its turn is: remove the key")
+            others[f"{NUMBER.sub('[]', where)}.{key}"] = inner
+        for name, inner in others.items():
+            self._count(name, inner)
 
     def _count(self, name: str, value: object) -> None:
         rows, sample = self.found.get(name) or (0, shortened(value))
@@ -109,6 +176,21 @@ class Contents:
         return cls(
             format=kept["format"], unused=[UnusedColumn(**each) for each in kept["unused"]], starts=kept["starts"]
         )
+
+
+def keeping(row: Row, lost: Collection[str], source: SourceConfig, index: int) -> str:
+    """The options that read the row in a format which has a field for each of these columns; nothing where none has."""
+    for format in FORMATS if not source.fields else ():
+        found = {field: column for field, column in guess(format, row.keys(), {}).items() if column}
+        if {*format.required} <= found.keys() and {*lost} <= {*found.values()}:
+            mapping = {field: column for field, column in found.items() if field != column}
+            try:
+                convert_row(format, mapping, row)
+            except RowError:
+                continue
+            named = "" if source.format == "auto" else f" --set data.sources.{index}.format={format.name}"
+            return options(format, row.keys(), mapping={}, index=index) + named
+    return ""
 
 
 def shortened(value: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loradock.config.schema import SourceConfig
-from loradock.data.formats.base import Row, RowError, is_list, is_object
+from loradock.data.formats.base import Row, RowError, RowsChange, is_list, is_object
 
 PAIRS = (
     ("chosen", "rejected"),
@@ -31,6 +31,7 @@ def refuse_pairs(row: Row, source: SourceConfig, *, index: int) -> None:
             raise Preference(
                 f"preference data (columns {better} and {worse}): supervised training would learn one answer alone",
                 hint=_only_the_better(row, better, worse, source, index=index),
+                change=_one_turn(row, better, worse),
             )
 
 
@@ -40,8 +41,25 @@ def refuse_verdict(row: Row) -> None:
         if is_false(row.get(column)) and not ANSWERS.isdisjoint(row):
             raise Preference(
                 f"preference data ({column} is false): an answer that was disliked would be learned as a good one",
-                hint=f"keep the liked ones: jq -c 'select(.{column})' FILE > liked.jsonl",
+                hint="keep the liked ones",
+                change=RowsChange(
+                    column=column,
+                    jq='select((.COLUMN | tostring | ascii_downcase) != "false")',
+                    method="filter(lambda r: str(r[COLUMN]).lower() != 'false')",
+                ),
             )
+
+
+def _one_turn(row: Row, better: str, worse: str) -> RowsChange | None:
+    """The command that puts the better turn of each row behind the conversation before it."""
+    if not (is_object(row[better]) and is_list(row.get("conversations"))):
+        return None
+    added = "{'conversations': r['conversations'] + [r[COLUMN]]}"
+    return RowsChange(
+        column=better,
+        jq=f".conversations += [.COLUMN] | del(.COLUMN, .{worse})",
+        method=f"map(lambda r: {added}, remove_columns=[COLUMN, {worse!r}])",
+    )
 
 
 def is_false(value: object) -> bool:
@@ -54,9 +72,7 @@ def _only_the_better(row: Row, better: str, worse: str, source: SourceConfig, *,
     if better == "response_0":
         return "write the better answer of each row into a column of its own (completion), and remove both"
     if is_object(row[better]) and is_list(row.get("conversations")):
-        return (
-            f"to learn the {better} turns alone: jq -c '.conversations += [.{better}] | del(.{better}, .{worse})' FILE"
-        )
+        return f"to learn the {better} turns alone"
     key = f"data.sources.{index}"
     prompt = next((name for name in ("instruction", "prompt", "question", "query") if name in row), None)
     turns = row[better] if is_list(row[better]) else []

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import DataConfig, EmbeddingConfig, SourceConfig
-from loradock.data import chat_template, remarks
+from loradock.data import chat_template, remarks, shards
 from loradock.data.cache import CorruptEntry, EntryWriter, discard, read_manifest, writing
 from loradock.data.columns import Contents
 from loradock.data.formats.base import Completion, Pairs, Sample
@@ -22,7 +22,7 @@ from loradock.data.pairs.preparer import PairTask
 from loradock.data.pool import Row, Task, prepare_chunks
 from loradock.data.prepared import Prepared, PreparedSource
 from loradock.data.problems import Problems
-from loradock.data.read import digest, place_of, shown_files
+from loradock.data.read import chosen, digest, place_of, shown_files
 from loradock.data.sources import samples
 from loradock.data.spans import Remark
 from loradock.data.special import of_contents
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 PREPARATION_VERSION = 4
 NEW = (
     "prepared data are made again: version 4 takes the end that a text or an answer brings itself (white space behind "
-    "it or not) for the end, and the control tokens of text that a chat template wrote for control tokens"
+    "it or not) for the end, the control tokens of text that a chat template wrote for control tokens, does not learn "
+    "a turn of which its row says so (weight, train, loss_mask: 0 or false), and reads a mapped column once"
 )
 """What is new in this version, said where an entry of the one before it lies in the cache."""
 PAIRS_VERSION = 1
@@ -117,6 +118,7 @@ def prepare(
                 digest=content,
                 files=tuple(shown_files(source)),
                 contents=Contents.of(contents),
+                notes=tuple(shards.told(source, chosen(source))),
             )
             for source, (start, stop), content, contents in found
         ),

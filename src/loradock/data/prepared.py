@@ -18,7 +18,6 @@ from loradock.data.cache import DTYPES, PAIR_FILES
 from loradock.data.columns import Contents
 from loradock.data.formats.base import listed
 from loradock.data.read import place_of
-from loradock.data.shards import below
 from loradock.errors import StorageError, shown_place
 
 Array = np.ndarray[Any, Any]
@@ -30,6 +29,7 @@ class PreparedSource:
     """One source: its rows are `[start, stop)`; an epoch sees each `weight` times.
 
     `files`: as messages name them. `contents`: its format, what it holds beside that, and where its files begin.
+    `notes`: sentences about which files are read, and how.
     """
 
     path: str
@@ -39,6 +39,7 @@ class PreparedSource:
     digest: str
     files: tuple[str, ...]
     contents: Contents
+    notes: tuple[str, ...] = ()
 
     def place(self, line: int) -> str:
         """`file:line` of a line counted on over the files (see `lines`)."""
@@ -56,10 +57,10 @@ class PreparedSource:
         }
 
     def told(self) -> list[str]:
-        """What is not trained of the source: columns that no field takes, and files in folders below it."""
+        """What is not trained of the source: columns and files that are not read; and how a text file is cut."""
         unused = listed(self.contents.unused)
         columns = [f"{self.path}: columns not used by format {self.contents.format}: {unused}"] if unused else []
-        return columns + below(self.path)
+        return [*columns, *self.notes]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,6 +44,7 @@ class Problems:
         noun = "problem" if self.count == 1 else "problems"
         place = {file: number for number, file in enumerate(files)}
         in_order = sorted(self.kinds.values(), key=lambda kind: (place.get(kind.file or "", 0), abs(kind.line or 0)))
-        has_remedies = all(problem.hint for problem in in_order)
-        hint = "add the options in brackets" if has_remedies else "fix or remove these rows"
+        hints = [problem.hint or "" for problem in in_order]
+        hint = "do what stands in brackets" if all(hints) else "fix or remove these rows"
+        hint = "add the options in brackets" if all("--set " in each for each in hints) else hint
         raise DataError(f"{self.count} {noun} in the data", hint=f"{hint}, then run again", problems=in_order)

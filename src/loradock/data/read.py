@@ -16,10 +16,11 @@ from loradock.data import shards
 from loradock.data.readers import Damaged, Reader, Record, foreign, hub, known_suffixes, reader_of
 from loradock.data.readers.base import CHUNK_BYTES
 from loradock.data.readers.compression import decompressed
+from loradock.data.shards import Chosen
 from loradock.errors import DataError, InputMissing, StorageError, machine_error
 from loradock.files import regular
 
-__all__ = ["Record", "digest", "files", "place_of", "read", "shown_files"]
+__all__ = ["Record", "chosen", "digest", "files", "place_of", "read", "shown_files"]
 
 
 SHOWN_CHARACTERS = 100
@@ -62,20 +63,25 @@ def shown_files(source: SourceConfig) -> list[str]:
 
 def files(source: SourceConfig) -> list[Path]:
     """The files that `read` reads, in order; empty for a hub data set. Raises InputMissing and DataError."""
+    return chosen(source).files
+
+
+def chosen(source: SourceConfig) -> Chosen:
+    """The same with what lies beside them and is not read."""
     if hub.is_hub(source.path):
-        return []
+        return Chosen(files=[])
     path = Path(source.path)
     try:
         is_there = path.exists()
     except (OSError, ValueError) as error:  # a name that is too long, or holds what no name can
         raise InputMissing(f"{source.path[:SHOWN_CHARACTERS]} cannot be read: {error}", hint="ls -l FILE") from error
     if not is_there:
-        if found := shards.matching(path):
+        if (found := shards.matching(path, source)).files:
             return found
         raise _missing(source.path, path)
     if not (path.is_dir() or path.is_file()):
         raise _no_file(source.path)
-    return shards.of_directory(path, source) if path.is_dir() else [path]
+    return shards.of_directory(path, source) if path.is_dir() else shards.of_file(path, source)
 
 
 def digest(source: SourceConfig) -> str:

@@ -140,7 +140,7 @@ class Renderer:
             raise RowError("the conversation does not end with an assistant turn, so nothing says how to answer it")
         text, generated = self._render(messages)
         blocks = dict(zip(turns, generated, strict=True)) if len(generated) == len(turns) else {}
-        learned = self._learned(turns, given=sample.given)
+        learned = self._learned([index for index in turns if messages[index].is_learned], given=sample.given)
         layout = self._layout(messages)
         located = layout and self._located(text, layout=layout, messages=messages, turns=turns, learned=learned)
         special = self._special_in_contents(text, messages=messages, located=located)

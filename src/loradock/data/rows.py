@@ -25,7 +25,7 @@ class Rows:
     """The rows of a file, read again for each pass over them; `problems` are those of the last pass."""
 
     def __init__(self, file: Path) -> None:
-        self.source = SourceConfig(path=str(file))
+        self.source = SourceConfig(path=str(file), split="")
         self.problems = Problems()
 
     def __iter__(self) -> Iterator[Row]:

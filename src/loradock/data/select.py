@@ -17,6 +17,7 @@ LongRows = Literal["split", "truncate", "drop"]
 Part = tuple[int, int, int, int]
 """Row, first token, tokens, supervised tokens."""
 
+ONE_ROW = "--set data.validation=0, or a separate file: one row cannot be held out and trained on"
 _SPLIT, _ORDER, _SHARE = 1, 2, 3
 
 
@@ -31,7 +32,7 @@ def split(prepared: Prepared, *, validation: float, seed: int) -> tuple[Int64, I
     if wanted >= prepared.rows:
         raise ConfigError(
             f"data.validation: {validation:g} asks for {wanted} of {prepared.rows} rows, which leaves none to train on",
-            hint="--set data.validation=0.1, or a separate file",
+            hint="--set data.validation=0.1, or a separate file" if prepared.rows > 1 else ONE_ROW,
         )
     is_held_out = np.zeros(prepared.rows, dtype=np.bool_)
     sizes = [source.stop - source.start for source in prepared.sources]
@@ -104,7 +105,7 @@ def fit(prepared: Prepared, *, rows: Int64, max_length: int, long_rows: LongRows
     if rows.size and not samples.size:
         raise DataError(
             f"every row is longer than {max_length} tokens and none would have a supervised token",
-            hint=f"--set data.max_length={int(full.max())}",
+            hint="--set data.max_length=auto" if long_rows == "split" else "--set data.long_rows=split",
         )
     return Fitted(
         rows=samples[0],

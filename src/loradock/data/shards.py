@@ -1,134 +1,228 @@
-"""Sources of several files: a directory of shards, one that `datasets` saved, or the files that a pattern matches."""
+"""Sources of several files: a directory of shards, one that `datasets` saved, or the files that a pattern matches.
+
+Which of the files are one set is one rule for all of them (`_one_set`): files of rows, of one kind, of one split.
+"""
 
 from __future__ import annotations
 
 import glob
-import json
-from collections import Counter
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from loradock.config.schema import SourceConfig
-from loradock.data.readers import known_suffixes, reader_of
-from loradock.errors import DataError, InputMissing
+from loradock.data import saved, splits
+from loradock.data.formats import RowError, detect
+from loradock.data.readers import Damaged, known_suffixes, reader_of
+from loradock.data.readers.compression import decompressed
+from loradock.data.remedies import one_document
+from loradock.errors import DataError, InputMissing, LoradockError
 from loradock.files import regular
 
-MOST_STATE_BYTES, LONGEST_NAME_BYTES = 16 << 20, 255
-SPLITS = ("train", "test", "validation", "valid", "val", "dev", "eval")
+DESCRIPTIONS = frozenset(
+    ("config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "metadata.json")
+)
+"""JSON files beside rows that describe them: the list of the `datasets` library, and what it writes itself."""
+MAPPED = re.compile(r"cache-.*\.arrow")
+"""What `Dataset.map` leaves beside a saved data set."""
+MOST_SHOWN = 3
 
 
-def matching(pattern: Path) -> list[Path]:
-    """The files that a pattern (`*`, `?`, `[...]`, `**`) matches, by name; none where it is no pattern."""
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """The files that are read, and those of other splits that are not; the splits that are read, where it has some."""
+
+    files: list[Path]
+    splits: tuple[str, ...] = ()
+    left: Mapping[str, list[Path]] = field(default_factory=dict[str, list[Path]])
+
+
+def matching(pattern: Path, source: SourceConfig) -> Chosen:
+    """The files of rows that a pattern (`*`, `?`, `[...]`, `**`) matches, by name; none where it is no pattern.
+
+    Raises DataError where they are several kinds, or of several splits.
+    """
     if not glob.has_magic(str(pattern)):
-        return []
-    return [path for each in sorted(glob.glob(str(pattern), recursive=True)) if (path := Path(each)).is_file()]
+        return Chosen(files=[])
+    found = [path for each in sorted(glob.glob(str(pattern), recursive=True)) if (path := Path(each)).is_file()]
+    return _one_set(found, fixed(pattern), source) if found else Chosen(files=[])
 
 
-def of_directory(path: Path, source: SourceConfig) -> list[Path]:
-    """The files of a directory, by name: all of one kind. Raises DataError and InputMissing."""
-    if _is_saved(path):
-        return _saved(path, source)
-    found: dict[str, list[Path]] = {}
-    for child in sorted(path.iterdir()):
-        known = None if child.name.startswith((".", "_")) or not child.is_file() else reader_of(child.name)
-        if known:
-            found.setdefault(known[0].name, []).append(child)
-    if not found:
-        below = next((child for child in sorted(path.rglob("*")) if child.is_file() and reader_of(child.name)), None)
-        hint = (
-            f"give a pattern: {source.path.rstrip('/')}/**/*{below.suffix}" if below else f"known: {known_suffixes()}"
-        )
+def of_file(path: Path, source: SourceConfig) -> Chosen:
+    """The one file that is named. InputMissing where another split is asked for than its name tells."""
+    return _one_set([path], path.parent, source)
+
+
+def of_directory(path: Path, source: SourceConfig) -> Chosen:
+    """The files of a directory, by name. Raises DataError and InputMissing."""
+    if saved.is_saved(path):
+        return _of_saved(path, source)
+    found = [child for child in sorted(path.iterdir()) if child.is_file()]
+    if not _of_rows(found):
+        inner = _below(path)
+        hint = _reading_all(source.path, inner, source) if inner else f"known: {known_suffixes()}"
         raise DataError(f"{source.path} is a directory without files of rows", hint=hint)
-    if len(found) > 1:
-        counts = ", ".join(f"{len(paths)} {name}" for name, paths in found.items())
-        most = max(found.values(), key=len)
-        hint = f"name those to train on by a pattern: {source.path.rstrip('/')}/*{most[0].suffix}"
+    return _one_set(found, path, source)
+
+
+def told(source: SourceConfig, chosen: Chosen) -> list[str]:
+    """What a person is told: splits and files in folders below that are not read, and what a row of a text file is."""
+    lines = list(_of_lines(chosen.files))
+    if chosen.left:
+        read = " and ".join(name or "no name" for name in chosen.splits)
+        left = "; ".join(f"{name or 'no split'}: {_shown(files)}" for name, files in sorted(chosen.left.items()))
+        lines.append(f"{source.path}: split {read} is read, others are not ({left})")
+    directory = Path(source.path)
+    if not directory.is_dir() or saved.is_saved(directory):
+        return lines
+    if inner := _below(directory):
+        count = "1 file" if len(inner) == 1 else f"{len(inner)} files"
+        hint = _reading_all(source.path, inner, source)
+        lines.append(f"warning: {source.path}: {count} in folders below it not read ({inner[0]}); {hint}")
+    return lines
+
+
+def _of_lines(files: Sequence[Path]) -> Iterator[str]:
+    """One for text files."""
+    for file in files:
+        reader, _ = reader_of(file.name) or (None, "")
+        if reader and reader.name == "text":
+            yield f"{file}: each line is a document of its own; to learn the file as one: {one_document(str(file))}"
+            return
+
+
+def fixed(pattern: Path) -> Path:
+    """The folder of a pattern in which nothing is a wildcard: what the files are named in."""
+    return next((parent for parent in pattern.parents if not glob.has_magic(str(parent))), Path("."))
+
+
+def _one_set(found: Sequence[Path], base: Path, source: SourceConfig) -> Chosen:
+    """Those of the files that are one set. DataError where it takes a person to say which."""
+    rows = _of_rows(found)
+    if not rows:
+        return Chosen(files=[*found])
+    kinds: dict[str, list[Path]] = {}
+    for path in rows:
+        kinds.setdefault(_kind(path), []).append(path)
+    if len(kinds) > 1:
+        counts = ", ".join(f"{len(paths)} {name}" for name, paths in kinds.items())
+        hint = f"name those to train on: {_naming(_likeliest(kinds, source), found, base)}"
         raise DataError(f"{source.path} holds several kinds of files ({counts})", hint=hint)
-    (paths,) = found.values()
-    _refuse_splits(paths, source)
-    return paths
+    by_split: dict[str, list[Path]] = {}
+    for path in rows:
+        by_split.setdefault(splits.split_of(path.relative_to(base)), []).append(path)
+    read = splits.chosen(by_split, source.split)
+    if read is None:
+        raise _unclear(by_split, source, hint=f"name those to read: {_naming(_meant(by_split), found, base)}")
+    left = {name: paths for name, paths in by_split.items() if name not in read}
+    return Chosen(files=sorted(path for name in read for path in by_split[name]), splits=(*read,), left=left)
 
 
-def below(path: str) -> list[str]:
-    """A line where folders of a directory hold files of rows, which are not read: how many, and a pattern for all."""
-    directory = Path(path)
-    if not directory.is_dir() or _is_saved(directory):
-        return []
-    inner = (child for folder in sorted(directory.iterdir()) if folder.is_dir() for child in sorted(folder.rglob("*")))
-    found = [child for child in inner if child.is_file() and reader_of(child.name)]
-    if not found:
-        return []
-    count = "1 file" if len(found) == 1 else f"{len(found)} files"
-    pattern = f"{path.rstrip('/')}/**/*{found[0].suffix}"
-    return [f"warning: {path}: {count} in folders below it not read ({found[0]}); a pattern reads all: {pattern}"]
+def _of_saved(path: Path, source: SourceConfig) -> Chosen:
+    """The files of what `datasets` saved: of several splits those of the one that is read."""
+    folders = saved.splits(path)
+    if folders is None:
+        return Chosen(files=saved.files(path, shown=source.path))
+    read = splits.chosen(folders, source.split)
+    if read is None:
+        given = {name: [folder] for name, folder in folders.items()}
+        hint = f"name the one to read: {shlex.quote(str(_meant(given)[0]))}" if given else "save it again"
+        raise _unclear(given, source, hint=hint)
+    files = [file for name in read for file in saved.files(folders[name], shown=source.path)]
+    left = {name: [folder] for name, folder in folders.items() if name not in read}
+    return Chosen(files=files, splits=(*read,), left=left)
 
 
-def _is_saved(path: Path) -> bool:
-    """Whether `datasets` saved the directory."""
-    return (path / "dataset_dict.json").is_file() or (path / "state.json").is_file() or any(path.glob("*.arrow"))
+def _unclear(found: Mapping[str, Sequence[Path]], source: SourceConfig, *, hint: str) -> LoradockError:
+    """What to say where no split, or no single one, is what is asked for."""
+    if source.split and "" not in found:
+        named = ", ".join(sorted(found)) or "none"
+        return InputMissing(f"{source.path} has no split {source.split!r}; it has {named}", hint=hint)
+    named = "; ".join(f"{name or 'no split'}: {_shown(found[name])}" for name in sorted(found))
+    return DataError(f"{source.path} holds the files of several splits ({named})", hint=hint)
 
 
-def _refuse_splits(paths: list[Path], source: SourceConfig) -> None:
-    """DataError where the names tell of rows to test on among those to train on."""
-    splits = {split for path in paths for split in SPLITS if path.name.lower().startswith(split)}
-    if len(splits) > 1 and "train" in splits:
-        hint = f"name those to train on by a pattern: {source.path.rstrip('/')}/train*"
-        raise DataError(f"{source.path} holds the files of several splits ({', '.join(sorted(splits))})", hint=hint)
+def _meant(found: Mapping[str, Sequence[Path]]) -> Sequence[Path]:
+    """The files to propose: training rows, those that nothing names, whatever there is."""
+    order = (splits.TRAIN, "", "validation", "test")
+    return found[min(found, key=lambda name: (order.index(splits.kind_of(name)), name))]
 
 
-def _saved(path: Path, source: SourceConfig) -> list[Path]:
-    """The arrow files of a directory that `datasets` saved; of several splits, the source's one."""
-    if (path / "dataset_dict.json").is_file():
-        splits = sorted(child.name for child in path.iterdir() if child.is_dir())
-        if source.split not in splits:
-            raise InputMissing(
-                f"{source.path} has no split {source.split!r}; it has {', '.join(splits) or 'none'}",
-                hint=f"--set data.sources.0.split={splits[0]}" if splits else None,
-            )
-        path = path / source.split
-    state = path / "state.json"
-    found = [path / name for name in _named_by(state)] if state.is_file() else sorted(path.glob("*.arrow"))
-    if not found:
-        raise DataError(
-            f"{source.path} is a directory without arrow files",
-            hint="name its files one by one: --set data.sources.0.path=FILE",
-        )
-    if absent := [file.name for file in found if not file.is_file()]:
-        raise InputMissing(f"{source.path} is incomplete: {', '.join(absent)} is missing", hint="copy it again")
-    return found
+def _of_rows(found: Iterable[Path]) -> list[Path]:
+    """Those that are read as rows: of a known kind, neither hidden nor a description of the data set."""
+    return [
+        path
+        for path in found
+        if not path.name.startswith((".", "_"))
+        and path.name.lower() not in DESCRIPTIONS
+        and not MAPPED.fullmatch(path.name)
+        and reader_of(path.name)
+    ]
 
 
-def _named_by(state: Path) -> list[str]:
-    """The files that a state.json names, which lie beside it. Raises DataError and InputMissing."""
-    hint = f"copy it again, or name the arrow files by a pattern: '{state.parent}/*.arrow'"
+def _below(directory: Path) -> list[Path]:
+    """Files of rows in the folders below, by name; hidden folders and those of programs (`__name__`) are not theirs."""
+    found: list[Path] = []
+    for folder, names, files in os.walk(directory):
+        names[:] = sorted(name for name in names if not name.startswith((".", "__")))
+        if Path(folder) != directory:
+            found += _of_rows(Path(folder) / name for name in sorted(files))
+    return sorted(found)
+
+
+def _reading_all(shown: str, inner: Sequence[Path], source: SourceConfig) -> str:
+    """What reads the files below a directory: a pattern for all, or what that would be refused for."""
+    suffixes = {path.suffix for path in inner}
+    pattern = f"{shown.rstrip('/')}/**/*{suffixes.pop() if len(suffixes) == 1 else ''}"
     try:
-        with regular.opened(state) as file:
-            content = file.read(MOST_STATE_BYTES + 1)
-    except OSError as error:
-        raise InputMissing(f"{state} cannot be read: {error.strerror}", hint=f"ls -l {state}") from error
-    try:
-        if len(content) > MOST_STATE_BYTES:
-            raise ValueError(f"it is longer than {MOST_STATE_BYTES >> 20} MiB")
-        held = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{state} is not readable JSON: {error or 'nested too deeply'}", hint=hint) from error
-    entries = held.get("_data_files") if isinstance(held, dict) else None
-    if not isinstance(entries, list):
-        raise DataError(f"{state}: _data_files is not a list of files", hint=hint)
-    names: list[str] = []
-    for number, entry in enumerate(entries):
-        name = entry.get("filename") if isinstance(entry, dict) else None
-        if not isinstance(name, str) or not _is_name(name):
-            raise DataError(f"{state}: _data_files[{number}].filename is not the name of a file beside it", hint=hint)
-        names.append(name)
-    if len(set(names)) < len(names):
-        raise DataError(f"{state}: _data_files names a file twice: {Counter(names).most_common(1)[0][0]}", hint=hint)
-    return names
+        matching(Path(pattern), source.model_copy(update={"path": pattern}))
+    except DataError as error:
+        return str(error.hint)
+    return f"a pattern reads them: '{pattern}'"
 
 
-def _is_name(text: str) -> bool:
-    """Whether a file of a directory can be called so."""
+def _likeliest(kinds: Mapping[str, Sequence[Path]], source: SourceConfig) -> Sequence[Path]:
+    """The files of the kind that holds rows by the look of its first file; of several the most."""
+    return max(kinds.values(), key=lambda paths: (_holds_rows(paths[0], source), len(paths)))
+
+
+def _holds_rows(path: Path, source: SourceConfig) -> bool:
+    """Whether the first record of a file is a row of a format."""
+    reader, compression = reader_of(path.name) or (None, "")
+    assert reader
     try:
-        length = len(text.encode())
-    except UnicodeEncodeError:
+        with regular.opened(path) as file, closing(decompressed(file, compression) if compression else file) as plain:
+            record = next(reader.records(plain), None)
+        return bool(record and record.row and detect(record.row, mapping=source.fields))
+    except (RowError, Damaged, OSError):
         return False
-    return 0 < length <= LONGEST_NAME_BYTES and text == Path(text).name and "\0" not in text
+
+
+def _naming(wanted: Sequence[Path], found: Sequence[Path], base: Path) -> str:
+    """How these files of a folder are named: a pattern that matches them and no others, or each of them."""
+    words = {word for path in wanted for word in splits.SEPARATORS.split(path.name) if word}
+    suffix = {path.suffix for path in wanted}
+    tails = [f"*{suffix.pop()}"] if len(suffix) == 1 else []
+    tails += [f"*{word}*" for word in sorted(words)]
+    folders = [base, base / "**"] if any(path.parent != base for path in wanted) else [base]
+    folders += [folder for path in wanted if (folder := path.parent) not in folders][:1]
+    among = set(_of_rows(found))
+    for pattern in (folder / tail for folder in folders for tail in tails):
+        if len(wanted) > 1 and among.intersection(map(Path, glob.glob(str(pattern), recursive=True))) == set(wanted):
+            return f"'{pattern}'"
+    return " ".join(f"--data {shlex.quote(str(path))}" for path in wanted)
+
+
+def _kind(path: Path) -> str:
+    reader = reader_of(path.name)
+    assert reader
+    return reader[0].name
+
+
+def _shown(files: Sequence[Path]) -> str:
+    more = f" and {len(files) - MOST_SHOWN:,} more" if len(files) > MOST_SHOWN else ""
+    return ", ".join(path.name for path in files[:MOST_SHOWN]) + more

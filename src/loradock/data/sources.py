@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.schema import DataConfig, Reading, SourceConfig
 from loradock.data.columns import Columns, Contents
-from loradock.data.formats import FORMATS, Format, RowError, Sample, Undetected, convert_row, detect, named
+from loradock.data.formats import FORMATS, Format, RowError, Sample, Undetected, convert_row, detect, named, renamed
 from loradock.data.formats.base import Misfit, listed
-from loradock.data.formats.guess import options
+from loradock.data.formats.guess import can_be, guess, options
 from loradock.data.preference import Preference, refuse_pairs, refuse_verdict
 from loradock.data.read import Record, place_of, read, shown_files
+from loradock.data.remedies import command_on
 from loradock.errors import ConfigError, Problem
 
 Loaded = tuple[int | None, Sample | Problem]
@@ -43,7 +44,7 @@ def samples(source: SourceConfig, *, index: int = 0, contents: Contents | None =
             continue
         try:
             refuse_pairs(row, source, index=index)
-            format = format or detect(row.keys(), mapping=source.fields, index=index)
+            format = format or detect(row, mapping=source.fields, index=index)
         except (Undetected, Preference) as error:
             if source.fields and isinstance(error, Undetected):
                 raise ConfigError(f"data.sources.{index}: {source.path}: {error}", hint=error.hint) from None
@@ -65,8 +66,8 @@ def format_of(source: SourceConfig, *, index: int = 0) -> str:
 
 
 def held_out_files(data: DataConfig) -> tuple[SourceConfig, ...]:
-    """The separate validation files as sources, by themselves."""
-    return tuple(SourceConfig(path=path) for path in data.validation_files.values())
+    """The separate validation files as sources, by themselves; one that holds several splits is none of them."""
+    return tuple(SourceConfig(path=path, split="") for path in data.validation_files.values())
 
 
 def held_out(data: DataConfig) -> tuple[SourceConfig, ...]:
@@ -78,17 +79,28 @@ def held_out(data: DataConfig) -> tuple[SourceConfig, ...]:
 
 
 def _held_out(file: SourceConfig, *, data: DataConfig) -> SourceConfig:
-    named = [(source.format, source.fields, source.ignore) for source in data.sources]
-    if any(each != named[0] for each in named):
+    named = [Reading(**source.model_dump(include={*Reading.model_fields})) for source in data.sources]
+    return file if any(each != named[0] for each in named) else read_as(file, named[:1])
+
+
+def read_as(file: SourceConfig, readings: Sequence[Reading]) -> SourceConfig:
+    """The source, read as far as its first row goes as that of the readings which has the most columns in common.
+
+    Raises what `read` raises.
+    """
+    if not readings:
         return file
-    format, fields, ignore = named[0]
     with closing(read(file)) as records:
         row = next((record.row for record in records if record.row is not None), {})
-    given = {field: column for field, column in fields.items() if column in row}
-    asked = format_asked(data.sources[0])
-    is_fitting = asked is not None and asked.detect(frozenset((*row, *given)))
-    left_out = tuple(column for column in ignore if column in row)
-    return file.model_copy(update={"format": format if is_fitting else "auto", "fields": given, "ignore": left_out})
+    return file.model_copy(update=max((_fitting(row, each) for each in readings), key=lambda each: len(each["fields"])))
+
+
+def _fitting(row: Mapping[str, Any], reading: Reading) -> dict[str, Any]:
+    """What a reading says of the columns that a row has."""
+    given = {field: column for field, column in reading.fields.items() if column in row}
+    is_fitting = reading.format != "auto" and named(reading.format).detect(frozenset(renamed(given, row)))
+    ignored = tuple(column for column in reading.ignore if column in row)
+    return {"format": reading.format if is_fitting else "auto", "fields": given, "ignore": ignored}
 
 
 def check_fields(sources: Sequence[SourceConfig]) -> None:
@@ -137,6 +149,7 @@ class _Reading:
         """The samples of the records; ConfigError where what the configuration names fits none of them."""
         source, columns = self.source, Columns(self.source, format, self.index)
         held: list[Loaded] = []
+        misfit: Mapping[str, Any] = {}
         has_fitted = source.format == "auto" and not source.fields
         for record in records:
             row = self.row_of(record)
@@ -146,11 +159,12 @@ class _Reading:
             try:
                 refuse_verdict(row)
                 sample = convert_row(format, source.fields, row)
-                columns.note(row)
+                columns.note(row, sample)
             except RowError as error:
                 if isinstance(error, Misfit) and not has_fitted:
                     held.append((record.line, self.problem(record, error)))
-                    self.refuse_misfits(format, held, row, limit=MISFITS_HELD)
+                    misfit = row
+                    self.refuse_misfits(format, held, misfit, limit=MISFITS_HELD)
                     continue
                 found: Sample | Problem = self.problem(record, error)
             else:
@@ -160,7 +174,7 @@ class _Reading:
             held.clear()
             yield record.line, found
         if held:
-            self.refuse_misfits(format, held, dict.fromkeys(self.seen), limit=1)
+            self.refuse_misfits(format, held, misfit, limit=1)
         self.refuse_unseen()
         self.contents.unused = columns.unused()
 
@@ -171,17 +185,22 @@ class _Reading:
         _, first = held[0]
         assert isinstance(first, Problem)
         key, source = f"data.sources.{self.index}", self.source
+        what = f"{key}: no row of {source.path} fits format {format.name}: {first.what}"
+        mapping = {field: column for field, column in source.fields.items() if column in row}
+        if can_be(format, guess(format, row, mapping), row):
+            back = [field for field in source.fields if field not in mapping and field in row]
+            sets = [f"--set {key}.fields.{field}={field}" for field in back]
+            more = options(format, row, mapping=mapping, index=self.index)
+            raise ConfigError(what, hint=" ".join([*sets, more]).strip())
         try:
-            other = detect(row.keys(), index=self.index).name
-        except Undetected:
-            other = None
-        if other and other != format.name and not source.fields:
-            hint = f"--set {key}.format={other}"
-        else:
-            unmapped = {field: column for field, column in source.fields.items() if column in row}
-            hint = options(format, tuple(row), mapping=unmapped, index=self.index)
-            hint = hint or f"the columns are {listed(row)}: --set {key}.fields.FIELD=COLUMN"
-        raise ConfigError(f"{key}: no row of {source.path} fits format {format.name}: {first.what}", hint=hint)
+            other = detect(row, index=self.index).name
+        except Undetected as error:
+            hint = f"{error.hint} --set {key}.format=auto" if source.format != "auto" else error.hint
+            raise ConfigError(what, hint=f"leave out {key}.fields; {hint}" if source.fields else hint) from None
+        hint = f"--set {key}.format={other}"
+        if source.fields or other == format.name:
+            hint = f"the columns are {listed(row)}: {'leave out' if source.fields else 'give'} {key}.fields"
+        raise ConfigError(what, hint=hint)
 
     def refuse_unseen(self) -> None:
         """ConfigError for a mapped or ignored column that no row has."""
@@ -198,7 +217,8 @@ class _Reading:
         """A row's problem at its place."""
         file, line = place_of(self.files, self.contents.starts, record.line)
         excerpt = excerpt_of(record.row) if line is not None and line < 0 else None
-        return Problem(what=str(error), file=file, line=line, hint=error.hint, excerpt=excerpt)
+        parts = [each for each in (error.hint, error.change and command_on(file, error.change)) if each]
+        return Problem(what=str(error), file=file, line=line, hint=": ".join(parts) or None, excerpt=excerpt)
 
     def broken(self, record: Record) -> Loaded:
         """A record that could not be read, at its place."""

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from loradock.config.schema import Reading
 from loradock.errors import InputMissing, UsageError
 from loradock.evaluation import tasks
 from loradock.evaluation.items import Items, of_data
@@ -42,15 +43,23 @@ class Options:
     max_new_tokens: int | None = None
 
 
-def read(named: Sequence[str], *, folder: Path | None, data: Path | None, options: Options) -> list[Wanted]:
+def read(
+    named: Sequence[str],
+    *,
+    folder: Path | None,
+    data: Path | None,
+    options: Options,
+    readings: Sequence[Reading] = (),
+) -> list[Wanted]:
     """The tasks that `named` lists (`boolq=FILE`, or `boolq` in `folder`; with commas too), and rows of one's own.
 
-    UsageError for options that contradict or name no task, InputMissing, DataError with every row that is wrong.
+    `readings`: how the model's training read the columns of such rows. UsageError for options that contradict or name
+    no task, InputMissing, DataError with every row that is wrong.
     """
     _check(options, has_data=data is not None)
     found = [_task(text, folder=folder, options=options) for part in named for text in part.split(",") if text.strip()]
     if data:
-        found.append(_data(data, options))
+        found.append(_data(data, options, readings))
     names = [each.items.name for each in found]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"{twice[0]} is asked for twice", hint="name each task and file once")
@@ -92,9 +101,9 @@ def _of_task(task: Task, options: Options) -> Callable[[Opened], Method]:
     return partial(Generate, max_new_tokens=most, extract=task.extract, score=exact)
 
 
-def _data(file: Path, options: Options) -> Wanted:
+def _data(file: Path, options: Options, readings: Sequence[Reading]) -> Wanted:
     needs = NEEDS.get(options.metric, "prompts")
-    items = of_data(file, needs=needs, limit=options.limit)
+    items = of_data(file, needs=needs, limit=options.limit, readings=readings)
     if options.metric == "choice":
         return Wanted(items=items, metric=ACCURACY, method=Choice)
     if options.metric == "loss":

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from loradock.config.schema import SourceConfig
+from loradock.config.schema import Reading, SourceConfig
 from loradock.data.columns import Contents
 from loradock.data.formats.base import Completion, Conversation, Message, Pairs
 from loradock.data.problems import Problems
 from loradock.data.read import digest, place_of, shown_files
-from loradock.data.sources import samples
+from loradock.data.sources import read_as, samples
 from loradock.errors import DataError, Problem, shown_place
 
 ANSWER_FORMAT = re.compile(r"Answer format:\s*(\S[^\n]*)\s*$")
@@ -86,14 +86,20 @@ def limited(items: Sequence[Item], limit: int | None) -> tuple[Item, ...]:
     return tuple(items if limit is None else items[:limit])
 
 
-def of_data(file: Path, *, needs: Literal["candidates", "prompts", "rows"], limit: int | None = None) -> Items:
+def of_data(
+    file: Path,
+    *,
+    needs: Literal["candidates", "prompts", "rows"],
+    limit: int | None = None,
+    readings: Sequence[Reading] = (),
+) -> Items:
     """The user's own rows, in any format that training reads; the last turn (or the completion) is the right answer.
 
     `needs`: a loss takes any `rows`, an answer needs a prompt, a choice its candidates: those that the row's question
-    lists, else all the answers of the file, where those are few. DataError with every row that cannot be read, has no
-    answer or not what is needed.
+    lists, else all the answers of the file, where those are few. `readings`: how training read its columns. DataError
+    with every row that cannot be read, has no answer or not what is needed.
     """
-    source = SourceConfig(path=str(file))
+    source = read_as(SourceConfig(path=str(file), split=""), readings)
     contents, problems = Contents(), Problems()
     files = shown_files(source)
     items: list[Item] = []

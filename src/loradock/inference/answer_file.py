@@ -93,10 +93,11 @@ def read_tasks(opened: Opened, file: Path, asked: Asked) -> Iterator[Task]:
     """What there is to answer, each sample of a row on its own. DataError with every bad row, after the last."""
     lineage = opened.origin.lineage
     is_chat = lineage.conversations if lineage else opened.prompts.has_template
+    readings = lineage.readings if lineage else ()
     rows = Rows(file)
     for place, row in enumerate(rows):
         try:
-            ids = opened.prompts.prompt_of(sample_of(row.values, is_chat=is_chat))
+            ids = opened.prompts.prompt_of(sample_of(row.values, is_chat=is_chat, readings=readings))
         except RowError as error:
             rows.refuse(row.file, row.line, str(error))
             continue

@@ -156,7 +156,7 @@ def _of_adapter(
 ) -> Origin:
     run = directory.parent
     record = read(run) if directory.name == ADAPTER and (run / RECORD).is_file() else {}
-    lineage = Lineage.recorded(record, run) if record else Lineage.read(directory)
+    lineage = Lineage.found(directory)
     asked = _asked(directory, lineage, quantization=quantization)
     found = find_base(directory, asked, named=lineage.base if lineage else None, given=base, trusted=trusted)
     return Origin(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from loradock.data.formats.base import Completion, Conversation, Message
+from loradock.data.formats.base import Completion, Conversation, Message, RowError
 from loradock.data.render import Renderer
 from loradock.data.spans import Span
 from loradock.data.special import SpecialTokens

@@ -4,42 +4,71 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from loradock.config.schema import Reading, SourceConfig
+from loradock.data.columns import Columns
 from loradock.data.formats import alpaca, messages, prompt_completion, sharegpt
-from loradock.data.formats.base import Completion, Conversation, Message, RowError, convert_row, is_list, is_object
+from loradock.data.formats.base import Completion, Conversation, Format, Message, RowError, is_list, is_object, renamed
 
 FORMATS = (messages.FORMAT, sharegpt.FORMAT, alpaca.FORMAT, prompt_completion.FORMAT)
 ANSWERS = {"alpaca": "output", "prompt-completion": "completion"}
 TURNS = {"messages": "messages", "sharegpt": "conversations"}
 SPOKEN = ("assistant", "gpt")
 PLACEHOLDER = "-"
+AS_NAMED = Reading()
 
 
-def sample_of(row: Mapping[str, Any], *, is_chat: bool) -> Conversation | Completion:
+def sample_of(row: Mapping[str, Any], *, is_chat: bool, readings: Sequence[Reading] = ()) -> Conversation | Completion:
     """A row with a placeholder where its last answer was or will be; RowError where it is of no known shape.
 
-    `text` alone is a user's turn for a model that was trained on conversations (`is_chat`), else raw text.
+    `readings`: how training read its columns, tried before the names that formats have. RowError, too, for a column
+    that the model should see and that no field takes. `text` alone is a user's turn for a model that was trained on
+    conversations (`is_chat`), else raw text.
     """
+    for reading in (*readings, AS_NAMED):
+        fields = {field: column for field, column in reading.fields.items() if column in row}
+        if reading is AS_NAMED or fields:
+            given = renamed(fields, {name: value for name, value in row.items() if name not in reading.ignore})
+            if found := _read(given, reading, is_chat=is_chat):
+                return found
+    known = "messages, conversations, instruction, prompt or text"
+    raise RowError(f"there is nothing to answer: the row has {', '.join(map(str, row)) or 'nothing'}, not {known}")
+
+
+def _read(row: Mapping[str, Any], reading: Reading, *, is_chat: bool) -> Conversation | Completion | None:
+    """The row by the names of fields, in the first format that has those of the reading; None where none fits."""
     for format in FORMATS:
         name = ANSWERS.get(format.name)
-        if format.detect(frozenset(row) | ({name} if name else set())):
-            given = dict(row)
-            if name:
-                given[name] = _like(row.get("prompt")) if name == "completion" else PLACEHOLDER
-            else:
-                given[TURNS[format.name]] = _open_ended(row[TURNS[format.name]])
-            found = convert_row(format, {}, given)
-            assert isinstance(found, (Conversation, Completion))
-            return found
+        is_asked = reading.format in ("auto", format.name) and {*reading.fields} <= {*format.fields}
+        if is_asked and format.detect(frozenset(row) | ({name} if name else set())):
+            return _checked(format, _open(format, row))
     text = row.get("text")
     if not isinstance(text, str) or not text.strip():
-        known = "messages, conversations, instruction, prompt or text"
-        raise RowError(f"there is nothing to answer: the row has {', '.join(map(str, row)) or 'nothing'}, not {known}")
+        return None
     if not is_chat:
         return Completion(text, PLACEHOLDER)
     return Conversation((Message("user", text), Message("assistant", PLACEHOLDER)))
+
+
+def _open(format: Format, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row with a placeholder for its answer."""
+    if name := ANSWERS.get(format.name):
+        return {**row, name: _like(row.get("prompt")) if name == "completion" else PLACEHOLDER}
+    turns = TURNS[format.name]
+    return {**row, turns: _open_ended(row[turns])}
+
+
+def _checked(format: Format, row: Mapping[str, Any]) -> Conversation | Completion:
+    """The sample, of which nothing is lost that the model should see: the rule of training's columns."""
+    found = format.convert(row)
+    assert isinstance(found, (Conversation, Completion))
+    try:
+        Columns(SourceConfig(path="-"), format, 0, is_trained=False).note(row, found)
+    except RowError as error:
+        raise RowError(str(error)) from None  # its hint names an option of training
+    return found
 
 
 def _like(prompt: Any) -> Any:

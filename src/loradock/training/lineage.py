@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
 from loradock import atomic_io, foreign_json
-from loradock.config.schema import ModelConfig, NamedPlace, Section
+from loradock.config.schema import ModelConfig, NamedPlace, Reading, Section
 from loradock.errors import InputMissing, ModelError, Problem, StorageError
 from loradock.training.run_dir import recorded
-from loradock.training.run_dir.paths import RECORD
+from loradock.training.run_dir.paths import ADAPTER, RECORD
 from loradock.training.run_dir.resume import recorded_config
 
 FILE = "training.json"
@@ -26,7 +26,8 @@ class Lineage(Section):
     `conversations`: rows had turns, and the adapter's tokenizer holds the chat template they were rendered with.
     `date` (YYYY-MM-DD): what that template wrote for today's. `load_dtype`: what "auto" of `compute_dtype` came to, in
     which the base's weights were loaded, and quantised where they were. `base_weights`: `model.content.digest` of the
-    base's weight files; None of adapters that were written before it was kept.
+    base's weight files; None of adapters that were written before it was kept. `readings`: how the columns of its
+    sources were read, where their names are not a format's own.
     """
 
     base: NamedPlace
@@ -39,6 +40,7 @@ class Lineage(Section):
     date: str | None = None
     load_dtype: Literal["bfloat16", "float16", "float32"] | None = None
     base_weights: str | None = None
+    readings: tuple[Reading, ...] = ()
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
@@ -56,8 +58,16 @@ class Lineage(Section):
                 "date": data.get("date"),
                 "load_dtype": _decided(record, "compute_dtype"),
                 "base_weights": (record.get("fingerprint") or {}).get("base.weights"),
+                "readings": _readings(record["config"]["data"]["sources"]),
             }
         )
+
+    @classmethod
+    def found(cls, directory: Path) -> Self | None:
+        """That of an adapter or model directory, by the record of the run where it is a run's. Raises as both."""
+        run = directory.parent
+        record = recorded.read(run) if directory.name == ADAPTER and (run / RECORD).is_file() else {}
+        return cls.recorded(record, run) if record else cls.read(directory)
 
     @classmethod
     def recorded(cls, record: Mapping[str, Any], directory: Path) -> Self:
@@ -98,6 +108,16 @@ class Lineage(Section):
         """The base as it was loaded; code that it ships is never trusted by a file."""
         loaded = self.model_dump(include={"quantization", "double_quant", "compute_dtype"})
         return ModelConfig.model_validate({"name": self.base, "revision": self.revision, **loaded})
+
+
+def _readings(sources: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """How sources are read, each way once; without those whose columns bear the names of fields."""
+    found: list[dict[str, Any]] = []
+    for source in sources:
+        reading = {name: source[name] for name in Reading.model_fields if source.get(name)}
+        if reading not in found and reading not in ({}, {"format": "auto"}):
+            found.append(reading)
+    return found
 
 
 def _decided(record: Mapping[str, Any], name: str) -> Any:

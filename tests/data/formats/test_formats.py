@@ -22,7 +22,7 @@ from loradock.data.formats import (
 
 def turns(row: dict[str, object], **mapping: str) -> list[tuple[str, str]]:
     """Role and content of each turn of a row that is a conversation."""
-    sample = convert_row(detect(row.keys(), mapping=mapping), mapping, row)
+    sample = convert_row(detect(row, mapping=mapping), mapping, row)
     assert isinstance(sample, Conversation)
     return [(message.role, message.content) for message in sample.messages]
 
@@ -30,7 +30,7 @@ def turns(row: dict[str, object], **mapping: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("format", FORMATS, ids=lambda format: format.name)
 def test_the_example_of_every_format_is_detected_as_it_and_converts(format: Format) -> None:
     row = json.loads(format.example)
-    assert detect(row.keys()) is format is named(format.name)
+    assert detect(row) is format is named(format.name)
     assert isinstance(convert_row(format, {}, row), Conversation | Completion | Pairs)
     assert set(format.required) <= set(format.fields)
 
@@ -74,7 +74,7 @@ def test_sharegpt_names_become_roles_and_its_system_column_the_first_turn() -> N
 
 def test_prompt_and_completion_are_raw_text_or_a_conversation() -> None:
     row: dict[str, object] = {"prompt": "", "completion": " four"}
-    assert convert_row(detect(row.keys()), {}, row) == Completion("", " four")
+    assert convert_row(detect(row), {}, row) == Completion("", " four")
     user, assistant = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
     assert turns({"prompt": [user], "completion": [assistant]}) == [("user", "a"), ("assistant", "b")]
 
@@ -85,14 +85,14 @@ def test_text_is_learned_whole_and_a_pair_is_a_conversation() -> None:
 
 
 def test_detection_prefers_the_format_that_says_more() -> None:
-    assert detect(["instruction", "input", "output", "text"]).name == "alpaca"
-    assert detect(["prompt", "prompt_id", "messages"]).name == "messages"
-    assert detect(["conversations", "text"]).name == "sharegpt"
-    assert detect(["text", "url"]).name == "text"
+    assert detect(dict.fromkeys(["instruction", "input", "output", "text"], "a")).name == "alpaca"
+    assert detect(dict.fromkeys(["prompt", "prompt_id", "messages"], "a")).name == "messages"
+    assert detect(dict.fromkeys(["conversations", "text"], "a")).name == "sharegpt"
+    assert detect(dict.fromkeys(["text", "url"], "a")).name == "text"
 
 
 def test_a_mapping_decides_which_formats_come_into_question() -> None:
-    columns = ["instruction", "output", "body", "q", "a"]
+    columns = dict.fromkeys(["instruction", "output", "body", "q", "a"], "a")
     assert detect(columns, mapping={"text": "body"}).name == "text"
     assert detect(columns, mapping={"prompt": "q", "completion": "a"}).name == "prompt-completion"
     assert turns({"q": "x", "a": "y", "output": "z"}, instruction="q", output="a") == [
@@ -108,14 +108,14 @@ def test_a_mapping_decides_which_formats_come_into_question() -> None:
     [
         (["question", "response"], "fields.instruction=question --set data.sources.2.fields.output=response"),
         (["prompt", "Answer"], "nearest is prompt-completion: --set data.sources.2.fields.completion=Answer"),
-        (["dialogue"], "nearest is messages: --set data.sources.2.fields.messages=dialogue"),
+        (["dialogue"], "nearest is text: --set data.sources.2.fields.text=dialogue"),
         (["Text", "url"], "nearest is text: --set data.sources.2.fields.text=Text"),
         (["ouput", "instruction"], "nearest is alpaca: --set data.sources.2.fields.output=ouput"),
     ],
 )
 def test_the_nearest_format_is_proposed_as_options_to_type(columns: list[str], hint: str) -> None:
     with pytest.raises(Undetected) as caught:
-        detect(columns, index=2)
+        detect(dict.fromkeys(columns, "a"), index=2)
     assert hint in str(caught.value.hint)
 
 

@@ -78,7 +78,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_each_layout_is_told_by_its_columns_and_gives_the_same_sample(layout: str) -> None:
     row = LAYOUTS[layout]
-    format = detect(row.keys())
+    format = detect(row)
     assert format.name == layout.split(",")[0]
     assert convert_row(format, {}, row) == SAMPLE
 
@@ -87,7 +87,7 @@ def test_each_layout_is_told_by_its_columns_and_gives_the_same_sample(layout: st
 def test_a_row_that_cannot_be_used_says_why(case: str) -> None:
     row, words = BAD[case]
     with pytest.raises(RowError) as error:
-        convert_row(detect(row.keys()), {}, row)
+        convert_row(detect(row), {}, row)
     assert words in str(error.value)
 
 

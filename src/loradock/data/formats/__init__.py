@@ -7,11 +7,22 @@ carry a ready-made `text` too) is taken for the first.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from loradock.data.formats import alpaca, messages, pairs, prompt_completion, sharegpt, text
-from loradock.data.formats.base import Completion, Conversation, Format, Message, Pairs, RowError, Sample, convert_row
-from loradock.data.formats.guess import Undetected, undetected
+from loradock.data.formats.base import (
+    Completion,
+    Conversation,
+    Format,
+    Message,
+    Pairs,
+    Row,
+    RowError,
+    Sample,
+    convert_row,
+    renamed,
+)
+from loradock.data.formats.guess import Undetected, plainly, undetected
 from loradock.errors import ConfigError
 
 FORMATS: tuple[Format, ...] = (
@@ -24,6 +35,8 @@ FORMATS: tuple[Format, ...] = (
 )
 SHOWN = tuple(sorted(FORMATS, key=lambda format: format.name in pairs.NAMES))
 """As messages list them: rows to answer from first."""
+PASSAGES = {field for format in pairs.FORMATS for field in format.required} - {"query", "messages"}
+"""Columns that only rows to embed have; without one of them no message speaks of their formats."""
 
 __all__ = [
     "FORMATS",
@@ -38,6 +51,7 @@ __all__ = [
     "convert_row",
     "detect",
     "named",
+    "renamed",
 ]
 
 
@@ -54,15 +68,17 @@ def named(name: str, *, index: int = 0) -> Format:
     )
 
 
-def detect(columns: Collection[str], *, mapping: Mapping[str, str] | None = None, index: int = 0) -> Format:
+def detect(row: Row, *, mapping: Mapping[str, str] | None = None, index: int = 0) -> Format:
     """The first format whose required fields are all there, as columns or through `mapping` (field -> column).
 
     Only formats that have every mapped field are looked at. Raises Undetected (a RowError) that lists the formats;
     its `hint` is a `--set` for source number `index` that would make the nearest one fit.
     """
     mapping = mapping or {}
-    fields = frozenset(columns) | {field for field, column in mapping.items() if column in columns}
+    fields = frozenset(renamed(mapping, row))
     for format in FORMATS:
         if set(mapping).issubset(format.fields) and format.detect(fields):
             return format
-    raise undetected(SHOWN, columns, mapping=mapping, index=index)
+    embeds = any(plainly(column) in PASSAGES for column in row)
+    shown = [format for format in SHOWN if embeds or format.name not in pairs.NAMES]
+    raise undetected(shown, row, mapping=mapping, index=index)

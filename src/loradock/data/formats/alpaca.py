@@ -16,12 +16,11 @@ from loradock.data.formats.base import (
     text_of,
     type_of,
 )
-from loradock.data.formats.turns import refuse_tools, with_system
+from loradock.data.formats.turns import with_system
 
 
 def conversation(row: Row) -> Conversation:
     """User and assistant, after the history's turns; the user says the instruction, and below it the input, if any."""
-    refuse_tools(row)
     instruction, extra = text_of(row, "instruction"), optional_text_of(row, "input")
     output = check_filled(text_of(row, "output"), "output")
     content = f"{instruction}\n\n{extra}" if instruction and extra else instruction or extra

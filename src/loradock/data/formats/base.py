@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal, TypeGuard
 
@@ -18,12 +18,27 @@ MOST_NAMED, MOST_COMPARED = 30, 1000
 Role = Literal["system", "user", "assistant", "tool"]
 
 
-class RowError(ValueError):
-    """A row that cannot be used; the message names the field and what it should hold, `hint` what to type."""
+@dataclass(frozen=True, kw_only=True)
+class RowsChange:
+    """A change of rows, for a hint: as a filter of jq, and as a method of `datasets.Dataset` for what is not JSON.
 
-    def __init__(self, what: str, *, hint: str | None = None) -> None:
+    COLUMN in them stands for `column`, quoted.
+    """
+
+    column: str
+    jq: str
+    method: str
+
+
+class RowError(ValueError):
+    """A row that cannot be used; the message names the field and what it should hold, `hint` what to type.
+
+    `change`: what makes rows that can be used of the file, where that is no setting.
+    """
+
+    def __init__(self, what: str, *, hint: str | None = None, change: RowsChange | None = None) -> None:
         super().__init__(what)
-        self.hint = hint
+        self.hint, self.change = hint, change
 
 
 class Misfit(RowError):
@@ -32,10 +47,11 @@ class Misfit(RowError):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation."""
+    """One turn of a conversation; `is_learned` False: the row says that it is context, though an assistant's."""
 
     role: Role
     content: str
+    is_learned: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +96,17 @@ class Pairs:
 
 
 Sample = Conversation | Completion | Pairs
+
+
+def texts_of(sample: Sample) -> list[str]:
+    """All texts of a sample, in their order."""
+    if isinstance(sample, Completion):
+        return [sample.prompt, sample.completion]
+    if isinstance(sample, Pairs):
+        return [side.text for side in sample.sides]
+    return [message.content for message in sample.messages]
+
+
 Row = Mapping[str, Any]
 
 
@@ -114,17 +141,21 @@ def convert_row(format: Format, mapping: Mapping[str, str], row: Row) -> Sample:
     """
     if not mapping:
         return format.convert(row)
-    renamed = dict(row)
     for field, column in mapping.items():
-        if column in row:
-            renamed[field] = row[column]
-        elif field in format.required:
+        if column not in row and field in format.required:
             raise Misfit(f"no column {column!r} (field {field!r}); {_present(column, row)}")
     try:
-        return format.convert(renamed)
+        return format.convert(renamed(mapping, row))
     except RowError as error:
         shown = ", ".join(f"{field} = {column}" for field, column in mapping.items())
-        raise type(error)(f"{error} (with fields {shown})", hint=error.hint) from None
+        change = error.change and replace(error.change, column=mapping.get(error.change.column, error.change.column))
+        raise type(error)(f"{error} (with fields {shown})", hint=error.hint, change=change) from None
+
+
+def renamed(mapping: Mapping[str, str], row: Row) -> dict[str, Any]:
+    """The row by the names of fields; a column that is mapped is not read again under its own name."""
+    own = {name: value for name, value in row.items() if name not in mapping.values()}
+    return own | {field: row[column] for field, column in mapping.items() if column in row}
 
 
 def text_of(row: Row, field: str) -> str:

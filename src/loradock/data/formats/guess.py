@@ -9,12 +9,22 @@ import difflib
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 
-from loradock.data.formats.base import MOST_COMPARED, Format, RowError, listed
+from loradock.data.formats.base import (
+    MOST_COMPARED,
+    Format,
+    Misfit,
+    Row,
+    RowError,
+    convert_row,
+    is_list,
+    is_object,
+    listed,
+)
 
 ALIASES: dict[str, tuple[str, ...]] = {
-    "instruction": ("question", "query", "task", "prompt"),
+    "instruction": ("question", "query", "task", "prompt", "problem", "request", "user", "human", "input", "inputs"),
     "input": ("context", "inputs"),
-    "output": ("response", "answer", "target", "completion"),
+    "output": ("response", "solution", "answer", "target", "completion", "reply", "assistant", "gpt", "bot"),
     "system": ("system_prompt", "system_message"),
     "history": ("conversation_history", "chat_history"),
     "messages": ("chat", "dialog", "dialogue", "turns"),
@@ -24,23 +34,64 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "text": ("content", "body", "document", "story"),
 }
 """Column names that other data sets use for a field, likeliest first."""
+TEXTS_OF_A_PAIR = 2
 
 
 class Undetected(RowError):
     """A row that fits no format; `hint` is what to type."""
 
 
-def undetected(
-    formats: Sequence[Format], columns: Collection[str], *, mapping: Mapping[str, str], index: int
-) -> Undetected:
-    """The error for a row with these columns, under this mapping, in source number `index`."""
+def undetected(formats: Sequence[Format], row: Row, *, mapping: Mapping[str, str], index: int) -> Undetected:
+    """The error for a row of no format, under this mapping, in source number `index`.
+
+    What is proposed was tried on the row: the nearest of the formats that can be made of it, else what its values are.
+    """
     known = "; ".join(f"{format.name} needs {', '.join(format.required)}" for format in formats)
     mapped = ", ".join(f"{field} = {column}" for field, column in mapping.items())
-    what = f"columns {listed(columns) or '(none)'}{f' (with fields {mapped})' if mapped else ''} fit no format: {known}"
-    nearest = min(formats, key=lambda format: _distance(format, guess(format, columns, mapping), columns))
-    return Undetected(
-        what, hint=f"nearest is {nearest.name}: {options(nearest, columns, mapping=mapping, index=index)}"
-    )
+    what = f"columns {listed(row) or '(none)'}{f' (with fields {mapped})' if mapped else ''} fit no format: {known}"
+    tried = [format for format in formats if can_be(format, guess(format, row, mapping), row)]
+    if tried:
+        nearest = min(tried, key=lambda format: _distance(format, guess(format, row, mapping), row))
+        hint = f"nearest is {nearest.name}: {options(nearest, row, mapping=mapping, index=index)}"
+    else:
+        hint = by_values(row, index=index)
+    return Undetected(what, hint=hint)
+
+
+def by_values(row: Row, *, index: int) -> str:
+    """What to type for columns whose names tell nothing, by what they hold."""
+    key = f"--set data.sources.{index}.fields"
+    for name, value in row.items():
+        if is_list(value) and value and all(is_object(turn) for turn in value):
+            if all("role" in turn for turn in value):
+                return f"nearest is messages: {key}.messages={name}"
+            if all("from" in turn for turn in value):
+                return f"nearest is sharegpt: {key}.conversations={name}"
+        if is_list(value) and value and len(value) % 2 == 0 and all(isinstance(part, str) for part in value):
+            return f"nearest is text, prompts and answers by turns: {key}.text={name}"
+    texts = [name for name, value in row.items() if isinstance(value, str) and value.strip()]
+    if len(texts) == 1:
+        return f"nearest is text: {key}.text={texts[0]}"
+    if len(texts) == TEXTS_OF_A_PAIR:
+        asks, answers = texts
+        return f"if {asks} asks and {answers} answers: {key}.instruction={asks} {key}.output={answers}"
+    if texts:
+        which = f"the columns of text that ask and answer ({listed(texts)})"
+        return f"name {which}: {key}.instruction=COLUMN {key}.output=COLUMN"
+    return "no column holds text or turns: docs/data.md shows a row of each format"
+
+
+def can_be(format: Format, found: Mapping[str, str], row: Row) -> bool:
+    """Whether the row is one of the format where its fields are these columns."""
+    if not all(found[field] for field in format.required):
+        return False
+    try:
+        convert_row(format, {field: column for field, column in found.items() if column != field}, row)
+    except Misfit:
+        return False
+    except RowError:  # it is of the format, and bad in itself
+        return True
+    return True
 
 
 def options(format: Format, columns: Collection[str], *, mapping: Mapping[str, str], index: int) -> str:
@@ -58,17 +109,23 @@ def guess(format: Format, columns: Collection[str], mapping: Mapping[str, str]) 
 
     Optional fields without a column are left out.
     """
-    found: dict[str, str] = {}
+    found = {field: mapping[field] for field in format.fields if mapping.get(field) in columns}
+    found |= {field: field for field in format.required if field in columns and field not in found}
     plain = {plainly(column): column for column in columns}
     for field in (*format.required, *format.optional):
-        if mapping.get(field) in columns:
-            found[field] = mapping[field]
-        elif field in columns:
+        if field in found:
+            continue
+        if field in columns and field not in found.values():
             found[field] = field
-        elif candidates := [plain[name] for name in (field, *ALIASES.get(field, ())) if name in plain]:
-            found[field] = next((each for each in candidates if each not in found.values()), candidates[0])
+        elif candidates := [
+            plain[name]
+            for name in (field, *ALIASES.get(field, ()))
+            if name in plain and plain[name] not in found.values()
+        ]:
+            found[field] = candidates[0]
         elif field in format.required:
-            near = difflib.get_close_matches(field, list(islice(plain, MOST_COMPARED)), n=1, cutoff=0.75)
+            free = [name for name in islice(plain, MOST_COMPARED) if plain[name] not in found.values()]
+            near = difflib.get_close_matches(field, free, n=1, cutoff=0.75)
             found[field] = plain[near[0]] if near else ""
     return found
 

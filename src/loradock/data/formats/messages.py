@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from loradock.data.formats.base import Conversation, Format, Row, value_of
-from loradock.data.formats.turns import conversation, messages_of, refuse_tools, with_system
+from loradock.data.formats.turns import conversation, messages_of, with_system
 
 
 def _convert(row: Row) -> Conversation:
-    refuse_tools(row)
     return with_system(conversation(messages_of(value_of(row, "messages"), "messages"), "messages"), row)
 
 

@@ -26,7 +26,10 @@ def _convert(row: Row) -> Sample:
             raise RowError("completion is empty: there is nothing to train on")
         given = messages_of(prompt, "prompt")
         turns = given + messages_of(completion, "completion")
-        return replace(conversation(turns, "prompt + completion"), given=len(given))
+        talk = conversation(turns, "prompt + completion")
+        if len(talk.messages) <= len(given):
+            raise RowError("completion says of every assistant turn that it is not learned: leave the row out")
+        return replace(talk, given=len(given))
     if is_list(prompt) or is_list(completion):
         raise RowError(
             f"prompt is {type_of(prompt)} and completion is {type_of(completion)}: both must be text, or both lists"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from typing import Any
 
 from loradock.data.formats.base import (
@@ -12,6 +13,7 @@ from loradock.data.formats.base import (
     Role,
     Row,
     RowError,
+    RowsChange,
     check_filled,
     check_text,
     is_list,
@@ -19,7 +21,9 @@ from loradock.data.formats.base import (
     optional_text_of,
     type_of,
 )
+from loradock.data.formats.keys import turn_is_learned
 
+KEYS_READ = 2
 ROLES: dict[str, Role] = {
     "system": "system",
     "user": "user",
@@ -32,22 +36,6 @@ ROLES: dict[str, Role] = {
 }
 """What a turn may be called, and the role it is: OpenAI's names, then ShareGPT's."""
 
-UNRENDERED: dict[str, object] = {
-    "tool_calls": None,
-    "function_call": None,
-    "reasoning_content": None,
-    "reasoning": None,
-    "thinking": None,
-    "weight": 1,
-    "train": True,
-    "loss": True,
-}
-"""Keys of a turn that say something about training and that no sample carries, refused rather than lost; each with the
-value that asks for nothing."""
-
-LOST_COLUMNS = ("tools", "functions")
-"""Columns that a chat template would render, were they handed to it."""
-
 
 def messages_of(value: Any, where: str) -> tuple[Message, ...]:
     """The messages of a list of {"role", "content"} or {"from", "value"} objects.
@@ -55,13 +43,25 @@ def messages_of(value: Any, where: str) -> tuple[Message, ...]:
     Raises RowError where a turn is not of that shape, its role is unknown, or it holds what is not text.
     """
     if not is_list(value):
-        hint = "turns that are written as JSON inside a text have to be parsed: row[COLUMN] = json.loads(row[COLUMN])"
-        raise Misfit(f"{where} is {type_of(value)}, not a list of turns", hint=hint if isinstance(value, str) else None)
+        method = "map(lambda r: {COLUMN: __import__('json').loads(r[COLUMN])})"
+        parsed = RowsChange(column=where, jq=".COLUMN |= fromjson", method=method)
+        change = parsed if isinstance(value, str) and _is_json_list(value) else None
+        raise Misfit(f"{where} is {type_of(value)}, not a list of turns", change=change)
     return tuple([_message(turn, f"{where}[{number}]") for number, turn in enumerate(value)])
 
 
+def _is_json_list(text: str) -> bool:
+    try:
+        return is_list(json.loads(text))
+    except (ValueError, RecursionError):
+        return False
+
+
 def conversation(messages: tuple[Message, ...], where: str) -> Conversation:
-    """A conversation to learn from: system first if at all, an assistant's turn last, no assistant's turn empty."""
+    """A conversation to learn from: system first if at all, an assistant's turn last, no assistant's turn empty.
+
+    What follows the last turn that is learned is left out: nothing is learned of it, or by it.
+    """
     if not messages:
         raise RowError(f"{where} holds no turns")
     for number, message in enumerate(messages):
@@ -74,7 +74,10 @@ def conversation(messages: tuple[Message, ...], where: str) -> Conversation:
             raise RowError(f"{where} has no assistant turn: there is nothing to train on")
         last = messages[-1].role
         raise RowError(f"{where} ends with a {last} turn, not with the assistant's: remove the turns after it")
-    return Conversation(messages)
+    learned = [number for number, each in enumerate(messages) if each.role == "assistant" and each.is_learned]
+    if not learned:
+        raise RowError(f"{where} says of every assistant turn that it is not learned: leave the row out")
+    return Conversation(messages[: learned[-1] + 1])
 
 
 def with_system(talk: Conversation, row: Row) -> Conversation:
@@ -87,28 +90,17 @@ def with_system(talk: Conversation, row: Row) -> Conversation:
     return Conversation((Message("system", system), *talk.messages))
 
 
-def refuse_tools(row: Row) -> None:
-    """RowError where the row describes tools, which no sample carries."""
-    for column in LOST_COLUMNS:
-        if row.get(column):
-            raise RowError(f"{column!r} would be lost: write the tools into the system turn, or remove the column")
-
-
 def _message(turn: Any, where: str) -> Message:
     if not is_object(turn):
-        raise RowError(f"{where} is {type_of(turn)}, not an object with role and content")
+        raise Misfit(f"{where} is {type_of(turn)}, not an object with role and content")
     role_key, content_key = ("from", "value") if "from" in turn and "role" not in turn else ("role", "content")
     for key in (role_key, content_key):
         if key not in turn:
             raise RowError(f"{where} has no {key!r}; it has {', '.join(map(str, turn)) or 'nothing'}")
-    _refuse_unrendered(turn, where)
-    return Message(_role(turn[role_key], where), _content(turn[content_key], where))
-
-
-def _refuse_unrendered(turn: dict[str, Any], where: str) -> None:
-    for key, harmless in UNRENDERED.items():
-        if key in turn and turn[key] not in (None, [], "", harmless):
-            raise RowError(f"{where} has {key!r}, which would be lost: write it into the text, or remove the key")
+    role, content = _role(turn[role_key], where), _content(turn[content_key], where)
+    if role == "assistant" and len(turn) > KEYS_READ and not turn_is_learned(turn, where):
+        return Message(role, content, is_learned=False)
+    return Message(role, content)
 
 
 def _role(name: Any, where: str) -> Role:

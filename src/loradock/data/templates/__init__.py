@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime

@@ -24,12 +24,12 @@ HUB_DATA = "hub:"
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """The first row of each text file; of Parquet, arrow and the hub, that they are there."""
     assert plan.config is not None
-    from loradock.config.schema import SourceConfig
+    from loradock.data.sources import held_out_files
 
     data = plan.config.data
     sources = {f"data.sources.{index}.path": source for index, source in enumerate(data.sources)}
-    for name, path in data.validation_files.items():
-        sources[f"data.validation.{name}".rstrip(".")] = SourceConfig(path=path)
+    for name, source in zip(data.validation_files, held_out_files(data), strict=True):
+        sources[f"data.validation.{name}".rstrip(".")] = source
     found = [finding for key, source in sources.items() for finding in of_source(host, key, source)]
     found += of_template(data.template)
     return found or [ok(f"{len(sources)} sources can be read")]

@@ -59,7 +59,7 @@ class Task:
 
     def read(self, file: Path, *, limit: int | None = None) -> Items:
         """The rows of a file. DataError with every row that is not of the layout or has no answer."""
-        source = SourceConfig(path=str(file))
+        source = SourceConfig(path=str(file), split="")
         starts: list[int] = []
         files, problems = shown_files(source), Problems()
         items: list[Item] = []

@@ -1,0 +1,33 @@
+"""What an unknown key is told to be: a misspelt key of ours, what another tool calls it, or what is known there."""
+
+from __future__ import annotations
+
+import pytest
+
+from loradock.config.fields import annotation_at
+from loradock.config.suggest import RENAMED, unknown_key
+
+FOREIGN = (
+    "adapter special_tokens tokenizer_type model_type strict lora_target_linear xformers_attention local_rank debug "
+    "hub_model_id wandb_entity dataset_prepared_path shuffle_merged_datasets roles_to_train train_on_eos stage "
+    "finetuning_type overwrite_cache plot_loss max_samples predict_with_generate save_strategy formatting_func "
+    "neat_packing enable_liger_kernel rope_scaling use_unsloth export_dir task_type fan_in_fan_out format columns "
+    "nodes num_gpus messages validation_file eval_file"
+).split()
+"""Keys of axolotl, LLaMA-Factory, TRL and unsloth."""
+MEANT = {"special_tokens": "data.special_tokens", "validation_file": "data.validation", "eval_file": "data.validation"}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_key_of_another_tool_is_not_taken_for_one_of_ours_that_is_spelt_a_little_like_it(name: str) -> None:
+    hint = unknown_key((name,)).hint
+    assert hint == f"did you mean {MEANT[name]}?" if name in MEANT else "did you mean" not in hint
+
+
+@pytest.mark.parametrize(("name", "key"), [("modle", "model"), ("trian", "train"), ("dat", "data"), ("loar", "lora")])
+def test_a_misspelt_section_is_recognised(name: str, key: str) -> None:
+    assert unknown_key((name,)).hint == f"did you mean {key}?"
+
+
+def test_each_key_that_another_tool_calls_otherwise_is_one_that_there_is() -> None:
+    assert not [key for key in RENAMED.values() if annotation_at(tuple(key.split("."))) is None]
