@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from loradock import signals
+
 BEGIN = """
 import os, signal, sys, time
 from loradock import signals
@@ -97,7 +99,7 @@ def said(process: subprocess.Popen[str]) -> list[str]:
     return process.communicate(timeout=120)[0].splitlines()
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("sent", signals.SIGNALS)
 def test_a_signal_is_raised_once(sent: signal.Signals) -> None:
     process = started(AT_ONCE)
     process.send_signal(sent)
@@ -177,7 +179,7 @@ def test_a_signal_inside_an_exec_of_an_import_ends_python_m_with_76_too(tmp_path
 
 BURST = """
 import os, signal, sys
-NUMBERS = (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+NUMBERS = (signal.SIGINT, signal.SIGUSR1, signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGHUP, signal.SIGINT)
 
 def burst(*_, **__):
     for number in NUMBERS:

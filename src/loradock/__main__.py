@@ -10,7 +10,8 @@ python.leave_working_directory()
 
 import signal  # noqa: E402
 
-signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
 from loradock.cli import main  # noqa: E402
 

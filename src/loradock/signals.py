@@ -1,8 +1,8 @@
 """Signals that end a process in order: heard from the first line of main, acted on at once or at the next safe point.
 
-SIGTERM, SIGINT and SIGHUP raise KeyboardInterrupt where the main thread is, once. Inside `deferred()` they are only
-noted, and the loop inside polls `requested()`; a second Ctrl-C, given a second later, ends that wait too. What ends
-here may be an import, a download or a training run, so nothing is imported but the standard library.
+SIGTERM, SIGINT, SIGHUP, SIGUSR1 and SIGUSR2 raise KeyboardInterrupt where the main thread is, once. Inside `deferred()`
+they are only noted, and the loop inside polls `requested()`; a second Ctrl-C, given a second later, ends that wait too.
+What ends here may be an import, a download or a training run, so nothing is imported but the standard library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""`__main__` and the entrypoint name them, too. Slurm and Grid Engine send SIGUSR1 or SIGUSR2 before they kill."""
 IMPATIENT_SECONDS = 1.0
 PR_SET_PDEATHSIG = 1
 

@@ -28,6 +28,7 @@ def begun(place: Path) -> tuple[Path, RunConfig]:
         None, overrides=given, shortcuts={"--model": "./m", "--data": ["rows.jsonl"], "--output": "old"}
     ).config
     (place / "run.json").write_text(json.dumps({"config": config.model_dump(mode="json")}), encoding="utf-8")
+    (place / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n', encoding="utf-8")
     return place, config
 
 

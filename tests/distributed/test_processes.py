@@ -15,7 +15,7 @@ import pytest
 from loradock.distributed import processes
 from loradock.distributed.place import Place
 
-HEARS = "import signal; signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP});"
+HEARS = "import signal; from loradock.signals import SIGNALS; signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS);"
 """As `signals.install` does it: until then a signal waits."""
 LAUNCHER = """
 import json, os, sys
@@ -130,7 +130,8 @@ while True: time.sleep(0.1)
 STOPS = """
 import os, pathlib, signal, sys, time
 heard = []
-signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+for each in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(each, lambda number, frame: heard.append(number))
 pathlib.Path({folder!r}, "ready-" + os.environ['RANK']).write_text("1")
 while not heard: time.sleep(0.02)
 time.sleep({seconds})
@@ -138,11 +139,12 @@ sys.exit(75 if len(heard) == 1 else 70)
 """
 
 
-def test_a_signal_is_passed_on_once_and_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_is_passed_on_once_and_waited_for(sent: signal.Signals, tmp_path: Path) -> None:
     launcher = started(tmp_path, STOPS.format(folder=str(tmp_path), seconds=2))
     for rank in range(2):
         wait_for(tmp_path / f"ready-{rank}")
-    launcher.send_signal(signal.SIGTERM)
+    launcher.send_signal(sent)
     found = ended(launcher)
     assert (found["codes"], found["told"]) == ([75, 75], None)
 

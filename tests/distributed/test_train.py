@@ -143,12 +143,13 @@ def test_a_killed_process_ends_the_run_with_137_and_its_name(tmp_path: Path, wor
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_to_the_launcher_ends_with_75_and_the_same_command_continues_to_the_same_bits(
-    tmp_path: Path, words: list[str], undisturbed: bytes
+    sent: signal.Signals, tmp_path: Path, words: list[str], undisturbed: bytes
 ) -> None:
     launcher = Launcher(tmp_path, words, "--nproc", "2")
     launcher.reached(SAVE_EVERY + 1)
-    launcher.process.send_signal(signal.SIGTERM)
+    launcher.process.send_signal(sent)
     assert launcher.finish() == 75, launcher.text()
     assert "or loradock launch --nproc 2 train --resume --output out, continues" in launcher.text()
     again = Launcher(tmp_path, words, "--nproc", "2", name="again")

@@ -43,8 +43,12 @@ def loss(value, step, is_training):
     return value
 SEAMS["ENGINE"].loss(loss)
 """
-PLACES = {"step": ("(5, True)", "SIGTERM", 4), "evaluation": ("(3, False)", "SIGINT", 3)}
-IN_CI = (("fast", "step"), ("fast", "evaluation"), ("peft", "step"))
+PLACES = {
+    "step": ("(5, True)", "SIGTERM", 4),
+    "evaluation": ("(3, False)", "SIGINT", 3),
+    "warned step": ("(5, True)", "SIGUSR1", 4),
+}
+IN_CI = (("fast", "step"), ("fast", "evaluation"), ("peft", "step"), ("fast", "warned step"))
 CASES = [(engine, place) for engine in ("fast", "peft") for place in PLACES]
 
 Start = Callable[..., Command]

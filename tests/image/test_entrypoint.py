@@ -99,7 +99,7 @@ def test_a_person_gets_a_shell(bin_folder: Path) -> None:
     assert start(bin_folder, "bash", "-c", "echo $((40 + 2))", HOME="/").stdout == "42\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_to_the_group_before_the_start_ends_with_76(
     bin_folder: Path, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -196,6 +196,7 @@ def _counted(config: RunConfig, base: BaseModel, length: Callable[[int], int]) -
 
 def _show(found: Audit, loaded: Loaded, *, price_per_hour: float | None) -> None:
     """Everything on the screen."""
+    from rich.padding import Padding
     from rich.text import Text
 
     from loradock.analysis.report import audit as report
@@ -215,6 +216,10 @@ def _show(found: Audit, loaded: Loaded, *, price_per_hour: float | None) -> None
         screen.print(Text(title, style="bold"))
         for part in report.finding_parts(found.findings):
             screen.print(part, crop=False)
+        if found.phases:
+            screen.print(Text("phases", style="bold"))
+            for line in report.phase_lines(found):
+                screen.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
         for title, lines in (
             ("already good", found.good),
             ("considered and rejected", [f"{each.what}: {each.why}" for each in found.left]),

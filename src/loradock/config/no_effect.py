@@ -58,7 +58,7 @@ def _tf32(config: RunConfig) -> Iterator[KeyProblem]:
 
 
 def _metric(config: RunConfig) -> Iterator[KeyProblem]:
-    if not config.checkpoints.keep_best and config.train.early_stopping is None:
+    if not config.keeps_best and config.train.early_stopping is None:
         yield _idle("checkpoints.metric", "neither checkpoints.keep_best nor train.early_stopping asks for the best")
 
 

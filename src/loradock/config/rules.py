@@ -125,7 +125,10 @@ def _trackers_are_distinct(config: RunConfig) -> Iterator[KeyProblem]:
 
 
 def _best_needs_validation(config: RunConfig) -> Iterator[KeyProblem]:
-    asked = {"train.early_stopping": config.train.early_stopping, "checkpoints.keep_best": config.checkpoints.keep_best}
+    asked = {
+        "train.early_stopping": config.train.early_stopping,
+        "checkpoints.keep_best": config.checkpoints.keep_best is True,
+    }
     for key, value in asked.items():
         if value and not has_validation(config):
             what = f"{key} goes by the evaluation loss, and nothing is held out to evaluate on"

@@ -331,7 +331,10 @@ class CheckpointConfig(Section):
 
     every: Positive | Auto = Field(default="auto", description="Optimiser steps between checkpoints.")
     keep: Positive = Field(default=2, description="How many of the newest are kept.")
-    keep_best: bool = Field(default=False, description="Keep the one with the best evaluation too, and export it.")
+    keep_best: bool | Auto = Field(
+        default="auto",
+        description="Keep the one with the best evaluation too, and export it; auto: with early stopping.",
+    )
     metric: Literal["loss", "embedding_loss", "generative_loss", "in_batch_accuracy"] = Field(
         default="loss",
         description="What makes an evaluation the best, for keep_best and early stopping; of losses the lowest.",
@@ -408,6 +411,12 @@ class RunConfig(Section):
     logging: LoggingConfig = LoggingConfig()
     limits: LimitsConfig = LimitsConfig()
     after: AfterConfig = AfterConfig()
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the checkpoint with the best evaluation is kept, and exported: who stops early asks for that one."""
+        asked = self.checkpoints.keep_best
+        return self.train.early_stopping is not None if asked == "auto" else asked
 
     @property
     def step_samples(self) -> int:

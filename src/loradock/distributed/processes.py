@@ -116,7 +116,7 @@ def launch(
 ) -> Launched:
     """Run `command` once for each rank of this machine, until all have ended.
 
-    The first shows what it writes, the others write to `folder`/rank-N.log. SIGTERM, SIGINT and SIGHUP are passed on;
+    The first shows what it writes, the others write to `folder`/rank-N.log. `signals.SIGNALS` are passed on;
     then the processes have `grace_seconds` before they are killed (None: as long as they need). Where one fails, the
     others have FAILED_SECONDS to end by themselves, are asked to, and are killed then.
     """

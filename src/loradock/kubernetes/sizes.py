@@ -198,7 +198,7 @@ def _output(config: RunConfig, model: ModelFacts | None, *, has_claim: bool) -> 
     if has_claim:
         return Sized(value=0, why="the output has a volume of its own")
     weights = model.adapter_parameters(config.lora.rank) if model else 0
-    kept = config.checkpoints.keep + 1 + int(config.checkpoints.keep_best)
+    kept = config.checkpoints.keep + 1 + int(config.keeps_best)
     need = weights * (CHECKPOINT_BYTES_A_WEIGHT * kept + 4)
     why = f"{kept} checkpoints of {weights:,} trained weights and the adapter; gone with the pod"
     return Sized(value=max(GIB, up_to_gib(need)), why=why)

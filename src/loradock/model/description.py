@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from loradock.config.schema import ModelConfig
-from loradock.errors import HubError, ModelError, Problem
+from loradock.errors import ModelError, Problem
 from loradock.foreign import unreadable
 from loradock.model import headers, hub_cache, source, weights
 from loradock.model.source import BaseModel
@@ -80,20 +80,8 @@ def _directory(asked: ModelConfig) -> Path:
     elif found := hub_cache.directory_of(asked.name, asked.revision, environ=os.environ):
         directory = found
     else:
-        directory = _fetched(asked)
+        directory = source.downloaded(asked, allow_patterns=SMALL_FILES)
     source.check_regular(directory)
     if not (directory / "config.json").is_file():
         raise ModelError(f"{directory} has no config.json", hint="give the model's directory with --model")
     return directory
-
-
-def _fetched(asked: ModelConfig) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(asked.name, revision=asked.revision, allow_patterns=SMALL_FILES))
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise HubError(
-            f"the hub did not give {asked.name}: {first}", hint="give a local directory with --model"
-        ) from error

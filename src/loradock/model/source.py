@@ -17,6 +17,7 @@ from typing import Any
 from loradock.config.schema import ModelConfig
 from loradock.errors import HubError, InputMissing, ModelError, Problem
 from loradock.foreign import reading, unreadable
+from loradock.machine import hub_access
 from loradock.model import config_file, hub_cache, not_a_base, shipped_code, weights
 from loradock.model.files import check_readable
 
@@ -106,8 +107,6 @@ def fetch(asked: ModelConfig, *, trusted: bool, on_bytes: Callable[[], None]) ->
 
     `on_bytes` is called from the library's threads: for each file and for each 10 MB of one.
     """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
     from huggingface_hub.utils.tqdm import tqdm
 
     class Bar(tqdm):
@@ -118,19 +117,31 @@ def fetch(asked: ModelConfig, *, trusted: bool, on_bytes: Callable[[], None]) ->
             return super().update(n)
 
     patterns = [*FETCHED, "*.py"] if trusted else FETCHED
-    try:
-        return Path(snapshot_download(asked.name, revision=asked.revision, allow_patterns=patterns, tqdm_class=Bar))
-    except LocalEntryNotFoundError as error:
-        raise HubError(
-            f"model {asked.name} is not in the local cache and the hub cannot be reached",
-            hint="check the network and HF_HUB_OFFLINE, or give a local directory in the place of the name",
-        ) from error
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise HubError(
-            f"the hub did not give {asked.name} at {asked.revision}: {first}",
-            hint="check the name, the revision and the access rights (HF_TOKEN)",
-        ) from error
+    return downloaded(asked, allow_patterns=patterns, tqdm_class=Bar)
+
+
+def downloaded(asked: ModelConfig, **options: Any) -> Path:
+    """The snapshot of a hub model; where the hub does not answer, that in the local cache. `options`: the library's.
+
+    Raises HubError, EnvironmentUnfit for a variable that cannot be right, StorageError where it cannot be written.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    is_offline = hub_cache.is_offline(os.environ)
+    away = None if is_offline else hub_access.away()
+    hint = "check the name, the revision and the access rights (HF_TOKEN), or give a local directory with --model"
+    with hub_access.asking(f"{asked.name} at {asked.revision}", hint=hint):
+        try:
+            found = snapshot_download(asked.name, revision=asked.revision, local_files_only=away is not None, **options)
+        except LocalEntryNotFoundError as error:
+            if not away and not is_offline:
+                raise  # the hub's own answer is behind it
+            why = away or "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE switches the hub off"
+            network = hub_access.remedy(away) if away else "unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE"
+            hint = f"{network}; or give a local directory with --model"
+            raise HubError(f"model {asked.name} is not in the local cache, and {why}", hint=hint) from error
+    return Path(found)
 
 
 def check_files(directory: Path) -> tuple[Path, ...]:

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Risk = Literal["none", "low", "moderate", "high"]
+Debugging = Literal["easy", "moderate", "hard"]
+ONE_SETTING, SHORT_RUN, BUILD = 1, 15, 120
+"""Minutes of work: a setting; a setting and a short run that proves it; an image that is built and tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +23,9 @@ class Trial:
     8 instead of 4`). `settings`: what `--set` takes. `cause`: what is at fault where it helps (`the micro-batch is too
     small`). `phase`: the phase of `step_time.PHASES` that it shortens, so that it can save no more than that takes.
     `price`: what it gives up, empty for nothing. `is_remedy`: it may be proposed; a probe only tells. Risks are to the
-    model's accuracy, and to the run's stability; `effort`: what it takes a person.
+    model's accuracy, and to the run's stability; `effort`: what it takes a person, and in `minutes` how long.
+    `debugging`: how hard a fault of it is to find. Easy: it shows at the start, and the setting takes it back;
+    moderate: it shows late, in a loss or in memory; hard: it is in generated code or in recorded kernels.
     """
 
     name: str
@@ -33,6 +38,8 @@ class Trial:
     accuracy_risk: Risk = "none"
     stability_risk: Risk = "none"
     effort: str = "one setting"
+    minutes: int = ONE_SETTING
+    debugging: Debugging = "easy"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from loradock import signals
 from loradock.distributed import collectives
 from loradock.training.checkpoint.store import Checkpoint
+from loradock.training.events import EARLY_STOP
 from loradock.training.job import Job
 from loradock.training.saving import Progress
 
@@ -42,7 +43,7 @@ class Flow:
         """
         progress = Progress.of(checkpoint)
         self.evaluated_step = progress.evaluated_step
-        if has_best or not self.job.config.checkpoints.keep_best:
+        if has_best or not self.job.config.keeps_best:
             self.best_loss, self.best_step = progress.best_loss, progress.best_step
         if checkpoint.fingerprint == self.job.checkpoints.fingerprint:  # else what ended it may have changed
             self.ended = progress.ended
@@ -82,8 +83,8 @@ class Flow:
             self.best_loss, self.best_step = loss, step
         patience = self.job.config.train.early_stopping
         if patience and step - (self.best_step or 0) >= patience * self.cadence.evaluate:
-            self.ended = "early stop"
-        return bool(self.ended) or (is_best and self.job.config.checkpoints.keep_best)
+            self.ended = EARLY_STOP
+        return bool(self.ended) or (is_best and self.job.config.keeps_best)
 
     def progress(self, step: int) -> Progress:
         """Where the run stands, for the manifest."""

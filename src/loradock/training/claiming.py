@@ -91,7 +91,7 @@ def held(
         directory, lock = taken(loaded, standing, parent=parent, is_fresh=is_fresh, screen=screen)
     try:
         if lock:  # only now nobody else writes there
-            standing = resuming.standing_of(directory) if (directory / RECORD).exists() else resuming.NEW
+            standing = resuming.taken_up(directory) if (directory / RECORD).exists() else resuming.NEW
         directory, standing = collectives.from_first(facts, (directory, standing))
         screen.start(directory, is_first=facts.rank == 0)
         if lock and lock.warning:

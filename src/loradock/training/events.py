@@ -9,6 +9,9 @@ from typing import Any
 
 from loradock.plan.plan import Decision
 
+EARLY_STOP = "early stop"
+"""Of an outcome: evaluations that no longer improved ended the run."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StepDone:

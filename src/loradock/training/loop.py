@@ -112,7 +112,7 @@ class Loop:
             steps=self.step,
             ended=flow.ended or "last step",
             seconds=0.0,
-            best_step=flow.best_step if self.job.config.checkpoints.keep_best else None,
+            best_step=flow.best_step if self.job.config.keeps_best else None,
         )
 
     def begin(self) -> None:

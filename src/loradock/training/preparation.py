@@ -15,6 +15,7 @@ from loradock.data.pair_corpus import PairCorpus
 from loradock.distributed import collectives
 from loradock.errors import ConfigError, NoCheckpoint
 from loradock.facts import Facts, ModelFacts
+from loradock.machine import host_memory
 from loradock.model import adapters, export, load, shape, source, tokenizer, untrained, whole
 from loradock.plan import planner
 from loradock.plan.memory.sharded import CUTS_WEIGHTS
@@ -299,10 +300,11 @@ def prove_machine(context: RunContext, plan: Plan) -> None:
 def load_model(context: RunContext, config: RunConfig, base: source.BaseModel, *, plan: Plan) -> Any:
     """The quantised base with a fresh adapter."""
     with context.stage("base model"):
-        whole, coverage = load.load(base, config.model, plan=plan, local_rank=context.facts.local_rank)
-        model = adapters.attach(whole, config, base=base)
+        with host_memory.taken() as memory:
+            whole, coverage = load.load(base, config.model, plan=plan, local_rank=context.facts.local_rank)
+            model = adapters.attach(whole, config, base=base)
         context.view.note(str(coverage))
-        context.record.put(coverage={**asdict(coverage), "missed": list(coverage.missed)})
+        context.record.put(coverage={**asdict(coverage), "missed": list(coverage.missed)}, loading_memory=memory)
     return model
 
 
@@ -321,7 +323,7 @@ def check_disk_space(context: RunContext, job: Job) -> None:
         checkpoint_bytes=size,
         adapter_bytes=ADAPTER_COPIES * disk_space.WEIGHT_BYTES * count,
         keep=job.config.checkpoints.keep,
-        keeps_best=job.config.checkpoints.keep_best,
+        keeps_best=job.config.keeps_best,
         held=[each.size_bytes for each in found(job.checkpoints.folder, is_hashed=False)],
         planned=-(-(job.plan.steps.value - done) // cadence.save),
     )

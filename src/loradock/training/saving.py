@@ -91,7 +91,7 @@ class Saver:
     def _commit(self, progress: Progress, parts: Stateful, states: list[RandomState]) -> None:
         files = state.as_files(self.job.model, parts, random_states=states)
         disk_space.before_save(self.job.checkpoints.folder, checkpoint_bytes=sum(map(len, files.values())))
-        kept = self._best_steps() | {progress.best_step} if self.job.config.checkpoints.keep_best else set()
+        kept = self._best_steps() | {progress.best_step} if self.job.config.keeps_best else set()
         self.job.checkpoints.commit(
             progress.step, files=files, progress=asdict(progress), keep_besides={step for step in kept if step}
         )

@@ -24,7 +24,7 @@ from loradock.training.events import (
 from loradock.training.job import Job
 from loradock.training.observers.monitoring.alerts import PACK, UNPADDED, Alert
 from loradock.training.observers.monitoring.monitor import Monitor, sampler_of
-from loradock.training.observers.trackers import open_all
+from loradock.training.observers.tracking import Tracking
 from loradock.training.run_dir.record import RunRecord
 from loradock.training.run_dir.status import Status
 
@@ -36,12 +36,12 @@ NOT_TRACKED = ("step", "phases", "rank_seconds")
 def told(job: Job, context: RunContext) -> Iterator[Emit]:
     """A function that passes each event on; the trackers are open while it is."""
     config, record, view = job.config, context.record, context.view
-    opened = open_all(
+    tracking = Tracking(
         config.logging.trackers if record.is_writing else (),
         directory=job.directory,
         project=config.logging.project,
-        name=job.directory.name,
-        config=config.model_dump(mode="json"),
+        settings=config.model_dump(mode="json"),
+        note=view.note,
     )
 
     def emit(event: Event) -> None:
@@ -50,20 +50,14 @@ def told(job: Job, context: RunContext) -> Iterator[Emit]:
             kind = "train" if isinstance(event, StepResult) else "eval"
             line = event.line()
             values = {f"{kind}/{name}": value for name, value in line.items() if name not in NOT_TRACKED}
-            for tracker in opened:
-                tracker.log(values, step=event.step)
+            tracking.log(values, step=event.step)
+        tracking.look()
         view.event(event)
         if watching:
             watching.event(event)
 
-    state = "failed"
-    try:
-        with monitored(job, context) as watching:
-            yield emit
-        state = "finished"
-    finally:
-        for tracker in opened:
-            tracker.close(status=state)
+    with tracking, monitored(job, context) as watching:
+        yield emit
 
 
 @contextmanager

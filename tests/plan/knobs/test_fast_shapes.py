@@ -169,13 +169,6 @@ def test_a_soft_capped_model_has_room_for_its_scores_unless_flash_attn_computes_
     assert sdpa.memory_bytes["in flight"] == needed(capped, flash=False)
 
 
-def test_a_cpu_gives_a_quarter_of_its_memory_to_dense_weights_at_most() -> None:
-    plan = on(None)
-    assert 0 < plan.cached_layers.value < 32
-    assert plan.memory_bytes["dense weights"] <= 0.25 * 0.9 * (64 << 30)
-    assert on(None, of="tinyllama-1.1b").cached_layers.value == 22
-
-
 def test_what_no_shape_fits_is_refused_with_the_first_thing_that_helps() -> None:
     rows = data(mean=30_000, longest=32_768, limit=32_768)
     with pytest.raises(OutOfMemory, match="one row of 32768 tokens") as refused:

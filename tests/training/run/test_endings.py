@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny import Silent, copy_tree, losses, train, write_rows
 
+from loradock.analysis.report.console import summary
 from loradock.errors import DataError, Diverged
 
 RUN = ("train.global_batch=8", "lora.rank=4", "data.validation=8")
@@ -19,7 +20,10 @@ def record_of(directory: Path) -> dict[str, object]:
     return json.loads((directory / "run.json").read_text(encoding="utf-8"))
 
 
-def test_the_best_checkpoint_is_kept_and_exported(tmp_path: Path, llama: Path, rows: Path) -> None:
+@pytest.mark.parametrize("asked", ["checkpoints.keep_best=true", "train.early_stopping=2"])
+def test_the_best_checkpoint_is_kept_and_exported_also_where_the_run_stops_early(
+    asked: str, tmp_path: Path, llama: Path, rows: Path
+) -> None:
     """Training makes the held-out answers less and less likely, so that an early evaluation is the best."""
     row = {"instruction": "Write the words backwards.", "input": "river apple", "output": "QX 17 !? 42 ZJ 99"}
     other = tmp_path / "other.jsonl"
@@ -32,14 +36,17 @@ def test_the_best_checkpoint_is_kept_and_exported(tmp_path: Path, llama: Path, r
         "train.learning_rate=2e-2",
         f"data.validation={other}",
         "evaluation.every=2",
-        "checkpoints.keep_best=true",
+        asked,
         "checkpoints.keep=1",
         model=llama,
         data=rows,
     )
     by_step = {line["step"]: line["loss"] for line in result.evaluations}
     best = min(by_step, key=lambda step: by_step[step])
-    assert best != 12, "the case is useless unless an earlier evaluation is the best"
+    assert best != result.outcome.steps, "the case is useless unless an earlier evaluation is the best"
+    assert result.outcome.ended == ("early stop" if asked.startswith("train") else "last step")
+    told = summary(result.record, result.metrics, result.evaluations)[-1]
+    assert told == f"exported: the best checkpoint, step {best}, loss {by_step[best]:.4f}"
     assert result.outcome.best_step == best
     kept = load_file(tmp_path / "run" / "checkpoints" / f"checkpoint-{best}" / "adapter_model.safetensors")
     exported = load_file(result.adapter / "adapter_model.safetensors")
@@ -51,7 +58,17 @@ def test_training_stops_early_when_nothing_improves(tmp_path: Path, llama: Path,
     result = train(tmp_path / "run", *settings, model=llama, data=rows)
     assert result.outcome.ended == "early stop"
     assert result.outcome.steps == 6
+    assert result.outcome.best_step == 2
     assert (tmp_path / "run" / "checkpoints" / "checkpoint-6").is_dir()
+
+
+def test_who_keeps_no_best_and_stops_early_is_told_that_the_last_is_exported(
+    tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    stops = ("train.max_steps=40", "evaluation.every=2", "train.early_stopping=1", "train.learning_rate=1e-30")
+    result = train(tmp_path / "run", *RUN, *stops, "checkpoints.keep_best=false", model=llama, data=rows)
+    told = summary(result.record, result.metrics, result.evaluations)[-1]
+    assert told == "exported: the last step, 4; the best is not kept (checkpoints.keep_best=false)"
 
 
 @pytest.mark.parametrize("save_every", [1, 4])

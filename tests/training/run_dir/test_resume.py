@@ -20,8 +20,12 @@ def loaded(**sections: Any) -> Loaded:
     return Loaded(config=config, origins={}, warnings=())
 
 
-def write_run(directory: Path, config: RunConfig, *, status: str, has_adapter: bool = True) -> Path:
+def write_run(
+    directory: Path, config: RunConfig, *, status: str, has_adapter: bool = True, has_begun: bool = True
+) -> Path:
     directory.mkdir(parents=True)
+    if has_begun:
+        (directory / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n', encoding="utf-8")
     content = {"status": status, "config": config.model_dump(mode="json"), "run_id": "1"}
     (directory / "run.json").write_text(json.dumps(content), encoding="utf-8")
     if has_adapter:
@@ -57,6 +61,19 @@ def test_a_named_directory_with_another_run_is_refused_and_a_named_change_accept
     assert look(other, allowed=("train",)).state == "unfinished"
     with pytest.raises(UsageError, match="no such field"):
         look(other, allowed=("train.learning_rat",))
+
+
+def test_a_run_of_which_no_step_was_made_is_what_is_asked_of_it_now(tmp_path: Path) -> None:
+    asked = loaded(output=str(tmp_path / "out"))
+    run = write_run(tmp_path / "out", asked.config, status="failed", has_adapter=False, has_begun=False)
+    other = loaded(output=str(tmp_path / "out"), model={"name": "owner/name"}, train={"learning_rate": 1e-3})
+    assert look(other).state == "unfinished"
+    assert look(other, must_exist=True).state == "unfinished"
+    assert "config" not in resume.taken_up(run).record
+    (run / "checkpoints" / "damaged-1").mkdir(parents=True)
+    with pytest.raises(NoCheckpoint, match="was started with other settings"):
+        look(other)
+    assert resume.taken_up(run).record["config"] == asked.config.model_dump(mode="json")
 
 
 def test_insisting_on_a_run_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from loradock.plan import gpu_table
 from loradock.plan.audit import Audit, Finish, Gain, Opportunity, Total
 from loradock.plan.context import UNKNOWN_GPU
 from loradock.plan.memory import sharded
+from loradock.plan.trial import SHORT_RUN
 
 COLORS = {"critical": "bold red", "moderate": "yellow", "low": "green"}
 INDENT = 4
@@ -40,11 +41,27 @@ def finding_parts(findings: Sequence[Opportunity]) -> Iterator[RenderableType]:
 def change_lines(finding: Opportunity) -> list[str]:
     """The change, what is at fault, where the figure is from, and what it costs."""
     trial = finding.trial
+    tried = ", then a short run" if finding.risk and trial.minutes < SHORT_RUN else ""
+    effort = f"{work(finding.minutes)} of work ({trial.effort}{tried}), {finding.debugging} to debug"
     lines = [
         f"{trial.title}: {trial.cause}",
-        f"{trial.effort}; memory {gib(finding.memory_bytes)}; source: {finding.gain.source}",
+        f"{effort}; memory {gib(finding.memory_bytes)}; source: {finding.gain.source}",
     ]
     return [*lines, f"price: {trial.price}"] if trial.price else lines
+
+
+def phase_lines(audit: Audit) -> list[str]:
+    """What is changed together and when: what is safe first, what has to be tried or built later."""
+    lines: list[str] = []
+    for number, phase in enumerate(audit.phases, 1):
+        names = ", ".join(each.trial.name for each in phase.findings)
+        lines.append(f"{number}. {phase.when}, {work(phase.minutes)} of work: {names}")
+    return lines
+
+
+def work(minutes: int) -> str:
+    """Minutes, or hours, of a person."""
+    return f"{minutes} min" if minutes < 60 else f"{minutes / 60:g} h"
 
 
 def bullets(lines: Sequence[str]) -> RenderableType:
@@ -138,6 +155,10 @@ def as_dict(audit: Audit, *, price_per_hour: float | None) -> dict[str, Any]:
         "speeds": rates_line(audit),
         "finish": {**asdict(audit.finish), "tokens_per_second": audit.finish.tokens_per_second},
         "findings": [_finding(each) for each in audit.findings],
+        "phases": [
+            {"when": each.when, "minutes": each.minutes, "trials": [finding.trial.name for finding in each.findings]}
+            for each in audit.phases
+        ],
         "conservative": _total(audit, audit.conservative, price_per_hour=price_per_hour),
         "aggressive": _total(audit, audit.aggressive, price_per_hour=price_per_hour),
         "good": list(audit.good),
@@ -148,6 +169,8 @@ def as_dict(audit: Audit, *, price_per_hour: float | None) -> dict[str, Any]:
 def _finding(finding: Opportunity) -> dict[str, Any]:
     return {
         **asdict(finding.trial),
+        "minutes": finding.minutes,
+        "debugging": finding.debugging,
         "severity": finding.severity,
         "gain": _gain(finding.gain),
         "memory_bytes": finding.memory_bytes,

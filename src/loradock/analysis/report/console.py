@@ -13,7 +13,7 @@ from rich.text import Text
 from loradock.facts import UNREACHABLE_SHARE
 from loradock.plan.context import Decision
 from loradock.plan.plan import Plan, shown
-from loradock.training.events import EvalResult, Shrunk, StepResult
+from loradock.training.events import EARLY_STOP, EvalResult, Shrunk, StepResult
 
 HOUR_SECONDS = 3600
 LOUD_SHARE = 0.1
@@ -152,8 +152,11 @@ def summary(content: dict[str, Any], metrics: list[dict[str, Any]], evaluations:
         losses = {name.removeprefix("loss_"): loss for name, loss in last.items() if name.startswith("loss_")}
         perplexity = f", perplexity {last['perplexity']:.3f}" if "perplexity" in last else ""
         lines.append(f"evaluation loss {last['loss']:.4f}{perplexity}{by_name(losses)}")
-    if outcome.get("best_step"):
-        lines.append(f"exported: the best checkpoint, step {outcome['best_step']}")
+    if best_step := outcome.get("best_step"):
+        (best,) = [line["loss"] for line in evaluations if line["step"] == best_step][-1:] or [None]
+        lines.append(f"exported: the best checkpoint, step {best_step}" + (f", loss {best:.4f}" if best else ""))
+    elif outcome.get("ended") == EARLY_STOP:
+        lines.append(f"exported: the last step, {outcome['steps']}; the best is not kept (checkpoints.keep_best=false)")
     return lines
 
 

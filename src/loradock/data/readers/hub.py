@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from loradock.config.schema import SourceConfig
 from loradock.data.readers.arrow_rows import PIECE_ROWS, batch_records
 from loradock.data.readers.base import Record
 from loradock.errors import ConfigError, DataError, HubError
+from loradock.machine import hub_access
 
 PREFIX = "hub:"
 
@@ -36,21 +37,20 @@ def records(source: SourceConfig) -> Iterator[Record]:
     """The rows of the split. HubError where the hub does not answer, refuses, or is switched off."""
     name = identity(source).partition("@")[0]
     import datasets
-    import httpx
+    import datasets.config
 
-    try:
-        loaded = datasets.load_dataset(name, revision=source.revision, split=source.split)
-    except (OSError, httpx.HTTPError) as error:
-        is_offline = os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0")
-        raise HubError(
-            f"{source.path} at revision {source.revision} cannot be loaded: {_first_line(error)}",
-            hint="unset HF_HUB_OFFLINE"
-            if is_offline
-            else "check the name, the revision, the network and HF_TOKEN; "
-            f"or fetch it elsewhere (hf download --repo-type dataset {name}) and give the files' path",
-        ) from error
-    except ValueError as error:
-        raise DataError(f"{source.path}, split {source.split}: {_first_line(error)}") from error
+    elsewhere = f"fetch it elsewhere (hf download --repo-type dataset {name}) and give the files' path"
+    is_offline = bool(datasets.config.HF_HUB_OFFLINE)
+    prepared = Path(datasets.config.HF_DATASETS_CACHE).glob(f"{name.partition('/')[0]}___*/*/*/{source.revision}")
+    is_here = any(prepared)
+    if not is_offline and not is_here and (away := hub_access.away()):
+        raise HubError(f"{source.path}: {away}", hint=f"{hub_access.remedy(away)}; or {elsewhere}")
+    hint = "unset HF_HUB_OFFLINE" if is_offline else f"check the name, the revision and HF_TOKEN; or {elsewhere}"
+    with hub_access.asking(f"{source.path} at revision {source.revision}", hint=hint):
+        try:
+            loaded = datasets.load_dataset(name, revision=source.revision, split=source.split)
+        except ValueError as error:
+            raise DataError(f"{source.path}, split {source.split}: {_first_line(error)}") from error
     tables: Any = loaded.with_format("arrow").iter(batch_size=PIECE_ROWS)  # pyright: ignore
     yield from batch_records((batch for table in tables for batch in table.to_batches()), kind="arrow")
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.model.refusal import refusal
 from loradock.env_check.remedies import train_with
-from loradock.errors import HubError, InputMissing, LoradockError, ModelError
+from loradock.errors import EnvironmentUnfit, HubError, InputMissing, LoradockError, ModelError
 from loradock.facts import Facts
-from loradock.machine import Host
+from loradock.machine import Host, hub_access
 from loradock.model import hub_cache
 
 if TYPE_CHECKING:
@@ -81,7 +81,10 @@ def of_hub(host: Host, asked: ModelConfig) -> list[Finding]:
             return incomplete
         what = f"{asked.name} at {revision} is not in the hub's cache, and the hub is switched off (offline mode)"
         return [error(what, remedy=download, ends=HubError)]
-    return [answered(host, asked.name, revision)]
+    mistakes = [
+        error(each.what, remedy=each.hint or "", ends=EnvironmentUnfit) for each in hub_access.wrong(host.environ)
+    ]
+    return mistakes or [answered(host, asked.name, revision)]
 
 
 def answered(host: Host, name: str, revision: str) -> Finding:

@@ -83,7 +83,7 @@ def of_checkpoints(host: Host, plan: Intent) -> list[Finding]:
     targets = None if isinstance(config.lora.targets, str) else config.lora.targets
     weights = adapter_weights(headers.linears(shapes), rank=config.lora.rank, targets=targets)
     weights += saved_weights(shapes, config.lora.modules_to_save)
-    held = config.checkpoints.keep + 1 + int(config.checkpoints.keep_best)
+    held = config.checkpoints.keep + 1 + int(config.keeps_best)
     moments = MOMENTS_8BIT_BYTES if config.train.optimizer.endswith("8bit") else MOMENTS_BYTES
     need = max(0, weights * (held * (ADAPTER_BYTES + moments) + ADAPTER_BYTES) - written_bytes(plan.output))
     free = host.room_bytes(str(plan.output))

@@ -14,9 +14,10 @@ from loradock.config.schema import RunConfig
 from loradock.facts import DataFacts, Facts, ModelFacts
 from loradock.plan import planner
 from loradock.plan.audit import already
-from loradock.plan.audit.findings import Left, Opportunity, considered
+from loradock.plan.audit.findings import Left, Opportunity, Phase, considered, phased
 from loradock.plan.audit.gain import Gain
-from loradock.plan.audit.totals import Total, run_seconds, together
+from loradock.plan.audit.prediction import run_seconds
+from loradock.plan.audit.totals import Total, together
 from loradock.plan.changed import AtLength
 from loradock.plan.context import Context
 from loradock.plan.planner import context_of
@@ -44,7 +45,8 @@ class Finish:
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """A plan and what could be better: findings by gain, then risk, then effort; totals; what is good, what was left.
+    """A plan and what could be better: findings by gain, then risk, then effort; their phases; totals; what is
+    good, what was left.
 
     `available_bytes` is the memory that the plan may use of `plan.memory_bytes`.
     """
@@ -53,6 +55,7 @@ class Audit:
     available_bytes: int
     finish: Finish
     findings: tuple[Opportunity, ...]
+    phases: tuple[Phase, ...]
     conservative: Total
     aggressive: Total
     good: tuple[str, ...]
@@ -85,6 +88,7 @@ def audit(
         available_bytes=baseline.memory_bytes,
         finish=finish_of(baseline, price_per_hour=price_per_hour),
         findings=findings,
+        phases=phased(findings),
         conservative=together(baseline, findings, is_wanted=is_safe, at_length=at_length),
         aggressive=together(baseline, findings, is_wanted=is_worth_it, at_length=at_length),
         good=tuple(already.good(baseline)),

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from loradock.errors import OutOfMemory
 from loradock.plan.audit.gain import Gain, gain
 from loradock.plan.audit.objections import objection
+from loradock.plan.audit.prediction import run_seconds
 from loradock.plan.changed import AtLength
 from loradock.plan.context import Context
-from loradock.plan.trial import Risk, Trial
+from loradock.plan.trial import BUILD, ONE_SETTING, SHORT_RUN, Debugging, Risk, Trial
 from loradock.plan.trials import outcomes
 
 Severity = Literal["critical", "moderate", "low"]
 CRITICAL, MODERATE = 1.5, 1.1
+CRITICAL_SECONDS, MODERATE_SECONDS = 300.0, 30.0
+"""A run that saves less is not worth a person's minute, whatever the factor."""
 LEAST_GAIN = 1.01
+AT_ONCE, TRIED, BUILT = "at once", "after a short run that proves it", "after a build"
+OF_STEPS = ("data", "passes", "optimizer")
+"""Phases of a step itself; evaluating, saving and logging have a cadence."""
 RISKS: tuple[Risk, ...] = ("none", "low", "moderate", "high")
 EFFORTS = ("one setting",)
 """The least effort; every other one is more."""
@@ -23,18 +30,35 @@ EFFORTS = ("one setting",)
 
 @dataclass(frozen=True, kw_only=True)
 class Opportunity:
-    """A change that is expected to pay. `memory_bytes`: what the plan needs with it."""
+    """A change that is expected to pay. `memory_bytes`: what the plan needs with it. `run_seconds`: without it."""
 
     trial: Trial
     gain: Gain
     memory_bytes: int
+    run_seconds: float
 
     @property
     def severity(self) -> Severity:
-        """How much is left on the table without it, by the figure that is shown; of a range by its middle."""
-        if self.shown_gain >= CRITICAL:
+        """How much is left on the table without it, by the figure that is shown and by the time that it saves."""
+        if self.shown_gain >= CRITICAL and self.saved_seconds >= CRITICAL_SECONDS:
             return "critical"
-        return "moderate" if self.shown_gain >= MODERATE else "low"
+        return "moderate" if self.shown_gain >= MODERATE and self.saved_seconds >= MODERATE_SECONDS else "low"
+
+    @property
+    def saved_seconds(self) -> float:
+        """Of the whole run, as it is predicted."""
+        return self.run_seconds * (1 - 1 / self.gain.expected)
+
+    @property
+    def minutes(self) -> int:
+        """Of a person's work: what has a risk is proven by a short run, too."""
+        return max(self.trial.minutes, SHORT_RUN) if self.risk else self.trial.minutes
+
+    @property
+    def debugging(self) -> Debugging:
+        """How hard a fault of it is to find: what touches accuracy shows in no error, only in an evaluation."""
+        is_silent = self.trial.accuracy_risk != "none" and self.trial.debugging == "easy"
+        return "moderate" if is_silent else self.trial.debugging
 
     @property
     def shown_gain(self) -> float:
@@ -45,6 +69,28 @@ class Opportunity:
     def risk(self) -> int:
         """Accuracy's and stability's together, for the order."""
         return RISKS.index(self.trial.accuracy_risk) + RISKS.index(self.trial.stability_risk)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Changes that are made together, the best first. `when`: what has to be done before they can be relied on."""
+
+    when: str
+    findings: tuple[Opportunity, ...]
+
+    @property
+    def minutes(self) -> int:
+        """Of a person's work, all together."""
+        return sum(each.minutes for each in self.findings)
+
+
+def phased(findings: Sequence[Opportunity]) -> tuple[Phase, ...]:
+    """What is one setting and safe first, then what a short run has to prove, then what has to be built."""
+    phases: dict[str, list[Opportunity]] = {AT_ONCE: [], TRIED: [], BUILT: []}
+    for each in findings:
+        is_safe = each.risk == 0 and each.minutes == ONE_SETTING
+        phases[AT_ONCE if is_safe else TRIED if each.minutes < BUILD else BUILT].append(each)
+    return tuple(Phase(when=when, findings=tuple(each)) for when, each in phases.items() if each)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +105,14 @@ def considered(baseline: Context, *, at_length: AtLength | None) -> tuple[tuple[
     """Every remedy as a finding, or left with the reason."""
     findings: list[Opportunity] = []
     left: list[Left] = []
+    seconds = run_seconds(baseline)
     for trial, after in outcomes(baseline, at_length=at_length):
         if not trial.is_remedy:
             continue
         if isinstance(after, OutOfMemory):
             left.append(Left(what=trial.title, why=after.what))
             continue
-        worth = gain(baseline, after)
+        worth = gain(baseline, after, touches_accuracy=trial.accuracy_risk != "none" and trial.phase in OF_STEPS)
         need = after.plan.memory_bytes["total"]
         if not fits(after):
             have = after.memory_bytes
@@ -79,7 +126,7 @@ def considered(baseline: Context, *, at_length: AtLength | None) -> tuple[tuple[
                 Left(what=trial.title, why=f"{worth.expected:.2f}x the real tokens/s expected ({worth.source})")
             )
         else:
-            findings.append(Opportunity(trial=trial, gain=worth, memory_bytes=need))
+            findings.append(Opportunity(trial=trial, gain=worth, memory_bytes=need, run_seconds=seconds))
     findings.sort(key=lambda each: (-each.shown_gain, each.risk, each.trial.effort not in EFFORTS))
     return tuple(findings), left
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from loradock.plan.audit.prediction import HOST, SAVING, Prediction, predicted, tokens_per_second
+from loradock.plan.audit.prediction import HOST, SAVING, Prediction, predicted
 from loradock.plan.context import Context
 from loradock.plan.knobs import knob
 from loradock.plan.trial import Stated
@@ -35,10 +35,15 @@ class Gain:
         return self.high > self.low
 
 
-def gain(before: Context, after: Context) -> Gain:
-    """How many times the real tokens a second a change gives: what it leaves out of the data is no gain."""
+def gain(before: Context, after: Context, *, touches_accuracy: bool = False) -> Gain:
+    """How many times the real tokens a second a change gives: what it leaves out of the data is no gain.
+
+    Where it `touches_accuracy`, evaluations and checkpoints that become cheaper are none: a cadence does that.
+    """
     first, second = predicted(before), predicted(after)
-    factor = tokens_per_second(after) / tokens_per_second(before)
+    if touches_accuracy:
+        second = replace(second, evaluation=first.evaluation, saving=first.saving)
+    factor = after.step_tokens / second.step / (before.step_tokens / first.step)
     ranges = _stated(before, after)
     low, high = math.prod(each.low for each in ranges), math.prod(each.high for each in ranges)
     sources = [*_sources(first, second), *(each.source for each in ranges)]

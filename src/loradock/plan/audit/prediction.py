@@ -72,6 +72,11 @@ def predicted(baseline: Context) -> Prediction:
     )
 
 
+def run_seconds(baseline: Context) -> float:
+    """Seconds of all steps of the run."""
+    return predicted(baseline).step * baseline.plan.steps.value
+
+
 def padded_tokens(data: DataFacts, rows: int) -> float:
     """Tokens of the longest of `rows` rows drawn at random, which all of them are padded to.
 

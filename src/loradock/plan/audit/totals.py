@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from loradock.plan.audit.findings import Opportunity, considered
 from loradock.plan.audit.gain import Gain, gain
-from loradock.plan.audit.prediction import predicted
 from loradock.plan.changed import AtLength, changed
 from loradock.plan.context import Context
 from loradock.plan.trial import Trial
@@ -57,11 +56,6 @@ def _best(
         if is_wanted(each) and not used & {key_of(setting) for setting in each.trial.settings}:
             return each.trial
     return None
-
-
-def run_seconds(baseline: Context) -> float:
-    """Seconds of all steps of the run."""
-    return predicted(baseline).step * baseline.plan.steps.value
 
 
 def key_of(setting: str) -> str:

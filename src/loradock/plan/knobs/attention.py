@@ -3,7 +3,7 @@
 from loradock.errors import EnvironmentUnfit
 from loradock.plan.context import Context, asked
 from loradock.plan.plan import Decision, Plan
-from loradock.plan.trial import CLAIMED, Stated, Trial
+from loradock.plan.trial import BUILD, CLAIMED, SHORT_RUN, Stated, Trial
 
 FIRST_FLASH = (8, 0)
 GAIN = Stated(low=1.0, high=1.4, source=f"{CLAIMED}: 30 to 40 %; SDPA has the same kernels inside")
@@ -63,6 +63,8 @@ def propose(context: Context) -> tuple[Trial, ...]:
             phase="passes",
             stability_risk="low",
             effort=build if kernel == "flash_attention_2" else "one setting",
+            minutes=BUILD if kernel == "flash_attention_2" and not is_installed(context) else SHORT_RUN,
+            debugging="moderate",
         )
         for kernel, is_there in others.items()
         if is_there and kernel != now

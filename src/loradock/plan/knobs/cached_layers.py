@@ -6,14 +6,16 @@ Frozen weights never change, so the products are the same bit for bit. The packe
 from __future__ import annotations
 
 from loradock.errors import ConfigError
-from loradock.plan.context import CPU_CACHE_SHARE, Context, asked
+from loradock.plan.context import Context, asked
 from loradock.plan.pass_shape import fitted
 from loradock.plan.plan import Decision
 from loradock.plan.trial import Trial
 
+NO_GAIN_ON_CPU = "on a CPU no gain of dense copies was measured (bench/results/weight_cache), and they take memory"
+
 
 def decide(context: Context) -> Decision[int]:
-    """As many as memory allows once activations are kept, which is worth several times more a byte."""
+    """On a GPU as many as memory allows once activations are kept, which is worth several times more a byte."""
     wanted, layers = context.config.model.cache_weights, context.model.layers
     obstacle = cache_obstacle(context)
     if wanted != "auto" and wanted > (0 if obstacle else layers):
@@ -25,6 +27,8 @@ def decide(context: Context) -> Decision[int]:
         return asked("cached_layers", wanted)
     if obstacle:
         return Decision(name="cached_layers", value=0, why=obstacle)
+    if not context.on_gpu:
+        return Decision(name="cached_layers", value=0, why=NO_GAIN_ON_CPU)
     tokens = context.plan.micro_batch.value * context.row_tokens
     shape = fitted(context.fast_memory, tokens=tokens, limits=context.limits)
     count = shape.cached if shape else 0
@@ -34,11 +38,10 @@ def decide(context: Context) -> Decision[int]:
 def _why(context: Context, count: int) -> str:
     memory = context.fast_memory
     copies, each = f"{8 * memory.bytes}-bit", f"{memory.dense_layer / 2**20:,.0f} MiB"
-    within = "the free memory" if context.on_gpu else f"{CPU_CACHE_SHARE:.0%} of the memory"
     if not count:
-        return f"a {copies} copy of a layer takes {each}, more than is left of {within}"
+        return f"a {copies} copy of a layer takes {each}, more than is left of the free memory"
     layers = "1 layer" if count == 1 else f"{count} layers"
-    return f"keeps {copies} copies of {layers} in {within} ({each} each): less dequantisation, identical results"
+    return f"keeps {copies} copies of {layers} in the free memory ({each} each): less dequantisation, identical results"
 
 
 def cache_obstacle(context: Context) -> str | None:
@@ -56,7 +59,7 @@ def propose(context: Context) -> tuple[Trial, ...]:
     if plan.engine.value != "fast" or context.config.model.quantization != "nf4":
         return ()
     layers, now = plan.model.layers, plan.cached_layers.value
-    wanted = {"all": layers, "none": 0}
+    wanted = {"all": layers, "none": 0} if context.on_gpu else {"none": 0}
     return tuple(
         Trial(
             name=f"weight-cache-{name}",

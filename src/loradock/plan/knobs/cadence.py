@@ -25,7 +25,7 @@ def decide(context: Context) -> Decision[Cadence]:
     save = config.checkpoints.every
     if save == "auto":
         save = max(1, min(MOST_STEPS_BETWEEN_CHECKPOINTS, math.ceil(steps / CHECKPOINTS)))
-        if config.checkpoints.keep_best and evaluate:
+        if config.checkpoints.keep_best is True and evaluate:
             save = evaluate
     value = Cadence(log=log, evaluate=evaluate, save=save)
     rows = context.data.validation_rows
@@ -76,7 +76,7 @@ def _evaluation_less_often(context: Context) -> tuple[Trial, ...]:
     wanted = min(TIMES * now, steps)
     if wanted <= now:
         return ()
-    is_judge = config.checkpoints.keep_best or config.train.early_stopping is not None
+    is_judge = config.keeps_best or config.train.early_stopping is not None
     return (
         Trial(
             name="evaluation-x10",

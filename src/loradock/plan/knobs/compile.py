@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from loradock.errors import ConfigError
 from loradock.plan.context import Context, asked
 from loradock.plan.plan import Decision, Plan
-from loradock.plan.trial import CLAIMED, Stated, Trial
+from loradock.plan.trial import CLAIMED, ONE_SETTING, SHORT_RUN, Stated, Trial
 
 NAME = "compile"
 OFF = "off"
@@ -80,6 +80,8 @@ def propose(context: Context) -> tuple[Trial, ...]:
             price="the first step waits a minute or more for the compiler" if is_off else "",
             stability_risk="moderate" if is_off else "none",
             effort="a short run first" if is_off else "one setting",
+            minutes=SHORT_RUN if is_off else ONE_SETTING,
+            debugging="hard" if is_off else "easy",
         ),
     )
 

@@ -11,7 +11,7 @@ from loradock.plan import throughput
 from loradock.plan.context import Context, asked
 from loradock.plan.memory.fast import Shape
 from loradock.plan.plan import Decision
-from loradock.plan.trial import Trial
+from loradock.plan.trial import ONE_SETTING, SHORT_RUN, Trial
 
 NAME = "cuda_graphs"
 MARGIN = 1.25
@@ -90,5 +90,7 @@ def propose(context: Context) -> tuple[Trial, ...]:
             phase="passes",
             stability_risk="none" if is_on else "moderate",
             effort="one setting" if is_on else "a short run first",
+            minutes=ONE_SETTING if is_on else SHORT_RUN,
+            debugging="easy" if is_on else "hard",
         ),
     )

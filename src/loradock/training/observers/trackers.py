@@ -1,4 +1,4 @@
-"""Experiment trackers: the nine of accelerate, each opened for a run, given metrics by step, and closed at its end.
+"""Experiment trackers: the nine of accelerate, how each is opened for a run, and how it is ended.
 
 To add one: its package and the arguments of accelerate's class in TRACKERS, and its name in the configuration's schema.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ LONGEST_SETTING = 500
 """MLflow's limit for a value, in characters."""
 IN_EXTRA = ("tensorboard", "wandb", "mlflow")
 """Packages of the extra `track`."""
-_log = logging.getLogger(__name__)
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and named arguments of accelerate's class."""
@@ -32,7 +30,7 @@ def _tensorboard(directory: Path, _project: str, _name: str) -> Arguments:
 def _wandb(directory: Path, project: str, name: str) -> Arguments:
     import wandb
 
-    quiet = wandb.Settings(console="off", disable_git=True, disable_code=True, quiet=True)
+    quiet = wandb.Settings(console="off", disable_git=True, disable_code=True, quiet=True, x_stats_pid=os.getppid())
     return (project,), {"name": name, "dir": str(directory), "settings": quiet}
 
 
@@ -72,41 +70,6 @@ TRACKERS: dict[str, tuple[str, Callable[[Path, str, str], Arguments]]] = {
 """Package and arguments by name."""
 
 
-class Tracker:
-    """One open tracker. What fails in it is logged once, and the run goes on without it."""
-
-    def __init__(self, name: str, inner: Any) -> None:
-        self.name, self._inner, self._has_failed = name, inner, False
-
-    def log(self, values: Mapping[str, float], *, step: int) -> None:
-        """Record metrics of one optimiser step; names as in `train/loss`."""
-        if not self._has_failed:
-            self._do(lambda: self._inner.log(dict(values), step=step))
-
-    def close(self, *, status: str) -> None:
-        """Flush and end; `status` is how the run ended."""
-        self._do(lambda: self._finish(has_failed=status != "finished"))
-
-    def _finish(self, *, has_failed: bool) -> None:
-        """W&B and MLflow keep whether a run failed, which accelerate does not tell them."""
-        if has_failed and self.name == "wandb":
-            self._inner.tracker.finish(exit_code=1)
-        elif has_failed and self.name == "mlflow":
-            import mlflow
-
-            mlflow.end_run("FAILED")
-        else:
-            self._inner.finish()
-
-    def _do(self, work: Callable[[], object]) -> None:
-        try:
-            work()
-        except Exception as failure:  # noqa: BLE001  a server that is away must not cost a training
-            level = logging.DEBUG if self._has_failed else logging.WARNING
-            _log.log(level, "tracker %s failed and gets nothing more: %s", self.name, failure)
-            self._has_failed = True
-
-
 def check(names: Sequence[str]) -> None:
     """See that each is installed, and that W&B has a login, before rows are read. Raises EnvironmentUnfit."""
     packages = [TRACKERS[each][0] for each in names]
@@ -121,10 +84,10 @@ def check(names: Sequence[str]) -> None:
 
 def _check_wandb() -> None:
     """Where it has no login it asks for one, in the middle of a start or of nobody."""
-    import wandb
+    from wandb.sdk import wandb_setup
     from wandb.sdk.lib import wbauth
 
-    settings = wandb.setup().settings
+    settings = wandb_setup.singleton().settings  # wandb.setup() starts a service, whose end is waited for
     is_known = settings.api_key or settings.identity_token_file or wbauth.read_netrc_auth(host=settings.base_url)
     if settings.mode == "online" and not is_known:
         what = f"logging.trackers names wandb, and there is no login for {settings.base_url}"
@@ -134,32 +97,33 @@ def _check_wandb() -> None:
         raise EnvironmentUnfit(what, hint=hint)
 
 
-def open_all(
-    names: Sequence[str], *, directory: Path, project: str, name: str, config: Mapping[str, Any]
-) -> list[Tracker]:
-    """Open the trackers that were asked for; EnvironmentUnfit with the remedy where one is missing or does not open."""
-    check(names)
-    if not names:
-        return []
+def opened(name: str, *, directory: Path, project: str, run: str, settings: Mapping[str, Any]) -> Any:
+    """The open tracker, an object of accelerate's class, with the run's settings in it.
+
+    To be called in a process of the tracker's own (see `tracker_process`): it may take minutes, and never come back.
+    Raises whatever the tracker's library does.
+    """
     from accelerate import PartialState
-
-    PartialState(cpu=config.get("device") == "cpu")  # accelerate's trackers log, and its logger asks for a state
-    settings = dict(_flat(config))
-    return [Tracker(each, _opened(each, TRACKERS[each][1](directory, project, name), settings)) for each in names]
-
-
-def _opened(name: str, arguments: Arguments, settings: dict[str, Any]) -> Any:
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
-    positional, named = arguments
-    try:
-        inner: Any = LOGGER_TYPE_TO_CLASS[name](*positional, **named)
-        inner.start()
-        inner.store_init_configuration(settings)
-    except Exception as failure:
-        hint = f"see its settings, or leave it out of logging.trackers: {name}"
-        raise EnvironmentUnfit(f"tracker {name} does not open: {failure}", hint=hint) from failure
-    return inner
+    PartialState(cpu=True)  # accelerate's trackers log, and its logger asks for a state
+    positional, named = TRACKERS[name][1](directory, project, run)
+    tracker: Any = LOGGER_TYPE_TO_CLASS[name](*positional, **named)
+    tracker.start()
+    tracker.store_init_configuration(dict(_flat(settings)))
+    return tracker
+
+
+def finish(tracker: Any, *, has_failed: bool) -> None:
+    """Flush and end. W&B and MLflow keep whether a run failed, which accelerate does not tell them."""
+    if has_failed and tracker.name == "wandb":
+        tracker.tracker.finish(exit_code=1)
+    elif has_failed and tracker.name == "mlflow":
+        import mlflow
+
+        mlflow.end_run("FAILED")
+    else:
+        tracker.finish()
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

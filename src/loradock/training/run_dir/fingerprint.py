@@ -88,7 +88,7 @@ LISTED_FIELDS = 3
 
 def of_config(config: RunConfig) -> dict[str, str]:
     """Every key that matters, as canonical text: 1.0 is 1, whoever wrote it. Paths say only that they are paths."""
-    is_judged = config.checkpoints.keep_best or config.train.early_stopping is not None
+    is_judged = config.keeps_best or config.train.early_stopping is not None
     fields: dict[str, str] = {}
     for key, value in leaves(config).items():
         if _is_free(key) or (key in JUDGED_KEYS and not is_judged) or _is_of_other(key, config.objective):
@@ -97,6 +97,7 @@ def of_config(config: RunConfig) -> dict[str, str]:
             continue
         later = LATER_DEFAULTS.get(key)
         fields[key] = "a path" if _is_path(key, value) else _text(later.get(value, value) if later else value)
+    fields["checkpoints.keep_best"] = _text(config.keeps_best)  # what "auto" comes to
     if config.model.trust_remote_code is not None:
         fields["model.trust_remote_code"] = "on"  # it repeats the model's name; the code is in base.code
     return fields

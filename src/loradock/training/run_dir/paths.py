@@ -14,6 +14,7 @@ RECORD = "run.json"
 STATUS = "status.json"
 CHECKPOINTS = "checkpoints"
 ADAPTER = "adapter"
+METRICS = "metrics.jsonl"
 
 
 def numbered(parent: Path, name: str) -> Path:

@@ -25,7 +25,7 @@ from loradock.config.schema import RunConfig
 from loradock.errors import StorageError
 from loradock.facts import Facts
 from loradock.files import regular
-from loradock.training.run_dir.paths import RECORD
+from loradock.training.run_dir.paths import METRICS, RECORD
 
 BLOCK_BYTES = 1 << 22
 HAVE_LOSS = ("train", "eval")
@@ -109,7 +109,7 @@ class RunRecord:
             return
         self.fence()
         line = {"kind": kind, "time": now(), **values}
-        with (self.directory / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+        with (self.directory / METRICS).open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
 
     def rewind(self, step: int) -> int:
@@ -117,7 +117,7 @@ class RunRecord:
 
         Returns how many others are gone, because they were damaged.
         """
-        file = self.directory / "metrics.jsonl"
+        file = self.directory / METRICS
         if not self.is_writing or not file.exists():
             return 0
         with regular.opened(file) as stream:
@@ -164,7 +164,7 @@ class RunRecord:
 
 def metrics(directory: Path, kind: str) -> list[dict[str, Any]]:
     """The lines of one kind in a run's metrics.jsonl."""
-    file = directory / "metrics.jsonl"
+    file = directory / METRICS
     return [line for line in parsed(file) if line["kind"] == kind] if file.exists() else []
 
 

@@ -21,7 +21,7 @@ from loradock.plan.plan import HELD
 from loradock.training.run_dir import fingerprint
 from loradock.training.run_dir import paths as directories
 from loradock.training.run_dir import recorded as records
-from loradock.training.run_dir.paths import ADAPTER, RECORD
+from loradock.training.run_dir.paths import ADAPTER, CHECKPOINTS, METRICS, RECORD
 from loradock.training.run_dir.recorded import read
 
 State = Literal["new", "unfinished", "finished"]
@@ -46,15 +46,17 @@ REWRITTEN = (".md", ".png")
 FORMER_ENGINES = {"trl": "engine peft", "sharded": "engine fsdp"}
 """Of version 0.1.0."""
 NEW = Standing(state="new", directory=None, record={})
+ASKED = ("config", "fingerprint", "base")
+"""Of run.json: what a run is compared by when it is continued."""
 
 
 def look(loaded: Loaded, *, parent: Path | None, name: str, must_exist: bool, allowed: Collection[str]) -> Standing:
     """Where the run stands that this configuration asks for.
 
     A directory that the user named (`parent` None: config.output) holds that run, or none: NoCheckpoint names what
-    differs. Of the numbered directories below `parent` the last one of the same run is continued where it is
-    unfinished. A finished run with an allowed change is unfinished: it may have more to do. A finished one whose rows
-    are others now is NoCheckpoint; an unfinished one is compared once they are prepared.
+    differs, once a step of it was made. Of the numbered directories below `parent` the last one of the same run is
+    continued where it is unfinished. A finished run with an allowed change is unfinished: it may have more to do. A
+    finished one whose rows are others now is NoCheckpoint; an unfinished one is compared once they are prepared.
     Raises UsageError where other things lie in the directory, StorageError where run.json cannot be read.
     """
     if parent is None:
@@ -64,6 +66,8 @@ def look(loaded: Loaded, *, parent: Path | None, name: str, must_exist: bool, al
                 raise NoCheckpoint(f"there is no run in {directory}", hint="leave out --resume to start one")
             return Standing(state="new", directory=directory, record={})
         standing = standing_of(directory)
+        if not has_begun(standing):
+            return standing
         changes = same(loaded.config, standing.record, allowed=allowed, directory=directory)
         if changes:
             return replace(standing, state="unfinished")
@@ -87,6 +91,22 @@ def standing_of(directory: Path) -> Standing:
     record = read(directory)
     is_finished = record.get("status") == "finished" and (directory / "adapter").is_dir()
     return Standing(state="finished" if is_finished else "unfinished", directory=directory, record=record)
+
+
+def has_begun(standing: Standing) -> bool:
+    """True where a step of the run was made. One that failed before may be asked anew: there is nothing to continue."""
+    directory = standing.directory or Path()
+    metrics = directory / METRICS
+    has_lines = metrics.exists() and metrics.stat().st_size > 0
+    return standing.state == "finished" or has_lines or any((directory / CHECKPOINTS).glob("*"))
+
+
+def taken_up(directory: Path) -> Standing:
+    """How the run stands that is about to be continued; one that has not begun is what is asked of it now."""
+    standing = standing_of(directory)
+    if has_begun(standing):
+        return standing
+    return replace(standing, record={name: value for name, value in standing.record.items() if name not in ASKED})
 
 
 def damaged(record: Mapping[str, Any], adapter: Path) -> Iterator[str]:
