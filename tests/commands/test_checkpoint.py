@@ -180,7 +180,7 @@ def test_export_takes_the_newest_good_one_or_the_step_that_is_asked_for(run: Pat
 
 def test_export_refuses_an_output_that_is_there_and_a_base_that_is_gone(run: Path, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
-    ((tmp_path / "there") / "somebody's").touch()
+    (tmp_path / "there" / "somebody's").touch()
     assert checkpoint("export", run, "--output", tmp_path / "there").code == 64
     record = json.loads((run / "run.json").read_text())
     record["base"] = {"name": "someone/model", "revision": "abc", "path": "/gone"}
