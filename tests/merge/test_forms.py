@@ -46,6 +46,8 @@ LOST_WHERE_UNTIED = (
 )
 LOST_BY_PEFT = {"untied": (*ALWAYS_LOST, *LOST_WHERE_UNTIED), "tied": ALWAYS_LOST, "biases": ALWAYS_LOST}
 """Kinds of which PEFT saves one of embedding and head alone, so that the other's new rows are nowhere."""
+NO_ROW_IS_SAVED = "tokens-and-head"
+"""Of a tied base, where LoRA on the head lies around trained rows: PEFT saves neither of the two that grew."""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +76,10 @@ def hold(adapter: Path, kind: str, base: Path, output: Path, *, is_resized: bool
     write_lineage(adapter, base=base, quantization="none")
     wanted = torch.load(adapter / "logits.pt")
     for way in (logits_of_merged, logits_of_opened):
-        if is_resized and kind in LOST_BY_PEFT.get(base.name, ()):
+        if is_resized and kind == NO_ROW_IS_SAVED and base.name != "untied":
+            with pytest.raises(ModelError, match="does not fit|does not load"):
+                way(adapter, output)
+        elif is_resized and kind in LOST_BY_PEFT.get(base.name, ()):
             with pytest.raises(ModelError, match="whose new rows are lost"):
                 way(adapter, output)
         elif kind in NOT_MERGED and way is logits_of_merged:
@@ -166,9 +171,8 @@ UNLIKE_IN_0_18 = {
     "head-tied-resized": "tensors are missing",
     "embedding-tied": "tensors are missing",
     "embedding-tied-resized": "tensors are missing",
-    "tokens-and-head-resized": "does not fit|does not load",
 }
-"""Of a tied base: PEFT 0.18 does not tie LoRA, and of the last it saves no new row at all."""
+"""Of a tied base: PEFT 0.18 does not tie LoRA."""
 BIASED_IN_0_18 = {"bias-of-lora": "lose the biases", "bias-of-lora-resized": "lose the biases"}
 
 
