@@ -103,8 +103,8 @@ def test_python_without_docstrings_is_named_and_not_a_models_config(llama: Path,
 
 
 def test_a_path_that_the_locale_misreads_is_no_control_character(tmp_path: Path) -> None:
-    place = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
-    code, said = loradock("config", "show", "--model", "modÉl", "--data", "x.jsonl", **place)
+    asked = ("config", "show", "--model", "modÉl", "--data", "x.jsonl")
+    code, said = loradock(*asked, PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", LC_ALL="C")
     assert code == 78
     assert "holds UTF-8, which this locale reads as ascii (export LC_ALL=C.UTF-8" in said
 

@@ -14,7 +14,7 @@ from loradock.data.columns import Contents
 from loradock.data.formats import Completion, Conversation, RowError
 from loradock.data.render import Renderer
 from loradock.data.sources import samples
-from loradock.data.templates import resolve
+from loradock.data.templates import Brought, resolve
 from loradock.errors import Problem
 from loradock.evaluation.items import of_data
 from loradock.inference.requests import sample_of
@@ -226,7 +226,9 @@ def test_what_a_turn_says_of_its_learning_is_what_is_learned(
     first, second = {"role": "assistant", "content": "four", name: value}, {"role": "assistant", "content": "six"}
     row = {"messages": [SAID, first, {"role": "user", "content": "3+3?"}, second]}
     (sample,) = loaded(written(tmp_path / "rows.jsonl", row))
-    render = Renderer(resolve("chatml", own=None), special_tokens={"eos_token": "</s>"}, end_tokens=(), loss="auto")
+    render = Renderer(
+        resolve("chatml", own=Brought()), special_tokens={"eos_token": "</s>"}, end_tokens=(), loss="auto"
+    )
     rendering = render(sample)
     learned = "".join(rendering.text[start:end] for start, end in rendering.spans)
     assert ("four" in learned) == is_learned

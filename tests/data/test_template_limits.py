@@ -96,7 +96,7 @@ def test_a_template_that_is_no_regular_file_is_not_opened(tmp_path: Path) -> Non
     (tmp_path / "b.jinja").symlink_to("/dev/zero")
     for name in ("a.jinja", "b.jinja"):
         with pytest.raises(InputMissing, match="not a regular file"):
-            resolve(str(tmp_path / name), own=None)
+            resolve(str(tmp_path / name), own=Brought())
 
 
 def test_a_conversation_is_rendered_as_transformers_does() -> None:

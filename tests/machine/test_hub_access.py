@@ -82,7 +82,7 @@ def test_what_a_library_raises_is_told_by_its_cause() -> None:
         pytest.raises(HubError, match=r"the hub did not give m at main: ZeroDivisionError: division by zero"),
         hub_access.asking("m at main", hint="h"),
     ):
-        1 / 0  # noqa: B018
+        raise ZeroDivisionError("division by zero")
     with pytest.raises(NotWritable, match="cannot write /cache"), hub_access.asking("m", hint="h"):
         raise PermissionError(13, "Permission denied", "/cache")
 

@@ -32,7 +32,11 @@ def test_a_run_of_seconds_has_nothing_critical_and_no_advice_that_touches_accura
 
 
 def test_a_long_run_with_the_same_fault_has_it_as_critical() -> None:
-    asked = {"train": {"max_steps": 20_000, "global_batch": 8}, "checkpoints": {"every": 1}, "lora": {"rank": 64}}
+    asked: dict[str, dict[str, object]] = {
+        "train": {"max_steps": 20_000, "global_batch": 8},
+        "checkpoints": {"every": 1},
+        "lora": {"rank": 64},
+    }
     found = audited(gpu="h200", rows=100_000, **asked)
     (often,) = [each for each in found.findings if each.trial.name == "checkpoints-x10"]
     assert often.severity == "critical"

@@ -12,6 +12,7 @@ from loradock.config.strict_yaml import KeyPath
 NEAR = 0.7
 """How alike (difflib's ratio) a misspelt key is: modle is model (0.8), adapter is not after (0.67)."""
 
+
 @dataclass(frozen=True, kw_only=True)
 class Unknown:
     """An unknown key in words; `meant` is the key that was surely meant, where there is one."""
