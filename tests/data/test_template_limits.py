@@ -16,7 +16,7 @@ from loradock.data.bounded import TooMuch, bounded
 from loradock.data.formats.base import Conversation, Message, RowError
 from loradock.data.pairs.template import EmbeddingTemplate
 from loradock.data.render import Renderer
-from loradock.data.templates import ChatTemplate, resolve
+from loradock.data.templates import Brought, ChatTemplate, resolve
 from loradock.errors import ConfigError, InputMissing, ModelError
 
 ASKED = Conversation((Message("user", "one"), Message("assistant", "two")), 0)
