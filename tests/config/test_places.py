@@ -17,7 +17,7 @@ from loradock.config.fields import annotation_at, item_of, keys, named_item_of, 
 from loradock.config.places import expanded
 from loradock.errors import UsageError
 
-HOME, SCRATCH = "/home/us", "/scratch/us"
+HOME, SCRATCH = "/srv/us", "/scratch/us"
 ENVIRONMENT = {"HOME": HOME, "SCRATCH": SCRATCH, "EMPTY": "", "HF_TOKEN": "hf_abcdefgh"}
 INPUTS = ("--model", "./model", "--data", "rows.json")
 FORMS = {"$SCRATCH/x": f"{SCRATCH}/x", "${SCRATCH}/x": f"{SCRATCH}/x", "~/x": f"{HOME}/x", "./a~/b$.c$1": "./a~/b$.c$1"}
