@@ -10,7 +10,7 @@ from loradock.config.other_tools import EXPLAINED, RENAMED
 from loradock.config.strict_yaml import KeyPath
 
 NEAR = 0.7
-"""How alike (difflib's ratio) a misspelt key is: modle is model (0.8), adapter is not after (0.67)."""
+"""How alike (difflib's ratio) a misspelt key is: most slips of one letter are above 0.8; adapter is to after 0.67."""
 
 
 @dataclass(frozen=True, kw_only=True)
