@@ -90,8 +90,39 @@ create_venv() {
   "$python" -m venv --clear "$venv"
 }
 
+# An environment runs one checkout: another one would find its loradock re-pointed. Of a checkout that is gone, or an
+# environment that was copied, the stamp says nothing.
+refuse_another_checkout() {
+  local lines=() other
+  [[ -r $stamp ]] || return 0
+  mapfile -t lines <"$stamp"
+  other=${lines[1]:-$root}
+  if [[ $other != "$root" && ${lines[2]:-} == "$venv" && -d $other ]]; then
+    die "$venv is the environment of another checkout, $other" \
+      "LORADOCK_VENV=$venv-$(basename -- "$root") ${0##*/}, a folder of its own for $root"
+  fi
+}
+
+# How many packages of lock $1 are not installed in a version that it has. A package may have one for each Python.
+missing_packages() {
+  "$venv/bin/python" -I - "$1" <<'END'
+import re
+import sys
+from importlib.metadata import distributions
+
+def plain(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+installed = {(plain(each.metadata["Name"]), each.version) for each in distributions()}
+with open(sys.argv[1], encoding="utf-8") as lock:
+    pins = re.findall(r"^([A-Za-z0-9][\w.-]*)==([^\s;\\]+)", lock.read(), re.MULTILINE)
+fitting = {plain(name) for name, version in pins if (plain(name), version) in installed}
+print(len({plain(name) for name, _ in pins} - fitting))
+END
+}
+
 install() {
-  local kind=$1 lock=${locks[$1]} uv installer
+  local kind=$1 lock=${locks[$1]} uv installer missing total
   local -a compiled=()
   rm -f "$stamp"
   uv=$(find_uv) || uv=
@@ -107,9 +138,18 @@ install() {
   else
     installer=("$venv/bin/python" -m pip install --disable-pip-version-check)
   fi
-  say "installing $(grep -c '^[a-z0-9].*==' "$lock") locked packages ($kind) into $venv, once; several GB, a few minutes"
-  # Wheels only: no package runs code of its own while it is installed.
-  "${installer[@]}" "${compiled[@]}" --require-hashes --no-deps --only-binary :all: -r "$lock" >&2
+  missing=$(missing_packages "$lock") total=$(grep -c '^[a-z0-9].*==' "$lock")
+  if ((missing > total / 2)); then
+    say "installing $missing locked packages ($kind) into $venv, once; several GB, a few minutes"
+  elif ((missing)); then
+    say "installing $missing of $total locked packages ($kind) into $venv"
+  else
+    say "all $total locked packages ($kind) are in $venv; loradock is installed again"
+  fi
+  if ((missing)); then
+    # Wheels only: no package runs code of its own while it is installed.
+    "${installer[@]}" "${compiled[@]}" --require-hashes --no-deps --only-binary :all: -r "$lock" >&2
+  fi
   "${installer[@]}" --quiet --no-deps --no-build-isolation -e "$root" >&2
   fingerprint "$kind" >"$stamp.new"
   mv "$stamp.new" "$stamp"
@@ -124,6 +164,7 @@ wanted_kind() {
 }
 
 ensure_venv() {
+  refuse_another_checkout
   is_ready "$1" && return
   check_machine
   mkdir -p "${venv%/*}"

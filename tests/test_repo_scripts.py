@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,60 @@ def test_a_change_of_tool_settings_leaves_the_environment_as_it_is(checkout: Pat
 def test_a_runtime_environment_is_not_enough_for_the_tests(checkout: Path) -> None:
     made_venv(checkout)
     assert run("bash", "-c", "source scripts/venv.sh && is_ready dev", cwd=checkout).returncode == 1
+
+
+def told_uv(tmp_path: Path) -> tuple[Path, Path]:
+    """A folder with a uv that writes down what it is asked for, and the file."""
+    folder, log = tmp_path / "uv-bin", tmp_path / "uv.log"
+    folder.mkdir()
+    program(folder / "uv", f'#!/bin/sh\n[ "$1" = --version ] || echo "$*" >>"{log}"\n')
+    return folder, log
+
+
+def test_the_environment_of_another_checkout_is_refused_and_left_as_it_is(checkout: Path, tmp_path: Path) -> None:
+    venv = made_venv(checkout)
+    before = (venv / "loradock.stamp").read_text()
+    other = tmp_path / "other"
+    shutil.copytree(checkout, other, ignore=shutil.ignore_patterns(".venv"), symlinks=True)
+    uv, log = told_uv(tmp_path)
+    path = f"{uv}:{os.environ['PATH']}"
+    done = run(other / "scripts" / "run", "runs", LORADOCK_VENV=str(venv), PATH=path)
+    assert done.returncode == 71
+    assert f"{venv} is the environment of another checkout, {checkout}" in done.stderr
+    assert f"LORADOCK_VENV={venv}-other" in done.stderr
+    assert not log.exists()
+    assert (venv / "loradock.stamp").read_text() == before
+    assert run(checkout / "scripts" / "run", "runs").stdout == "started with runs\n"
+    moved = checkout.rename(tmp_path / "moved")  # of a checkout that is gone it is taken over
+    done = run(other / "scripts" / "run", "runs", LORADOCK_VENV=str(moved / ".venv"), PATH=path)
+    assert done.stdout == "started with runs\n", done.stderr
+
+
+def test_only_packages_that_are_missing_are_installed_and_only_many_are_called_several_gb(
+    checkout: Path, tmp_path: Path
+) -> None:
+    venv = made_venv(checkout)
+    shutil.copy(Path(sys.prefix) / "pyvenv.cfg", venv)
+    (venv / "lib").symlink_to(Path(sys.prefix) / "lib")
+    uv, log = told_uv(tmp_path)
+    lock = checkout / "docker" / "requirements.lock"
+    for pins, said, asked in (
+        ("click==0.0.1\npytest==0.0.2\nrich==0.0.3\n", "installing 3 locked packages (runtime)", 2),
+        ("click==0.0.1\n" + pinned("rich", "pytest", "ruff"), "installing 1 of 4 locked packages (runtime)", 2),
+        (pinned("click", "rich", "pytest"), "all 3 locked packages (runtime) are in", 1),
+    ):
+        lock.write_text(pins)
+        log.unlink(missing_ok=True)
+        done = run(checkout / "scripts" / "run", "runs", PATH=f"{uv}:{os.environ['PATH']}", LORADOCK_VENV=str(venv))
+        assert done.stdout == "started with runs\n", done.stderr
+        assert said in done.stderr
+        assert ("several GB" in done.stderr) == ("==0.0.3" in pins)
+        assert len(log.read_text().splitlines()) == asked
+
+
+def pinned(*names: str) -> str:
+    """Lines of a lock for what is installed here."""
+    return "".join(f"{name}=={version(name)} ; sys_platform == 'linux' \\\n    --hash=sha256:0\n" for name in names)
 
 
 def test_without_python_and_uv_the_remedy_is_named(checkout: Path, bare_path: Path) -> None:
