@@ -106,7 +106,7 @@ def test_rows_whose_file_the_disk_cannot_open_are_not_missing(tmp_path: Path, mo
     real = os.open
 
     def fail(path: Any, *rest: Any, **more: Any) -> int:
-        if path == file:
+        if str(path) == str(file):
             raise system(errno.EMFILE, str(file))
         return real(path, *rest, **more)
 

@@ -41,8 +41,8 @@ for argument in sys.argv[1:]:
             getattr(imported, door)()
     except Exception as failure:
         files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(failure.__traceback__)]
-        told = (type(failure).__module__, str(failure), *files)
-        ours = any("protobuf" in each or "_pb2" in each for each in told)
+        places = (type(failure).__module__, str(failure), *files)
+        ours = any("protobuf" in each or "_pb2" in each for each in places)
         why = f"{type(failure).__name__}: {failure}".strip().splitlines()[0].partition(". ")[0]
         tell(name, why, is_other=not ours)
     else:
