@@ -35,7 +35,7 @@ def kind_of(mode: int) -> str:
 def opened(file: Path, *, buffer_bytes: int = DEFAULT_BUFFER_SIZE) -> BufferedReader:
     """Open a regular file, or a link to one, to read bytes. OSError where it is none, or cannot be opened."""
     _check(file, os.stat(file).st_mode)  # a device may do something when it is opened
-    stream = FileIO(str(file), opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK))
+    stream = FileIO(str(file), opener=lambda _, flags: os.open(file, flags | os.O_NONBLOCK))
     try:
         _check(file, os.fstat(stream.fileno()).st_mode)
     except OSError:
