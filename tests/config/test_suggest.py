@@ -15,13 +15,12 @@ FOREIGN = (
     "nodes num_gpus messages validation_file eval_file"
 ).split()
 """Keys of axolotl, LLaMA-Factory, TRL and unsloth."""
-MEANT = {"special_tokens": "data.special_tokens", "validation_file": "data.validation", "eval_file": "data.validation"}
 
 
 @pytest.mark.parametrize("name", FOREIGN)
 def test_a_key_of_another_tool_is_not_taken_for_one_of_ours_that_is_spelt_a_little_like_it(name: str) -> None:
     hint = unknown_key((name,)).hint
-    assert hint == f"did you mean {MEANT[name]}?" if name in MEANT else "did you mean" not in hint
+    assert hint == f"did you mean {RENAMED[name]}?" if name in RENAMED else "did you mean" not in hint
 
 
 @pytest.mark.parametrize(("name", "key"), [("modle", "model"), ("trian", "train"), ("dat", "data"), ("loar", "lora")])

@@ -1,4 +1,4 @@
-"""`loradock checkpoint export`: the adapter of a committed checkpoint, as a directory that plain peft and vLLM load, or
+"""`loradock checkpoint export`: the adapter of a committed checkpoint, as a directory that plain peft loads, or
 as a model for sentence-transformers."""
 
 from __future__ import annotations

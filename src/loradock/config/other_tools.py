@@ -54,6 +54,7 @@ RENAMED = {
     "epoch": "train.epochs",
     "eval_dataset": "data.validation",
     "eval_every": "evaluation.every",
+    "eval_file": "data.validation",
     "eval_freq": "evaluation.every",
     "eval_interval": "evaluation.every",
     "eval_steps": "evaluation.every",
@@ -185,6 +186,7 @@ RENAMED = {
     "saves_per_epoch": "checkpoints.every",
     "scheduler": "train.schedule",
     "sdp_attention": "model.attention",
+    "seed": "train.seed",
     "seq_len": "data.max_length",
     "seq_length": "data.max_length",
     "sequence_len": "data.max_length",
@@ -226,6 +228,7 @@ RENAMED = {
     "use_tensorboard": "logging.trackers",
     "use_wandb": "logging.trackers",
     "val_data": "data.validation",
+    "val_file": "data.validation",
     "val_set_size": "data.validation",
     "val_size": "data.validation",
     "val_split_fraction": "data.validation",
@@ -246,10 +249,12 @@ RENAMED = {
 """Their names -> our keys."""
 
 EXPLAINED = {
+    "columns": "they belong to a source: data.sources.0.fields.FIELD=COLUMN",
+    "format": "it belongs to a source: data.sources.0.format",
     "adam_beta1": "AdamW's betas are 0.9 and 0.999, and its epsilon 1e-8",
     "adam_beta2": "AdamW's betas are 0.9 and 0.999, and its epsilon 1e-8",
     "adam_epsilon": "AdamW's betas are 0.9 and 0.999, and its epsilon 1e-8",
-    "adapter": "an adapter is always trained, on NF4 weights; LoRA on 16-bit ones: model.quantization: none",
+    "adapter": "every run trains a LoRA adapter: lora.rank is its size; QLoRA is model.quantization: nf4, the default",
     "adapter_name_or_path": "a run continues from its own checkpoints (--resume); training on top of another adapter: m"
     "erge it first, loradock merge",
     "auto_resume_from_checkpoints": "the same command continues an interrupted run",

@@ -1,4 +1,4 @@
-"""What comes out: an adapter directory that plain peft and vLLM load, written whole, read back, then put in place."""
+"""What comes out: an adapter directory that plain peft loads, written whole, read back, then put in place."""
 
 from __future__ import annotations
 
