@@ -17,6 +17,7 @@ from loradock.data.spans import Rendering, Span
 from loradock.data.special import Apart, SpecialTokens
 from loradock.data.templates import Brought, ChatTemplate, resolve
 from loradock.errors import LoradockError, ModelError
+from loradock.files import regular
 from loradock.foreign import is_panic, reading, said
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _file_of_template(directory: Path) -> str:
     """The name of the file that a tokenizer's template was read from; "" where it was read from none."""
     for name in TEMPLATE_FILES:
         file = directory / name
-        if file.is_file() and (file.suffix == ".jinja" or '"chat_template"' in file.read_text("utf-8")):
+        if file.is_file() and (file.suffix == ".jinja" or '"chat_template"' in regular.read_text(file)):
             return name
     return ""
 

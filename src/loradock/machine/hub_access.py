@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -148,6 +147,8 @@ def unusable(file: Path) -> str | None:
     """Why certificates cannot be read from a file, or a directory of them; None where they can."""
     if file.is_dir():
         return None
+    import ssl  # a foreign library before its own keeps it from loading, which `env-check` is to name
+
     try:
         ssl.create_default_context(cafile=str(file))
     except ssl.SSLError:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loradock.errors import ModelError, Problem
+from loradock.files import regular
 from loradock.foreign import reading, unreadable
 from loradock.model import headers
 
@@ -76,7 +77,7 @@ def _of_safetensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
     try:
         entries = headers.header(file)
         buffer = bytearray(BLOCK_BYTES)
-        with file.open("rb", buffering=0) as stream:
+        with regular.opened(file) as stream:
             start = 8 + int.from_bytes(stream.read(8), "little")
             for name, entry in entries.items():
                 if entry["dtype"] in DTYPES and entry["shape"]:

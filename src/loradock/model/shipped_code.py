@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from loradock.errors import ModelError, Problem
+from loradock.files import regular
 from loradock.model.files import json_object
 
 FILES = ("config.json", "tokenizer_config.json")
@@ -32,7 +33,7 @@ def refuse_of_others(directory: Path, *, name: str) -> None:
 def is_same(directory: Path, base: Path) -> bool:
     """Whether all code in a directory is the base's too, byte for byte, so that trust in the base covers it."""
     own = [(file, base / file.relative_to(directory)) for file in directory.rglob("*.py")]
-    return all(other.is_file() and other.read_bytes() == file.read_bytes() for file, other in own)
+    return all(other.is_file() and regular.read(other) == regular.read(file) for file, other in own)
 
 
 def _references(file: Path) -> Iterator[str]:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from loradock import foreign_json
+from loradock.files import regular
+from loradock.model.files import MOST_VOCABULARY_BYTES
 
 PATTERNS = (
     "tokenizer*", "*.model", "*.tiktoken", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json",
@@ -71,7 +73,7 @@ def put_template(folder: Path, template: str) -> None:
 def template_of(folder: Path) -> str | None:
     """The chat template of a tokenizer's files, of named ones the default; None where they have none."""
     if (folder / TEMPLATE).is_file():
-        return (folder / TEMPLATE).read_text(encoding="utf-8")
+        return regular.read_text(folder / TEMPLATE)
     found = _settings(folder).get("chat_template")
     if isinstance(found, list):
         return {each["name"]: each["template"] for each in found}.get("default")
@@ -83,7 +85,7 @@ def is_unchanged(base: Path, other: Path) -> bool:
     files = [folder / VOCABULARY for folder in (base, other)]
     if not all(file.is_file() for file in files):
         return False
-    first, second = (foreign_json.loads(file.read_bytes()) for file in files)
+    first, second = (foreign_json.read(file, most_bytes=MOST_VOCABULARY_BYTES) for file in files)
     return {**first, **dict.fromkeys(OF_A_CALL)} == {**second, **dict.fromkeys(OF_A_CALL)}
 
 
@@ -107,4 +109,4 @@ def as_both_read(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _settings(folder: Path) -> dict[str, Any]:
     file = folder / SETTINGS
-    return foreign_json.loads(file.read_bytes()) if file.is_file() else {}
+    return foreign_json.read(file) if file.is_file() else {}
