@@ -55,7 +55,9 @@ def test_with_engine_auto_the_run_warns_and_goes_on_with_trl_as_if_it_had_been_a
         assert (f"warning: {WRONG}" in command.text()) == (engine == "auto")
     found = engine_decision(folders["auto"])
     assert found["value"] == "peft"
-    assert found["why"].startswith(f"the fast engine cannot be used: {WRONG}: other documents move a loss by")
+    assert found["why"].startswith(
+        f"the fast engine cannot be used: {WRONG}: documents do not see one another; relative"
+    )
     assert adapter(folders["auto"]) == adapter(folders["peft"])
     longer = ["--set", "train.max_steps=3", "--allow-change", "train.max_steps", "--allow-change", "plan.steps"]
     again = forking.start(folders["auto"], *words(llama, rows, engine="auto"), *longer)
