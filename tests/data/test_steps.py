@@ -226,7 +226,7 @@ def test_over_long_rows_are_counted_and_cut_or_dropped(prepared: Prepared) -> No
     dropped = fit(prepared, rows=rows, max_length=limit, long_rows="drop")
     assert dropped.rows.tolist() == np.flatnonzero(full <= limit).tolist()
     assert dropped.lost_tokens == full[full > limit].sum()
-    with pytest.raises(DataError, match="--set data.max_length=auto"):
+    with pytest.raises(DataError, match=r"--set data\.max_length=auto"):
         fit(prepared, rows=rows, max_length=1)
 
 
