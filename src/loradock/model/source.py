@@ -130,7 +130,7 @@ def downloaded(asked: ModelConfig, **options: Any) -> Path:
 
     is_offline = hub_cache.is_offline(os.environ)
     away = None if is_offline else hub_access.away()
-    hint = "check the name, the revision and the access rights (HF_TOKEN), or give a local directory in the place of the name"
+    hint = "check the name, the revision and the access rights (HF_TOKEN), or give a local directory in its place"
     with hub_access.asking(f"{asked.name} at {asked.revision}", hint=hint):
         try:
             found = snapshot_download(asked.name, revision=asked.revision, local_files_only=away is not None, **options)
@@ -139,7 +139,7 @@ def downloaded(asked: ModelConfig, **options: Any) -> Path:
                 raise  # the hub's own answer is behind it
             why = away or "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE switches the hub off"
             network = hub_access.remedy(away) if away else "unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE"
-            hint = f"{network}; or give a local directory in the place of the name"
+            hint = f"{network}; or give a local directory in its place"
             raise HubError(f"model {asked.name} is not in the local cache, and {why}", hint=hint) from error
     return Path(found)
 
