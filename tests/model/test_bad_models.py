@@ -161,7 +161,7 @@ def test_a_model_that_lies_beside_an_adapter_is_a_base(tmp_path: Path, llama: Pa
 
 
 def test_a_hub_model_without_a_network_says_so() -> None:
-    with pytest.raises(HubError, match="not in the local cache, and HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE"):
+    with pytest.raises(HubError, match="is not in the local cache, and "):
         source.find(ModelConfig(name="someone/something", revision="0" * 40))
 
 
