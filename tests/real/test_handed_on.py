@@ -82,13 +82,22 @@ def test_adapter_and_merged_model_have_the_tokenizer_files_of_the_base(tmp_path:
 def test_transformers_4_opens_adapter_and_merged_model_and_makes_the_same_tokens(
     tmp_path: Path, real: Real, name: str, template: str
 ) -> None:
-    _, adapter, whole = handed_on(tmp_path, BASE if name == "demo" else real(name), f"data.template={template}")
+    """Those of training, or what it makes of the base's own files, where the two libraries differ about them."""
+    base, adapter, whole = handed_on(tmp_path, BASE if name == "demo" else real(name), f"data.template={template}")
+    # The package of smollm2 has no tokenizer_config.json: scripts/real-model wrote one that transformers 4 does not open.
+    of_base = {} if name == "smollm2" else by_4(base)
+    as_base = {key: of_base[key] for key in ("ids", "eos", "special") if key in of_base}
     for folder in (adapter, whole):
-        command = [sys.executable, "-W", "ignore", opened_by_4.__file__, folder, *["--model"] * (folder == whole)]
-        paths = {"PYTHONPATH": str(overlay("transformers-4.57"))}
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **paths})
-        assert done.returncode == 0, done.stderr
-        theirs, ours = json.loads(done.stdout), told(folder, is_model=folder == whole)
+        theirs, ours = by_4(folder, *["--model"] * (folder == whole)), told(folder, is_model=folder == whole)
         assert theirs.pop("version").startswith("4.57")
         assert ours.pop("version").startswith("5.")
-        assert theirs == ours
+        assert theirs in (ours, ours | as_base)
+
+
+def by_4(folder: Path, *options: str) -> dict[str, Any]:
+    """What `told` says in a process with transformers 4.57."""
+    command = [sys.executable, "-W", "ignore", opened_by_4.__file__, folder, *options]
+    paths = {"PYTHONPATH": str(overlay("transformers-4.57"))}
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **paths})
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
