@@ -84,7 +84,7 @@ def test_transformers_4_opens_adapter_and_merged_model_and_makes_the_same_tokens
 ) -> None:
     """Those of training, or what it makes of the base's own files, where the two libraries differ about them."""
     base, adapter, whole = handed_on(tmp_path, BASE if name == "demo" else real(name), f"data.template={template}")
-    # The package of smollm2 has no tokenizer_config.json: scripts/real-model wrote one that transformers 4 does not open.
+    # The package of smollm2 has no tokenizer_config.json: scripts/real-model wrote one that transformers 4 cannot open.
     of_base = {} if name == "smollm2" else by_4(base)
     as_base = {key: of_base[key] for key in ("ids", "eos", "special") if key in of_base}
     for folder in (adapter, whole):
