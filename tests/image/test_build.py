@@ -195,7 +195,9 @@ def test_a_signal_ends_a_build_leaving_nothing_and_the_next_one_works(
         assert process.stderr is not None
         said = ""
         while "install_loradock" not in said:
-            said += process.stderr.readline()
+            line = process.stderr.readline()
+            assert line, said
+            said += line
         while not sleeping():
             time.sleep(0.1)
         held = run(checkout, scratch, base_image, "--tag", TAG)

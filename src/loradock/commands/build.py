@@ -22,6 +22,8 @@ from loradock.image.progress import Step
 from loradock.image.scratch import Property, default_scratch
 from loradock.image.space import Room, gb
 
+TITLE_CHARACTERS = 120
+"""Of a step's command, in its line; the log has all of it."""
 FILE = LocalPath(dir_okay=False)
 FOLDER = LocalPath(file_okay=False)
 
@@ -56,7 +58,7 @@ class Screen:
         if not step.is_work:
             return
         key = (step.number, step.name)
-        title = step.title[: self.console.width - 40]
+        title = step.title[:TITLE_CHARACTERS]
         if self.status:
             said = step.lines[-1].strip()[:80] if step.lines else ""
             elapsed = int(time.monotonic() - self.began)
