@@ -99,7 +99,7 @@ refuse_another_checkout() {
   other=${lines[1]:-$root}
   if [[ $other != "$root" && ${lines[2]:-} == "$venv" && -d $other ]]; then
     die "$venv is the environment of another checkout, $other" \
-      "LORADOCK_VENV=$venv-$(basename -- "$root") ${0##*/}, a folder of its own for $root"
+      "LORADOCK_VENV=$(printf %q "$root")/.venv $(printf %q "$0") ..., the environment of this checkout"
   fi
 }
 

@@ -149,7 +149,7 @@ def test_the_environment_of_another_checkout_is_refused_and_left_as_it_is(checko
     done = run(other / "scripts" / "run", "runs", LORADOCK_VENV=str(venv), PATH=path)
     assert done.returncode == 71
     assert f"{venv} is the environment of another checkout, {checkout}" in done.stderr
-    assert f"LORADOCK_VENV={venv}-other" in done.stderr
+    assert f"hint: LORADOCK_VENV={other}/.venv {other}/scripts/run ..." in done.stderr
     assert not log.exists()
     assert (venv / "loradock.stamp").read_text() == before
     assert run(checkout / "scripts" / "run", "runs").stdout == "started with runs\n"
@@ -404,3 +404,11 @@ except KeyboardInterrupt:
     assert process.returncode == 130
     assert [mark.read_text(encoding="utf-8") for mark in marks.iterdir()] == ["interrupted"] * 3
     assert said.count("its report") == 3
+
+
+def test_a_real_model_without_a_name_installs_nothing(checkout: Path, tmp_path: Path) -> None:
+    uv, log = told_uv(tmp_path)
+    done = run(checkout / "scripts" / "real-model", PATH=f"{uv}:{os.environ['PATH']}")
+    assert (done.returncode, done.stderr) == (64, "error: no model is named\nhint: scripts/real-model smollm2\n")
+    assert not log.exists()
+    assert not (checkout / ".venv").exists()

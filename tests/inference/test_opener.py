@@ -194,8 +194,11 @@ def test_what_is_wrong_with_a_directory_is_named(
 
 def test_a_run_that_is_not_finished_names_the_command_that_exports_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(NoCheckpoint, match="has no adapter yet"):
-        find(tmp_path)
+    for hint in (f"train --resume --output {tmp_path}", f"checkpoint export {tmp_path} -o ADAPTER"):
+        with pytest.raises(NoCheckpoint, match="has no adapter yet") as caught:
+            find(tmp_path)
+        assert caught.value.hint == f"loradock {hint}"
+        (tmp_path / "checkpoints" / "checkpoint-2").mkdir(parents=True, exist_ok=True)
 
 
 def test_an_adapters_own_file_cannot_ask_for_code_to_be_run(moved: Path) -> None:

@@ -242,3 +242,13 @@ def test_flash_attn_is_weighed_for_a_named_gpu_by_that_gpu_and_not_by_what_is_in
     assert all("loradock build --flash-attn" in each.effort for each in found)
     after = changed(context_of(plan, wanted, facts=facts), found[0].settings) if found else None
     assert after is None or after.plan.attention.value == "flash_attention_2"
+
+
+@pytest.mark.parametrize("patience", [1, 2, 5])
+def test_fewer_evaluations_are_proposed_only_as_far_as_early_stopping_can_still_act(patience: int) -> None:
+    steps = 60
+    asked: dict[str, Any] = {"train": {"max_steps": steps, "early_stopping": patience}, "evaluation": {"every": 2}}
+    of = baseline(rows=data(held_out=500), data={"validation": 0.1}, **asked)
+    (trial,) = [trial for trial in proposed(of) if trial.name == "evaluation-x10"]
+    (every,) = [setting.removeprefix("evaluation.every=") for setting in trial.settings]
+    assert steps // int(every) > patience

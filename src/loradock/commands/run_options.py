@@ -149,7 +149,7 @@ def _pattern(beyond: Sequence[str]) -> str:
     suffixes = {Path(each).suffix for each in beyond if each.endswith((*ROWS, ".json"))}
     if not suffixes:
         return "at most one CONFIG; all else are options"
-    return f"a pattern of rows goes in quotes, --data '*{min(suffixes)}'; else --data before each file"
+    return f"--data before each file of rows; a pattern of rows goes in quotes, --data '*{min(suffixes)}'"
 
 
 class Price(click.FloatRange):

@@ -25,7 +25,7 @@ from loradock.model.files import check_readable
 from loradock.model.tokenizer import open_tokenizer
 from loradock.model.whole import quiet
 from loradock.training.lineage import Lineage
-from loradock.training.run_dir.paths import ADAPTER, RECORD
+from loradock.training.run_dir.paths import ADAPTER, CHECKPOINTS, RECORD
 from loradock.training.run_dir.resume import read
 
 SETTINGS, MERGED, CONFIG = "adapter_config.json", "merge.json", "config.json"
@@ -144,7 +144,9 @@ def directory_of(given: Path) -> Path:
         if (given / ADAPTER / SETTINGS).is_file():
             return given / ADAPTER
         what = f"the run in {given} is not finished: it has no adapter yet"
-        raise NoCheckpoint(what, hint=f"loradock checkpoint export {given} -o ADAPTER")
+        has_checkpoint = any((given / CHECKPOINTS).glob("checkpoint-*"))
+        then = f"checkpoint export {given} -o ADAPTER" if has_checkpoint else f"train --resume --output {given}"
+        raise NoCheckpoint(what, hint=f"loradock {then}")
     if not ((given / SETTINGS).is_file() or (given / CONFIG).is_file()):
         what = f"{given} holds neither a run, nor an adapter, nor a model"
         raise InputMissing(what, hint=f"name the directory that holds {RECORD}, {SETTINGS} or {CONFIG}")

@@ -70,10 +70,10 @@ def _logging_less_often(context: Context) -> tuple[Trial, ...]:
 
 
 def _evaluation_less_often(context: Context) -> tuple[Trial, ...]:
-    """Ten times the steps between evaluations, where there are any and more than one."""
+    """Ten times the steps between evaluations, where there are any and more than one; early stopping keeps its own."""
     config = context.config
     now, steps = context.plan.cadence.value.evaluate, context.plan.steps.value
-    wanted = min(TIMES * now, steps)
+    wanted = min(TIMES * now, steps // (1 + (config.train.early_stopping or 0)))
     if wanted <= now:
         return ()
     is_judge = config.keeps_best or config.train.early_stopping is not None
