@@ -143,7 +143,8 @@ def _are_rows(values: list[Any]) -> bool:
 
 
 def _taken_out(key: str) -> str:
-    return f"jq -c '.{key}[]' FILE > rows.jsonl" if key.isidentifier() else f"jq -c '.[\"{key}\"][]' FILE > rows.jsonl"
+    part = f".{key}" if key.isidentifier() else f'.["{key}"]'
+    return f"jq -c '{part}[]' FILE > FILE.rows.jsonl"
 
 
 def _rows(window: _Window) -> Generator[Record, None, None]:
