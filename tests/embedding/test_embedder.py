@@ -119,11 +119,19 @@ def test_a_runs_directory_stands_for_its_adapter(tmp_path: Path, adapter: Path, 
     np.testing.assert_array_equal(open_embedder(tmp_path).embed(TEXTS), embedder.embed(TEXTS))
 
 
-def test_a_run_that_is_not_finished_names_the_command_that_exports_a_checkpoint(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("has_checkpoint", "command"),
+    [(True, "checkpoint export {} -o ADAPTER"), (False, "train --resume --output {}")],
+)
+def test_a_run_that_is_not_finished_names_the_command_that_leads_to_an_adapter(
+    tmp_path: Path, has_checkpoint: bool, command: str
+) -> None:
     (tmp_path / "run.json").write_text("{}")
+    if has_checkpoint:
+        (tmp_path / "checkpoints/checkpoint-2").mkdir(parents=True)
     with pytest.raises(NoCheckpoint, match="has no adapter yet") as error:
         open_embedder(tmp_path)
-    assert f"loradock checkpoint export {tmp_path}" in str(error.value.hint)
+    assert error.value.hint == f"loradock {command.format(tmp_path)}"
 
 
 def without_recipe(folder: Path) -> None:
