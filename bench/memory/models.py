@@ -68,6 +68,7 @@ def facts(model: Any, *, name: str) -> ModelFacts:
     return ModelFacts(
         name=name,
         architecture=type(base).__name__,
+        decoder=type(base.get_decoder()).__name__,
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
         vocabulary=config.vocab_size,

@@ -94,17 +94,27 @@ UNREACHABLE_SHARE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A part of a published model that is not its language model (a tower, a projector): it is not loaded."""
+
+    name: str
+    parameters: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelFacts:
     """A causal LM as its config describes it; nothing here needs the weights.
 
     `linears` are the layers that quantisation and LoRA can reach (the output head is not among them); `parameters`
     counts every weight, tied ones once. `targets` are the names of the layers that get an adapter. `has_sdpa`: its code
     can use torch's attention. `capped_heads`: query heads of a layer, where their scores are bounded before the softmax
-    (Gemma 2), else 0. `peculiarity`: what sets its computation apart from its family's, in words, or None.
+    (Gemma 2), else 0. `peculiarity`: what sets its computation apart from its family's, in words, or None. `decoder`:
+    the class of its decoder. `left_out`: parts beside its language model, counted nowhere else.
     """
 
     name: str
     architecture: str
+    decoder: str
     layers: int
     hidden: int
     vocabulary: int
@@ -117,6 +127,7 @@ class ModelFacts:
     has_sdpa: bool = True
     capped_heads: int = 0
     peculiarity: str | None = None
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def linear_parameters(self) -> int:

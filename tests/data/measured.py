@@ -27,6 +27,7 @@ def model(positions: int | None = 4096) -> ModelFacts:
     return ModelFacts(
         name="tiny",
         architecture="LlamaForCausalLM",
+        decoder="LlamaModel",
         layers=2,
         hidden=64,
         vocabulary=500,

@@ -73,6 +73,7 @@ def model(
     return ModelFacts(
         name=key,
         architecture=architecture,
+        decoder=architecture.replace("ForCausalLM", "Model"),
         layers=layers,
         hidden=hidden,
         vocabulary=vocabulary,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import RunConfig
 from loradock.errors import ModelError, NoCheckpoint
-from loradock.model.shape import linear_shapes
+from loradock.model import architecture
+from loradock.model.shape import linear_shapes, resolve_targets
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
@@ -37,7 +39,7 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
         r=lora.rank,
         lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType]  peft's own type is narrower than its use
         lora_dropout=lora.dropout,
-        target_modules=lora.targets if isinstance(lora.targets, str) else list(lora.targets),
+        target_modules=_targets(model, config, base=base),
         use_rslora=lora.rslora,
         use_dora=lora.dora,
         init_lora_weights=INITIALISATIONS[lora.init],
@@ -57,6 +59,23 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
     for parameter in trainable(adapted):
         parameter.data = parameter.data.to(torch.float32)
     return adapted
+
+
+def _targets(model: Any, config: RunConfig, *, base: BaseModel) -> str | list[str]:
+    """PEFT's target_modules. Of a part of a published class a pattern, which means no layer of the other parts there.
+
+    The published class has those parts, whose layers have the same names (q_proj of a vision tower).
+    """
+    asked = config.lora.targets
+    if not architecture.is_wrapper(base.config):
+        return asked if isinstance(asked, str) else list(asked)
+    linears = linear_shapes(model)
+    chosen = resolve_targets(asked, linears, model)
+    part = f"{architecture.decoder_name(model)}."
+    kinds = sorted({name.rpartition(".")[2] for name in chosen if name.startswith(part)})
+    pattern = f"{re.escape(part)}(?:.*\\.)?(?:{'|'.join(map(re.escape, kinds))})"
+    meant = tuple(layer.name for layer in linears if re.fullmatch(pattern, layer.name))
+    return pattern if meant == chosen else list(chosen)
 
 
 def refused_by_peft(told: str, *, kinds: Sequence[str], name: str) -> ModelError | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from loradock.config.schema import ModelConfig
 from loradock.errors import ModelError, OutOfMemory
 from loradock.foreign import reading, said, unreadable
-from loradock.model import dequantised, finite, spread
+from loradock.model import architecture, dequantised, finite, spread
 from loradock.model.patches import BUILDING, PATCHES
 from loradock.plan.memory.sharded import CUTS_WEIGHTS
 
@@ -82,19 +82,16 @@ def load_whole(
     ModelError where a weight is not finite.
     """
     import torch
-    from transformers import AutoModelForCausalLM
 
     finite.check(base.weight_files)
     hint = "do the weights belong to config.json?"
     with _refusals(base, device), reading(base.directory, "does not load", hint=hint, passes=(torch.OutOfMemoryError,)):
-        model = AutoModelForCausalLM.from_pretrained(
-            base.directory,
+        model = architecture.loaded(
+            base,
             quantization_config=quantization(asked, dtype),
             dtype=dtype,
             device_map={"": device},
             attn_implementation=attention,
-            trust_remote_code=base.trust_remote_code,
-            local_files_only=True,
         )
     _settle(model)
     return model
@@ -127,7 +124,8 @@ def _does_not_load(base: BaseModel, error: Exception) -> ModelError:
 
 def _settle(model: Any) -> None:
     """Freeze a model that was read, and put right what is wrong in it."""
-    model.config.use_cache = False
+    for config in (model.config, model.config.get_text_config(decoder=True)):
+        config.use_cache = False
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     for patch in PATCHES:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from loradock.config.schema import RunConfig
 from loradock.errors import ModelError, Problem
 from loradock.facts import UNREACHABLE_SHARE, LinearShape, ModelFacts
-from loradock.model import source
+from loradock.model import architecture, source
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
@@ -23,10 +23,11 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     """Count layers and weights, resolve LoRA's targets, and refuse what quantisation or LoRA could not reach."""
     model = source.on_meta(base)
     linears = linear_shapes(model)
-    text = base.config.get_text_config()
+    text = base.config.get_text_config(decoder=True)
     facts = ModelFacts(
         name=base.name,
         architecture=type(model).__name__,
+        decoder=type(model.get_decoder()).__name__,
         layers=text.num_hidden_layers,
         hidden=text.hidden_size,
         vocabulary=text.vocab_size,
@@ -39,6 +40,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         has_sdpa=bool(getattr(model, "_supports_sdpa", True)),
         capped_heads=capped_heads(text),
         peculiarity=peculiarity(text),
+        left_out=architecture.left_out(model),
     )
     check_read_past(facts, model, quantization=config.model.quantization)
     check_coverage(facts, quantization=config.model.quantization)

@@ -18,9 +18,11 @@ from loradock.config.schema import ModelConfig
 from loradock.errors import HubError, InputMissing, ModelError, Problem
 from loradock.foreign import reading, unreadable
 from loradock.machine import hub_access
-from loradock.model import config_file, hub_cache, not_a_base, shipped_code, weights
+from loradock.model import architecture, config_file, hub_cache, not_a_base, shipped_code, weights
 from loradock.model.files import check_readable
 
+DECODERS = "loradock fine-tunes decoder-only models (Llama, Mistral, Qwen, Phi, Gemma, ...)"
+NOT_DECODER = "its answers come from a second model, which no adapter of a decoder-only model is for"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 BY_KEY, BY_OPTION = "--set model.trust_remote_code=", "--trust-remote-code "
 """What a person types before the model's name to trust its code: where a configuration is read, and elsewhere."""
@@ -211,10 +213,9 @@ def reading_config(directory: Path, what: str, *, hint: str = "do the values in 
 def on_meta(base: BaseModel) -> Any:
     """The causal LM that config.json describes, on the meta device: shapes without memory. ModelError if it is none."""
     import torch
-    from transformers import AutoModelForCausalLM
 
     with torch.device("meta"), reading_config(base.directory, "describes a model that transformers cannot build"):
-        return AutoModelForCausalLM.from_config(base.config, trust_remote_code=base.trust_remote_code)
+        return architecture.build(base)
 
 
 def known_model_types() -> frozenset[str]:
@@ -225,18 +226,17 @@ def known_model_types() -> frozenset[str]:
 
 
 def check_architecture(config: Any, *, directory: Path) -> None:
-    """Refuse what is not a causal LM, and weights that are already quantised."""
-    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+    """Refuse what does not generate text from left to right, and weights that are already quantised."""
+    from transformers import AutoModelForMaskedLM
 
-    known = type(config) in AutoModelForCausalLM._model_mapping
     remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
-    if getattr(config, "is_encoder_decoder", False) or not (known or remote):
-        raise ModelError(
-            f"{directory} is a {config.model_type} model, not a causal language model",
-            hint="loradock fine-tunes decoder-only models (Llama, Mistral, Qwen, Phi, Gemma, ...)",
-        )
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(f"{directory} is an encoder-decoder ({config.model_type}): {NOT_DECODER}", hint=DECODERS)
+    if architecture.published(config) is None and not remote:
+        raise ModelError(f"{directory} is a {config.model_type} model, not a causal language model", hint=DECODERS)
+    text = config.get_text_config(decoder=True)
     masked = type(config) in AutoModelForMaskedLM._model_mapping and not getattr(config, "is_decoder", False)
-    if masked or getattr(config, "use_bidirectional_attention", False):
+    if masked or getattr(text, "use_bidirectional_attention", None) in (True, "all"):
         raise ModelError(
             f"{directory} is an encoder ({config.model_type}): its attention sees what comes next, so that there is "
             "nothing to learn by predicting it",

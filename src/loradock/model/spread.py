@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import EnvironmentUnfit, ModelError
-from loradock.model import finite
+from loradock.model import architecture, finite
 from loradock.model.source import reading_config
 
 if TYPE_CHECKING:
@@ -69,15 +69,12 @@ def read(
 def skeleton(base: BaseModel, *, dtype: torch.dtype, attention: str) -> Any:
     """The model without weights (on the meta device), its buffers computed."""
     from accelerate import init_empty_weights
-    from transformers import AutoModelForCausalLM
 
     with (
         init_empty_weights(include_buffers=False),
         reading_config(base.directory, "describes a model that transformers cannot build"),
     ):
-        model = AutoModelForCausalLM.from_config(
-            base.config, dtype=dtype, attn_implementation=attention, trust_remote_code=base.trust_remote_code
-        )
+        model = architecture.build(base, dtype=dtype, attn_implementation=attention)
     model.tie_weights()  # each weight was made again when it was emptied
     return model
 
@@ -156,7 +153,7 @@ def own_parameters(model: Any) -> Iterator[tuple[str, Any, str, torch.nn.Paramet
 def decoder_layers(model: Any) -> list[Any]:
     """The decoder's layers, of a causal LM with or without adapters around it."""
     whole = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return list(whole.base_model.layers)
+    return list(whole.get_decoder().layers)
 
 
 def refuse(*_: Any) -> None:

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from loradock.config.schema import RunConfig
 from loradock.facts import ModelFacts
 
-FAST_ARCHITECTURES = (
-    "Gemma2ForCausalLM",
-    "Gemma3ForCausalLM",
-    "GemmaForCausalLM",
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "Phi3ForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
+FAST_DECODERS = (
+    "Gemma2Model",
+    "Gemma3TextModel",
+    "GemmaModel",
+    "LlamaModel",
+    "MistralModel",
+    "Phi3Model",
+    "Qwen2Model",
+    "Qwen3Model",
 )
 FAST_OPTIMIZERS = ("auto", "adamw_fused")
 
@@ -24,7 +24,7 @@ def of_fast(config: RunConfig, model: ModelFacts) -> str | None:
     """Why the fast engine cannot be used, or None."""
     return _first(
         {
-            f"it has no family for {model.architecture}": model.architecture not in FAST_ARCHITECTURES,
+            f"it has no family for {model.decoder}": model.decoder not in FAST_DECODERS,
             "the model runs code of its own": config.model.trust_remote_code is not None,
             model.peculiarity or "": model.peculiarity is not None,
             "its matrices are NF4 or unquantised, not int8": config.model.quantization == "int8",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from loradock.facts import LinearShape, ModelFacts
 from loradock.plan.memory.base import widest_input
 
-OUT_NORM_ARCHITECTURES = ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
+OUT_NORM_DECODERS = ("Gemma2Model", "Gemma3TextModel")
 """Their layers have a norm after each half, too, and keep what goes into it."""
 
 
@@ -65,7 +65,7 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
         weights=model.linear_parameters * each,
         widest=int(model.hidden * max(2 * inner, projected)),
         vocabulary=model.vocabulary,
-        has_out_norms=model.architecture in OUT_NORM_ARCHITECTURES,
+        has_out_norms=model.decoder in OUT_NORM_DECODERS,
     )
 
 

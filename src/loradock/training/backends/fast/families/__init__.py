@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from loradock.training.backends.fast.families.base import Family, ModelParts, Unfit
+from loradock.training.backends.fast.families.base import Family, ModelParts, Unfit, decoder_of
 from loradock.training.backends.fast.families.gemma import Gemma
 from loradock.training.backends.fast.families.llama import Llama
 from loradock.training.backends.fast.families.mistral import Mistral
@@ -18,8 +18,8 @@ FAMILIES: tuple[Family, ...] = (Llama(), Mistral(), Qwen(), Phi3(), Gemma())
 
 def read(model: Any, *, positions: int) -> ModelParts:
     """The parts of a loaded model with its adapters. Unfit where no family serves it."""
-    architecture = type(model.get_base_model()).__name__
+    decoder = type(decoder_of(model)).__name__
     for family in FAMILIES:
-        if architecture in family.architectures:
+        if decoder in family.decoders:
             return family.parts(model, positions=positions)
-    raise Unfit(f"no family serves {architecture}")
+    raise Unfit(f"no family serves {decoder}")

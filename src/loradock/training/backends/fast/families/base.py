@@ -68,8 +68,8 @@ class Family(Protocol):
     """A kind of model."""
 
     @property
-    def architectures(self) -> tuple[str, ...]:
-        """The class names it serves, as transformers has them."""
+    def decoders(self) -> tuple[str, ...]:
+        """The decoders that it serves, by their classes in transformers; what stands around them may differ."""
         ...
 
     def parts(self, model: Any, *, positions: int) -> ModelParts:
@@ -86,7 +86,8 @@ class Unfit(Exception):
 
 def decoder_of(model: Any) -> Any:
     """The decoder (embedding, layers, norm) inside a causal LM, with or without adapters around it."""
-    return model.get_base_model().model if hasattr(model, "get_base_model") else model.model
+    whole = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return whole.get_decoder()
 
 
 def norm_of(module: Any, *, offset: bool = False) -> Norm:

@@ -20,11 +20,12 @@ from loradock.training.backends.fast.families.base import (
 class Gemma:
     """Gemma, Gemma 2 and the text models of Gemma 3."""
 
-    architectures = ("GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM")
+    decoders = ("GemmaModel", "Gemma2Model", "Gemma3TextModel")
 
     def parts(self, model: Any, *, positions: int) -> ModelParts:
         """See `base.Family`."""
-        config, decoder = model.config, decoder_of(model)
+        decoder = decoder_of(model)
+        config = decoder.config
         if getattr(config, "use_bidirectional_attention", False):
             raise Unfit("its attention looks ahead")
         has_tables = isinstance(decoder.rotary_emb.rope_type, dict)

@@ -10,11 +10,11 @@ from loradock.training.backends.fast.families.base import ModelParts, common_mod
 class Llama:
     """Llama 1 to 3, and what is built like it."""
 
-    architectures = ("LlamaForCausalLM",)
+    decoders = ("LlamaModel",)
 
     def parts(self, model: Any, *, positions: int) -> ModelParts:
         """See `base.Family`."""
-        config = model.config
+        config = decoder_of(model).config
         layers = [
             split_layer(layer, config, window=None, activation=config.hidden_act) for layer in decoder_of(model).layers
         ]

@@ -10,11 +10,11 @@ from loradock.training.backends.fast.families.base import ModelParts, common_mod
 class Mistral:
     """Mistral: a Llama whose layers may all look through a sliding window."""
 
-    architectures = ("MistralForCausalLM",)
+    decoders = ("MistralModel",)
 
     def parts(self, model: Any, *, positions: int) -> ModelParts:
         """See `base.Family`."""
-        config = model.config
+        config = decoder_of(model).config
         layers = [
             split_layer(layer, config, window=config.sliding_window, activation=config.hidden_act)
             for layer in decoder_of(model).layers

@@ -20,11 +20,11 @@ from loradock.training.backends.fast.families.base import (
 class Phi3:
     """Phi-3 and Phi-4 mini."""
 
-    architectures = ("Phi3ForCausalLM",)
+    decoders = ("Phi3Model",)
 
     def parts(self, model: Any, *, positions: int) -> ModelParts:
         """See `base.Family`."""
-        config = model.config
+        config = decoder_of(model).config
         if config.resid_pdrop or config.embd_pdrop:
             raise Unfit("it drops hidden states at random (resid_pdrop, embd_pdrop)")
         layers = [self._layer(layer, config) for layer in decoder_of(model).layers]

@@ -10,11 +10,11 @@ from loradock.training.backends.fast.families.base import ModelParts, common_mod
 class Qwen:
     """Qwen 2 and 3: biases (2) or norms of each head (3), and windows in some of the layers."""
 
-    architectures = ("Qwen2ForCausalLM", "Qwen3ForCausalLM")
+    decoders = ("Qwen2Model", "Qwen3Model")
 
     def parts(self, model: Any, *, positions: int) -> ModelParts:
         """See `base.Family`."""
-        config = model.config
+        config = decoder_of(model).config
         layers = [
             split_layer(
                 layer,

@@ -1,0 +1,135 @@
+"""The class that a base is built of: the one that its config.json names, of which the language model alone is kept.
+
+A base that also sees or hears has parts beside its language model (vision tower, audio tower, projectors). Rows are
+text, so they are left out: each is built nowhere but on the meta device, and its weights are not read. What remains has
+the published class's own module names, so that adapters and merged models fit that class wherever it is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from loradock.errors import ModelError
+from loradock.facts import LeftOut
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from loradock.model.source import BaseModel
+
+OTHER_CLASS = "is the directory whole, and of a release that transformers 5 knows?"
+
+
+def is_wrapper(config: Any) -> bool:
+    """Whether a transformers config describes more than a language model, which is a part of it then."""
+    return config.get_text_config(decoder=True) is not config
+
+
+def published(config: Any) -> type | None:
+    """The class of transformers for a config: the one that it names, else the one that its kind is mapped to.
+
+    None where transformers generates no text with this kind of config. Code that a model ships is not looked at.
+    """
+    import transformers
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForMultimodalLM
+
+    if not is_wrapper(config):
+        return AutoModelForCausalLM._model_mapping.get(type(config), None)
+    for name in getattr(config, "architectures", None) or ():
+        named = getattr(transformers, name, None)
+        if getattr(named, "config_class", None) is type(config) and hasattr(named, "generate"):
+            return named
+    autos = (AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoModelForCausalLM)
+    return next((auto._model_mapping[type(config)] for auto in autos if type(config) in auto._model_mapping), None)
+
+
+def build(base: BaseModel, **options: Any) -> Any:
+    """The model that config.json describes, without weights of its own. `options`: dtype, attn_implementation."""
+    from transformers import AutoModelForCausalLM
+
+    if not is_wrapper(base.config):
+        trusted = base.trust_remote_code
+        return AutoModelForCausalLM.from_config(base.config, trust_remote_code=trusted, **options)
+    return language_model_of(_published(base))._from_config(base.config, **options)
+
+
+def loaded(base: BaseModel, **options: Any) -> Any:
+    """The model with the weights of its directory. `options`: those of transformers' `from_pretrained`."""
+    from transformers import AutoModelForCausalLM
+
+    if not is_wrapper(base.config):
+        trusted = base.trust_remote_code
+        return AutoModelForCausalLM.from_pretrained(
+            base.directory, trust_remote_code=trusted, local_files_only=True, **options
+        )
+    cls = language_model_of(_published(base))
+    return cls.from_pretrained(base.directory, local_files_only=True, **options)
+
+
+def _published(base: BaseModel) -> Any:
+    if (found := published(base.config)) is None:
+        raise ModelError(f"{base.directory} is no language model that transformers can build", hint=OTHER_CLASS)
+    return found
+
+
+def language_model_of(published_class: Any) -> Any:
+    """The same class, by the same name, whose models have no parts beside the language model.
+
+    transformers finds its rules for weights by the name of a class, so it has to stay.
+    """
+
+    def __init__(self: Any, *arguments: Any, **options: Any) -> None:  # noqa: N807  (of the class that is made here)
+        super(language_model, self).__init__(*arguments, **options)
+        leave_out(self)
+
+    own = {"__init__": __init__, "__module__": published_class.__module__}
+    language_model: Any = type(published_class.__name__, (published_class,), own)
+    return language_model
+
+
+def leave_out(model: Any) -> None:
+    """Put a stand-in into the place of every part that is neither decoder nor output head, nor holds one of them."""
+    kept = {id(model.get_decoder()), id(model.get_output_embeddings())}
+    for holder, key, part in list(_parts_beside(model, kept)):
+        holder._modules[key] = _stand_in(part)
+
+
+def _parts_beside(module: Any, kept: set[int]) -> Iterator[tuple[Any, str, Any]]:
+    """(holder, key, part) of the highest modules in which none of `kept` lies."""
+    for key, part in module.named_children():
+        if id(part) in kept:
+            continue
+        if any(id(each) in kept for each in part.modules()):
+            yield from _parts_beside(part, kept)
+        else:
+            yield module, key, part
+
+
+def _stand_in(part: nn.Module) -> Any:
+    from torch import nn
+
+    class Absent(nn.Module):
+        """A part that was left out, and how many weights it would have had."""
+
+        parameter_count = sum(each.numel() for each in part.parameters())
+
+        def forward(self, *_: Any, **__: Any) -> Any:
+            raise ModelError("the model was opened without the parts for images, audio and video", hint="give it text")
+
+    return Absent()
+
+
+def left_out(model: Any) -> tuple[LeftOut, ...]:
+    """The parts that `leave_out` took from a model, in its order."""
+    return tuple(
+        LeftOut(name=name, parameters=module.parameter_count)
+        for name, module in model.named_modules()
+        if hasattr(module, "parameter_count")
+    )
+
+
+def decoder_name(model: Any) -> str:
+    """The dotted name of the decoder in a model without adapters; empty where the model is one itself."""
+    decoder = model.get_decoder()
+    return next(name for name, module in model.named_modules() if module is decoder)
