@@ -20,7 +20,7 @@ from loradock.plan.plan import Decision
 from loradock.training.backends.base import Backend
 from loradock.training.backends.fast import attention, rehearsal, self_check, vector_check
 from loradock.training.backends.fast.batch import FlatBatch, PooledBatch, Tokens
-from loradock.training.backends.fast.families.base import Unfit
+from loradock.training.backends.fast.families.base import Unfit, decoder_of
 from loradock.training.backends.fast.graphs import graphs_of
 from loradock.training.backends.fast.inputs import filled_up, flat_inputs, pooled_inputs
 from loradock.training.backends.fast.kernels import kernels_for
@@ -189,15 +189,15 @@ def made_ready(job: Job) -> tuple[FastModel, tuple[Decision[Any], ...]]:
 
 def build(job: Job) -> tuple[FastModel, tuple[Decision[Any], ...]]:
     """The fast backend's view of the job's model, and what computes it. Unfit where no family serves it."""
-    plan, asked = job.plan, job.config.model
+    plan, asked, config = job.plan, job.config.model, decoder_of(job.model).config
     device = next(job.model.parameters()).device
     dtype = getattr(torch, plan.compute_dtype.value)
     backend, why = attention.choose(
         device=device.type,
         capability=torch.cuda.get_device_capability(device) if device.type == "cuda" else None,
         dtype=dtype,
-        head_dim=head_size(job.model.config),
-        softcap=getattr(job.model.config, "attn_logit_softcapping", None),
+        head_dim=head_size(config),
+        softcap=getattr(config, "attn_logit_softcapping", None),
         has_flash_attn=plan.attention.value == "flash_attention_2",
         asked="auto" if asked.attention == "eager" else asked.attention,  # eager is for the reference alone
     )

@@ -58,11 +58,12 @@ def in_float32(model: Any) -> Iterator[None]:
     float32; eager attention stands in for it.
     """
     base = model.get_base_model()
+    config = base.get_decoder().config
     undone: list[Callable[[], object]] = [
-        partial(setattr, base.config, "_attn_implementation", base.config._attn_implementation)
+        partial(setattr, config, "_attn_implementation", config._attn_implementation)
     ]
-    if "flash" in base.config._attn_implementation:
-        base.config._attn_implementation = "eager"
+    if "flash" in config._attn_implementation:
+        config._attn_implementation = "eager"
     for module in base.modules():
         if isinstance(module, Linear4bit):
             undone.append(quantised_in_float32(module))
