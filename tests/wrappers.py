@@ -37,7 +37,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             "vision_config": QWEN_VISION,
         },
     ),
-    "gemma3": ("Gemma3ForConditionalGeneration", {"text_config": TEXT, "vision_config": SIGLIP, "mm_tokens_per_image": 4}),
+    "gemma3": (
+        "Gemma3ForConditionalGeneration",
+        {"text_config": TEXT, "vision_config": SIGLIP, "mm_tokens_per_image": 4},
+    ),
     "gemma4": (
         "Gemma4ForConditionalGeneration",
         {
@@ -51,7 +54,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             "vision_config": {**VISION, "num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 16},
         },
     ),
-    "mistral3": ("Mistral3ForConditionalGeneration", {"text_config": TEXT, "vision_config": {**SIGLIP, "head_dim": 16}}),
+    "mistral3": (
+        "Mistral3ForConditionalGeneration",
+        {"text_config": TEXT, "vision_config": {**SIGLIP, "head_dim": 16}},
+    ),
     "qwen3_vl": (
         "Qwen3VLForConditionalGeneration",
         {
@@ -70,7 +76,9 @@ def make_wrapper(directory: Path, kind: str, *, seed: int = 0) -> Path:
     own = {key: getattr(tokenizer, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     vocabulary = {"vocab_size": len(tokenizer) + 8, "vocab_size_per_layer_input": len(tokenizer) + 8}
     text = {**parts["text_config"], **own, **vocabulary}
-    images = {key: len(tokenizer) + at for at, key in enumerate(("image_token_id", "video_token_id", "image_token_index"))}
+    images = {
+        key: len(tokenizer) + at for at, key in enumerate(("image_token_id", "video_token_id", "image_token_index"))
+    }
     config = AutoConfig.for_model(kind, **{**parts, "text_config": text}, **images)
     torch.manual_seed(seed)
     model = getattr(transformers, name)(config).to(torch.bfloat16)

@@ -6,16 +6,24 @@ It is a process of its own, so that nothing that loradock puts right in transfor
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
+import transformers
 
 
 def main(directory: str, ids: str, output: str) -> None:
     """Write the log-probabilities, float32 [rows, tokens, vocabulary], of the ids."""
     torch.set_grad_enabled(False)
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True).eval()
-    torch.save(model(torch.load(ids), return_dict=True).logits.float().log_softmax(dim=-1), output)
+    config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
+    named = getattr(transformers, (config.architectures or ["AutoModelForCausalLM"])[0], None)
+    cls: Any = named or transformers.AutoModelForCausalLM
+    model, found = cls.from_pretrained(directory, dtype=torch.float32, local_files_only=True, output_loading_info=True)
+    if found["missing_keys"]:
+        raise SystemExit(
+            f"the files lack {sorted(found['missing_keys'])[0]} ({len(found['missing_keys'])} are missing)"
+        )
+    torch.save(model.eval()(torch.load(ids), return_dict=True).logits.float().log_softmax(dim=-1), output)
 
 
 if __name__ == "__main__":

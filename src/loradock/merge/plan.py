@@ -12,7 +12,7 @@ from loradock.errors import ModelError
 from loradock.merge import tensors
 from loradock.merge.adapted import Adapted, adapted, empty
 from loradock.merge.tensors import Entry, Slot
-from loradock.model import load, whole
+from loradock.model import load, names, whole
 from loradock.model.source import BaseModel
 
 if TYPE_CHECKING:
@@ -112,11 +112,8 @@ def make(
     found = adapted(base, adapter)
     quantised = _quantised(base, asked, load_dtype) if onto == "trained" and asked.quantization == "nf4" else {}
     files = {file.name: tensors.entries(file) for file in base.weight_files}
-    weight_of = {
-        entry.name: _weight(entry.name, found.names, prefix=getattr(base.config, "base_model_prefix", "model"))
-        for each in files.values()
-        for entry in each
-    }
+    named = [entry.name for each in files.values() for entry in each]
+    weight_of = {name: name for name in named} | names.in_model(empty(base), named)
     there = set(weight_of.values())
     _refuse_absent(base, wanted={*found.deltas, *found.whole, *found.rows, *quantised}, there=there, found=found)
     shards = {
@@ -149,11 +146,11 @@ def _steps(
 ) -> list[Step]:
     """What comes of one tensor: itself, and the tensors that were tied to it and are their own now."""
     group = found.tied_to(weight)
-    names = {weight: entry.name}
+    name_of = {weight: entry.name}
     if len({_change(each, found) for each in group}) > 1:
-        names |= {each: each for each in sorted(group - there)}
+        name_of |= {each: each for each in sorted(group - there)}
     steps: list[Step] = []
-    for each, name in names.items():
+    for each, name in name_of.items():
         source = found.whole.get(each)
         is_quantised = each in quantised and source is None
         kind, code = _kind(each, entry, found, is_quantised=is_quantised, dtype=dtype)
@@ -210,11 +207,6 @@ def _quantised(base: BaseModel, asked: ModelConfig, dtype: torch.dtype) -> dict[
         for name, module in model.named_modules()
         if isinstance(module, Linear4bit)
     }
-
-
-def _weight(name: str, names: Mapping[str, Any], *, prefix: str) -> str:
-    """The model's name of a tensor of a file: files of a bare decoder leave the prefix out. As it is if unknown."""
-    return next((each for each in (name, f"{prefix}.{name}", name.removeprefix(f"{prefix}.")) if each in names), name)
 
 
 def _refuse_absent(base: BaseModel, *, wanted: set[str], there: set[str], found: Adapted) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import EnvironmentUnfit, ModelError
-from loradock.model import architecture, finite
+from loradock.model import architecture, finite, names
 from loradock.model.source import reading_config
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def read(
         make_quantised(model, asked, dtype=dtype, storage=storage)
     layers = {id(module) for layer in decoder_layers(model) for module in layer.modules()}
     placed: dict[int, torch.nn.Parameter] = {}
-    with WeightFiles(base) as files:
+    with WeightFiles(base, model) as files:
         for name, module, key, parameter in own_parameters(model):
             if id(parameter) not in placed:
                 value = files.read(name, shape=parameter.shape).to(device=device, dtype=dtype)
@@ -165,10 +165,11 @@ def refuse(*_: Any) -> None:
 
 
 class WeightFiles:
-    """The safetensors files of a base, by the names of their tensors; a context manager."""
+    """The safetensors files of a base, by the names of the model's weights; a context manager."""
 
-    def __init__(self, base: BaseModel) -> None:
-        self.base = base
+    def __init__(self, base: BaseModel, model: Any) -> None:
+        self.base, self.model = base, model
+        self.name_of: dict[str, str] = {}
         self.opened = ExitStack()
         self.holder: dict[str, Any] = {}
 
@@ -183,6 +184,7 @@ class WeightFiles:
                 )
             handle = self.opened.enter_context(safe_open(file, framework="pt", device="cpu"))
             self.holder |= dict.fromkeys(handle.keys(), handle)
+        self.name_of = {weight: name for name, weight in names.in_model(self.model, self.holder).items()}
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -191,8 +193,7 @@ class WeightFiles:
 
     def read(self, name: str, *, shape: Any) -> torch.Tensor:
         """The tensor of this name. ModelError where there is none, or one of another shape."""
-        prefix = getattr(self.base.config, "base_model_prefix", None) or "model"
-        found = next((each for each in (name, name.removeprefix(f"{prefix}.")) if each in self.holder), None)
+        found = self.name_of.get(name)
         if found is None:
             raise ModelError(
                 f"{self.base.directory} has no tensor {name}: its files name weights differently from the model",

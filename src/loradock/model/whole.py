@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.errors import ModelError, Problem
 from loradock.foreign import reading
-from loradock.model import headers, source
+from loradock.model import architecture, headers, source
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
@@ -24,7 +24,8 @@ def check(base: BaseModel) -> tuple[str, ...]:
     """Compare the files' tensors with those of the architecture, by names and shapes: no weight is read.
 
     transformers does it, on the meta device: renamed, fused and tied tensors count as it loads them. Raises ModelError
-    with every tensor that is missing or of another shape; returns the names of those that the model has no use for.
+    with every tensor that is missing or of another shape; returns the names of those that the model has no use for,
+    parts aside that are left out of it (`architecture.left_out`).
     """
     import torch
 
@@ -52,7 +53,8 @@ def check(base: BaseModel) -> tuple[str, ...]:
             hint="copy the whole directory again; a classifier or an encoder is not a causal language model",
             problems=[Problem(what=what) for what in [*wrong[:SHOWN], *more]],
         )
-    return tuple(sorted(found["unexpected_keys"]))
+    beside = tuple(f"{part.name}." for part in architecture.left_out(model))
+    return tuple(sorted(name for name in found["unexpected_keys"] if not name.startswith(beside)))
 
 
 def shapes(of: Iterable[Path]) -> dict[str, tuple[int, ...]]:

@@ -59,9 +59,7 @@ def in_float32(model: Any) -> Iterator[None]:
     """
     base = model.get_base_model()
     config = base.get_decoder().config
-    undone: list[Callable[[], object]] = [
-        partial(setattr, config, "_attn_implementation", config._attn_implementation)
-    ]
+    undone: list[Callable[[], object]] = [partial(setattr, config, "_attn_implementation", config._attn_implementation)]
     if "flash" in config._attn_implementation:
         config._attn_implementation = "eager"
     for module in base.modules():
