@@ -6,6 +6,7 @@ its weights, and a run counts `DataFacts` once the rows are prepared.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -89,6 +90,9 @@ class LinearShape:
     columns: int
 
 
+HALF_BYTES = 2
+"""Of a weight in 16 bits."""
+SHOWN_KINDS = 3
 UNREACHABLE_SHARE = 0.01
 """Of a model's inner weights: more than these outside linear layers are told."""
 
@@ -106,7 +110,8 @@ class ModelFacts:
     """A causal LM as its config describes it; nothing here needs the weights.
 
     `linears` are the layers that quantisation and LoRA can reach (the output head is not among them); `parameters`
-    counts every weight, tied ones once. `targets` are the names of the layers that get an adapter. `has_sdpa`: its code
+    counts every weight, tied ones once; `unreachable_parameters` those that neither reaches, `unreachable_kinds` what
+    they are, the most first. `targets` are the names of the layers that get an adapter. `has_sdpa`: its code
     can use torch's attention. `capped_heads`: query heads of a layer, where their scores are bounded before the softmax
     (Gemma 2), else 0. `peculiarity`: what sets its computation apart from its family's, in words, or None. `decoder`:
     the class of its decoder. `left_out`: parts beside its language model, counted nowhere else.
@@ -122,6 +127,7 @@ class ModelFacts:
     linears: tuple[LinearShape, ...]
     targets: tuple[str, ...]
     unreachable_parameters: int
+    unreachable_kinds: tuple[str, ...] = ()
     context_length: int | None = None
     weights_bytes: int = 0
     has_sdpa: bool = True
@@ -136,14 +142,25 @@ class ModelFacts:
 
     @property
     def unreachable_share(self) -> float:
-        """Of the inner weights, those outside linear layers (fused experts): neither NF4 nor LoRA reaches them."""
+        """Of the inner weights, those outside linear layers: neither NF4 nor LoRA reaches them."""
         inner = self.linear_parameters + self.unreachable_parameters
         return self.unreachable_parameters / inner if inner else 0.0
+
+    @property
+    def unreachable_words(self) -> str:
+        """What those are, see `unreachable_words`."""
+        return unreachable_words(self.unreachable_kinds)
 
     def adapter_parameters(self, rank: int) -> int:
         """Trainable weights of a plain LoRA of this rank: r x (in + out) for each target."""
         chosen = set(self.targets)
         return sum(rank * (layer.rows + layer.columns) for layer in self.linears if layer.name in chosen)
+
+
+def unreachable_words(kinds: Sequence[str]) -> str:
+    """What weights outside linear layers are: experts that lie in one tensor a layer, or parameters by their names."""
+    first = ", ".join(kinds[:SHOWN_KINDS])
+    return "fused experts" if "expert" in first.partition(",")[0] else first
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,8 @@ SHOWN_CHARACTERS = 300
 NATIVE_ERROR = re.compile(r"\(os error (\d{1,4})\)")
 SPEAKING = (ValueError, RuntimeError, OSError, ImportError, AssertionError)
 """Exceptions whose text is a sentence; that of the others (a KeyError: the key alone) needs their name before it."""
+OURS = "If the file is as its publisher has it, this is a fault of loradock: please report it with the file"
+"""Said of an AttributeError: a library's own code met a value, or a class, that it was not written for."""
 REFUSED = frozenset(
     {errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 ) | {regular.NOT_REGULAR, regular.TOO_LARGE}
@@ -59,7 +61,8 @@ def reading(
         if failed := of_system(error):
             raise unreadable(failed, failed.filename or file) from error
         words = said(error)
-        raise ModelError(f"{file} {what}: {words}", hint=hint, problems=suspects(words)) from error
+        remedy = f"{hint} {OURS}" if isinstance(error, AttributeError) else hint
+        raise ModelError(f"{file} {what}: {words}", hint=remedy, problems=suspects(words)) from error
     except BaseException as error:
         if not is_panic(error):
             raise

@@ -78,7 +78,7 @@ CASES: dict[str, tuple[Spoil, type[LoradockError], str]] = {
     "an encoder": (
         lambda d: (d / "config.json").write_text('{"model_type": "t5", "d_model": 64}'),
         ModelError,
-        "not a causal language model",
+        "is an encoder-decoder (t5)",
     ),
     "already quantised": (
         lambda d: edit(d / "config.json", quantization_config={"quant_method": "gptq", "bits": 4}),

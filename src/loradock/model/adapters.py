@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import RunConfig
 from loradock.errors import ModelError, NoCheckpoint
-from loradock.model import architecture
+from loradock.model import architecture, published
 from loradock.model.shape import linear_shapes, resolve_targets
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
         raise
     for parameter in trainable(adapted):
         parameter.data = parameter.data.to(torch.float32)
+    published.check(base, settings, state(adapted).keys())
     return adapted
 
 

@@ -14,9 +14,9 @@ from loradock.errors import ModelError
 from loradock.facts import LeftOut
 
 if TYPE_CHECKING:
-    from torch import nn
+    from pathlib import Path
 
-    from loradock.model.source import BaseModel
+    from torch import nn
 
 OTHER_CLASS = "is the directory whole, and of a release that transformers 5 knows?"
 
@@ -44,32 +44,33 @@ def published(config: Any) -> type | None:
     return next((auto._model_mapping[type(config)] for auto in autos if type(config) in auto._model_mapping), None)
 
 
-def build(base: BaseModel, **options: Any) -> Any:
-    """The model that config.json describes, without weights of its own. `options`: dtype, attn_implementation."""
+def build(config: Any, *, trust_remote_code: bool, **options: Any) -> Any:
+    """The model that a config describes, without weights of its own. `options`: dtype, attn_implementation."""
     from transformers import AutoModelForCausalLM
 
-    if not is_wrapper(base.config):
-        trusted = base.trust_remote_code
-        return AutoModelForCausalLM.from_config(base.config, trust_remote_code=trusted, **options)
-    return language_model_of(_published(base))._from_config(base.config, **options)
+    if not is_wrapper(config):
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code, **options)
+    return language_model_of(_published(config))._from_config(config, **options)
 
 
-def loaded(base: BaseModel, **options: Any) -> Any:
+def whole(config: Any) -> Any:
+    """The published model with all its parts, without weights: what the adapter of a language model is served on."""
+    return _published(config)._from_config(config)
+
+
+def loaded(directory: Path, config: Any, *, trust_remote_code: bool, **options: Any) -> Any:
     """The model with the weights of its directory. `options`: those of transformers' `from_pretrained`."""
     from transformers import AutoModelForCausalLM
 
-    if not is_wrapper(base.config):
-        trusted = base.trust_remote_code
-        return AutoModelForCausalLM.from_pretrained(
-            base.directory, trust_remote_code=trusted, local_files_only=True, **options
-        )
-    cls = language_model_of(_published(base))
-    return cls.from_pretrained(base.directory, local_files_only=True, **options)
+    local = {"local_files_only": True, **options}
+    if not is_wrapper(config):
+        return AutoModelForCausalLM.from_pretrained(directory, trust_remote_code=trust_remote_code, **local)
+    return language_model_of(_published(config)).from_pretrained(directory, **local)
 
 
-def _published(base: BaseModel) -> Any:
-    if (found := published(base.config)) is None:
-        raise ModelError(f"{base.directory} is no language model that transformers can build", hint=OTHER_CLASS)
+def _published(config: Any) -> Any:
+    if (found := published(config)) is None:
+        raise ModelError(f"{config.model_type} is no language model that transformers can build", hint=OTHER_CLASS)
     return found
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from loradock import atomic_io
 from loradock.atomic_io import open_to_the_group
 from loradock.errors import Diverged, StorageError
-from loradock.model import adapters
+from loradock.model import adapter_files, adapters, published
 from loradock.model.adapters import BASE_CHANGING
 from loradock.model.files import json_object
 from loradock.model.tokenizer_copy import copy_tokenizer, put_template
@@ -63,6 +63,7 @@ def export(
         put_template(staged, template)
     settle_settings(staged / "adapter_config.json", base)
     verify(staged / WEIGHTS, expected)
+    check_names(staged, base)
     open_to_the_group(staged)
     put_in_place(staged, directory)
     return directory
@@ -100,6 +101,13 @@ def settle_settings(file: Path, base: BaseModel) -> None:
 
 def _whole(number: float) -> float:
     return int(number) if float(number).is_integer() else number
+
+
+def check_names(staged: Path, base: BaseModel) -> None:
+    """ModelError where the tensors of a written adapter do not fit the published class of its base, by its settings."""
+    from peft import PeftConfig
+
+    published.check(base, PeftConfig.from_pretrained(str(staged)), adapter_files.shapes_of(staged))
 
 
 def verify(file: Path, expected: dict[str, Any] | None) -> None:

@@ -87,7 +87,9 @@ def load_whole(
     hint = "do the weights belong to config.json?"
     with _refusals(base, device), reading(base.directory, "does not load", hint=hint, passes=(torch.OutOfMemoryError,)):
         model = architecture.loaded(
-            base,
+            base.directory,
+            base.config,
+            trust_remote_code=base.trust_remote_code,
             quantization_config=quantization(asked, dtype),
             dtype=dtype,
             device_map={"": device},

@@ -17,7 +17,7 @@ def in_model(model: Any, keys: Iterable[str]) -> dict[str, str]:
     rules = get_model_conversion_mapping(model)
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
     renamings: Any = [rule for rule in rules if not isinstance(rule, WeightConverter)]
-    own = {name: each for name, each in model.named_parameters(remove_duplicate=False)}
+    own: dict[str, Any] = dict(model.named_parameters(remove_duplicate=False))
     own |= dict(model.named_buffers(remove_duplicate=False))
     found: dict[str, str] = {}
     for key in sorted(keys, key=dot_natural_key):  # a rule may begin to hold with the first name of a group

@@ -22,7 +22,7 @@ DEFAULT_LENGTH = 1024
 def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     """Count layers and weights, resolve LoRA's targets, and refuse what quantisation or LoRA could not reach."""
     model = source.on_meta(base)
-    linears = linear_shapes(model)
+    linears, beyond = linear_shapes(model), unreachable(model)
     text = base.config.get_text_config(decoder=True)
     facts = ModelFacts(
         name=base.name,
@@ -34,7 +34,8 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         linears=linears,
         targets=resolve_targets(config.lora.targets, linears, model),
-        unreachable_parameters=unreachable(model),
+        unreachable_parameters=sum(beyond.values()),
+        unreachable_kinds=tuple(sorted(beyond, key=lambda kind: (-beyond[kind], kind))),
         context_length=getattr(text, "max_position_embeddings", None),
         weights_bytes=sum(file.stat().st_size for file in base.weight_files),
         has_sdpa=bool(getattr(model, "_supports_sdpa", True)),
@@ -106,8 +107,11 @@ def linear_shapes(model: Any) -> tuple[LinearShape, ...]:
     )
 
 
-def unreachable(model: Any) -> int:
-    """Weights of two or more dimensions that are neither linear nor embedding, as fused experts are."""
+def unreachable(model: Any) -> dict[str, int]:
+    """{kind: weights} of two or more dimensions that are neither linear nor embedding, as fused experts are.
+
+    A kind is the end of the names: module and parameter (`experts.gate_up_proj`).
+    """
     import torch
     from transformers.pytorch_utils import Conv1D
 
@@ -116,7 +120,12 @@ def unreachable(model: Any) -> int:
         for module in model.modules()
         if isinstance(module, (torch.nn.Linear, torch.nn.Embedding, Conv1D))
     }
-    return sum(p.numel() for p in model.parameters() if p.dim() >= 2 and id(p) not in reached)
+    found: dict[str, int] = {}
+    for name, each in model.named_parameters():
+        if each.dim() >= 2 and id(each) not in reached:
+            kind = ".".join(name.split(".")[-2:])
+            found[kind] = found.get(kind, 0) + each.numel()
+    return found
 
 
 def resolve_targets(asked: str | tuple[str, ...], linears: tuple[LinearShape, ...], model: Any) -> tuple[str, ...]:
@@ -190,7 +199,7 @@ def check_coverage(facts: ModelFacts, *, quantization: str) -> None:
         return
     raise ModelError(
         f"{quantization} would cover only {1 - facts.unreachable_share:.0%} of {facts.architecture}'s inner weights: "
-        f"{facts.unreachable_parameters:,} are outside linear layers (fused experts)",
+        f"{facts.unreachable_parameters:,} are outside linear layers ({facts.unreachable_words})",
         hint="--set model.quantization=none, if the GPU has the memory",
     )
 

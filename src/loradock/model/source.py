@@ -215,7 +215,7 @@ def on_meta(base: BaseModel) -> Any:
     import torch
 
     with torch.device("meta"), reading_config(base.directory, "describes a model that transformers cannot build"):
-        return architecture.build(base)
+        return architecture.build(base.config, trust_remote_code=base.trust_remote_code)
 
 
 def known_model_types() -> frozenset[str]:

@@ -74,7 +74,9 @@ def skeleton(base: BaseModel, *, dtype: torch.dtype, attention: str) -> Any:
         init_empty_weights(include_buffers=False),
         reading_config(base.directory, "describes a model that transformers cannot build"),
     ):
-        model = architecture.build(base, dtype=dtype, attn_implementation=attention)
+        model = architecture.build(
+            base.config, trust_remote_code=base.trust_remote_code, dtype=dtype, attn_implementation=attention
+        )
     model.tie_weights()  # each weight was made again when it was emptied
     return model
 

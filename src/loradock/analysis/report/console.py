@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from loradock.facts import UNREACHABLE_SHARE
+from loradock.facts import HALF_BYTES, UNREACHABLE_SHARE, ModelFacts
 from loradock.plan.context import Decision
 from loradock.plan.plan import Plan, shown
 from loradock.training.events import EARLY_STOP, EvalResult, Shrunk, StepResult
@@ -56,6 +56,16 @@ def memory_table(plan: Plan) -> Table:
     return table
 
 
+def left_out_line(model: ModelFacts) -> str:
+    """The parts of the published model that are not its language model, and what they would have taken."""
+    count = sum(part.parameters for part in model.left_out)
+    names = ", ".join(part.name for part in model.left_out)
+    return (
+        f"left out: {names}: rows are text, so {count:,} weights are neither loaded nor adapted "
+        f"({gib(count * HALF_BYTES)} in 16 bits)"
+    )
+
+
 def plan_lines(plan: Plan) -> list[str]:
     """Model and data in sentences."""
     model, data = plan.model, plan.data
@@ -70,9 +80,11 @@ def plan_lines(plan: Plan) -> list[str]:
         f"model: {model.name} ({model.architecture}, {model.parameters:,} weights, {model.layers} layers); {adapters}",
         f"data: {data.train_rows:,} {samples}, {tokens}, {lengths}; {data.validation_rows:,} rows held out",
     ]
+    if model.left_out:
+        lines.insert(1, left_out_line(model))
     if model.unreachable_share > UNREACHABLE_SHARE:
         share = f"{model.unreachable_share:.0%} of the inner weights"
-        lines.insert(1, f"warning: {share} get no adapter: they are outside linear layers (fused experts)")
+        lines.insert(1, f"warning: {share} get no adapter: they are outside linear layers ({model.unreachable_words})")
     if data.split_rows:
         lost = (
             f"; {data.lost_tokens:,} tokens of windows without an answer are not trained on" if data.lost_tokens else ""

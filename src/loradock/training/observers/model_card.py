@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from loradock.facts import UNREACHABLE_SHARE
+from loradock.facts import UNREACHABLE_SHARE, unreachable_words
 from loradock.plan.plan import shown
 from loradock.training.run_dir import fingerprint
 
@@ -74,7 +74,8 @@ def not_adapted(model: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The weights that no adapter reaches, as label and value, where they are more than a trace."""
     count, every = model.get("unreachable_parameters", 0), model["parameters"]
     if count > UNREACHABLE_SHARE * every:
-        yield "no adapter on", f"{count:,} of {every:,} weights, which are outside linear layers (fused experts)"
+        kinds = unreachable_words(model.get("unreachable_kinds", ()))
+        yield "no adapter on", f"{count:,} of {every:,} weights, which are outside linear layers ({kinds})"
 
 
 def contrast(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
