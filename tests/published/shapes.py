@@ -1,18 +1,22 @@
 """Published models as data: models.json holds what each config.json says, `make` builds one that is small.
 
 A model is added by one entry: its id, the values of its config.json that shape attention and MLP in the file's own
-keys, and what is expected: the engine that trains it, or the exit code and words of the refusal.
+keys, and what is expected: the engine that trains it, or the exit code and words of the refusal. An entry of a year's
+choice also says where its values are from, and names in `architectures` the class that its publisher saves: it is
+built and saved as that class, with the towers for images and sound that a wrapper has around its language model.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from tiny import BASE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -20,8 +24,35 @@ FILE = Path(__file__).with_name("models.json")
 OFTEN, OTHERS = 1, 1
 """Models that a run without --full takes of those that are used most, and of the others."""
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
-INNER = ("intermediate_size", "ffn_dim", "moe_intermediate_size")
+INNER = (
+    "intermediate_size",
+    "intermediate_size_mlp",
+    "ffn_dim",
+    "block_ff_dim",
+    "shared_intermediate_size",
+    "moe_intermediate_size",
+    "moe_shared_expert_intermediate_size",
+)
 SMALL_INNER = 256
+TOWERS = ("vision_config", "audio_config")
+# What a tower has under these names becomes this; the text that the tests train on passes none of them.
+NARROW = {
+    "num_hidden_layers": 1,
+    "depth": 1,
+    "num_blocks": 1,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_heads": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "global_head_dim": 16,
+}
+# Tokens that stand for an image or a sound get ids behind those of the tokenizer.
+MARK = re.compile(r"(?!bos|eos|pad).*_(token_id|token_index|start_id|end_id|newline_id)")
+FIRST_MARK = 1000
+# Bounds of a tower's activations are infinite before it was trained, and finite in what a publisher saves.
+BOUND = 64.0
 # More than the tokenizer has: the tokenizer class of some families adds a token or two of its own.
 VOCABULARY = 1024
 # Its inner size is that of the state, which hidden_size and expand decide.
@@ -37,17 +68,64 @@ class Published:
     expected: dict[str, Any]
     often: bool = False
     small: dict[str, Any] = field(default_factory=dict[str, Any])
+    year: int | None = None
+    source: str | None = None
 
     def made_small(self) -> dict[str, Any]:
-        """Its config.json with two layers, a small MLP and the vocabulary of the tests; all else is true."""
-        tokenizer = AutoTokenizer.from_pretrained(BASE)
-        layers = {key: 2 for key in LAYERS if key in self.config}
-        inner = {key: SMALL_INNER for key in INNER if key in self.config and self.config["model_type"] not in NO_MLP}
-        tokens = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        config: dict[str, Any] = self.config | layers | inner | tokens | {"vocab_size": VOCABULARY} | self.small
-        if "layer_types" in config:
-            config["layer_types"] = config["layer_types"][: next(config[key] for key in LAYERS if key in config)]
+        """Its config.json with few layers, a small MLP, small towers and the tests' vocabulary; all else is true."""
+        text = self.config.get("text_config", self.config)
+        cut = reduced(text)
+        wrapper = {} if text is self.config else {"text_config": cut} | tokens(self.config)
+        towers = {key: narrowed(self.config[key]) for key in TOWERS if self.config.get(key)}
+        config = self.config
+        for smaller in ((wrapper or cut) | towers, marks(self.config, {}), self.small):
+            config = merged(config, smaller)
+        text = config.get("text_config", config)
+        if "layer_types" in text:
+            text["layer_types"] = text["layer_types"][: next(text[key] for key in LAYERS if key in text)]
         return config
+
+
+def reduced(text: dict[str, Any]) -> dict[str, Any]:
+    """What a language model's config is made smaller by: layers until each kind occurred, the MLP, the vocabulary."""
+    kinds = text.get("layer_types", ())
+    layers = next((n for n in range(2, len(kinds) + 1) if set(kinds[:n]) == set(kinds)), 2)
+    inner = INNER if text["model_type"] not in NO_MLP else ()
+    vocabulary = {key: VOCABULARY for key in ("vocab_size", "vocab_size_per_layer_input") if key in text}
+    return (
+        {key: layers for key in LAYERS if key in text}
+        | {key: SMALL_INNER for key in inner if text.get(key)}
+        | {"vocab_size": VOCABULARY}
+        | vocabulary
+        | tokens()
+    )
+
+
+def narrowed(tower: dict[str, Any]) -> dict[str, Any]:
+    """What a tower's config is made smaller by."""
+    return {key: value for key, value in NARROW.items() if key in tower}
+
+
+def marks(config: dict[str, Any], ids: dict[str, int]) -> dict[str, Any]:
+    """Ids in the tests' vocabulary for the tokens that stand for no text, in what is nested too: a name has one id."""
+    found: dict[str, Any] = {key: marks(value, ids) for key, value in config.items() if isinstance(value, dict)}
+    own = [key for key, value in config.items() if MARK.fullmatch(key) and isinstance(value, int)]
+    return found | {key: ids.setdefault(key, FIRST_MARK + len(ids)) for key in own}
+
+
+def tokens(config: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The ids of the tests' tokenizer at begin, end and padding; of a config, those that it has."""
+    tokenizer = AutoTokenizer.from_pretrained(BASE)
+    names = ("bos_token_id", "eos_token_id", "pad_token_id")
+    return {name: getattr(tokenizer, name) for name in names if config is None or name in config}
+
+
+def merged(config: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """A config with the values of another in place of its own, in what is nested too."""
+    return config | {
+        key: merged(config[key], value) if isinstance(value, dict) and isinstance(config.get(key), dict) else value
+        for key, value in over.items()
+    }
 
 
 def published() -> list[Published]:
@@ -64,18 +142,27 @@ def chosen(key: str) -> list[Published]:
 
 
 def make(directory: Path, each: Published) -> Path:
-    """The small model in bfloat16, random by a fixed seed; its config.json keeps the published keys."""
+    """The small model in bfloat16, random by a fixed seed, of the published class; its config.json keeps all keys."""
     config = each.made_small()
     directory.mkdir()
     file = directory / "config.json"
     file.write_text(json.dumps({key: value for key, value in config.items() if key != "quantization_config"}))
     torch.manual_seed(1)
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory), dtype=torch.bfloat16)
+    model = built(AutoConfig.from_pretrained(directory))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name or name.endswith("bias"):
                 parameter.add_(torch.randn_like(parameter) * 0.1)
+        for buffer in model.buffers():
+            buffer.nan_to_num_(posinf=BOUND, neginf=-BOUND)
     model.save_pretrained(directory)
     AutoTokenizer.from_pretrained(BASE).save_pretrained(directory)
     file.write_text(json.dumps(config))
     return directory
+
+
+def built(config: Any) -> Any:
+    """A random model in bfloat16: of the class that its publisher saves, where the config names one."""
+    if not config.architectures:
+        return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    return getattr(transformers, config.architectures[0])(config).to(torch.bfloat16)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from published.shapes import Published, chosen, make, published
+import transformers
+from published.shapes import FIRST_MARK, MARK, TOWERS, VOCABULARY, Published, chosen, make, published
 
 if TYPE_CHECKING:
     from faults.forking import Forking
@@ -42,6 +43,25 @@ def test_the_table_holds_each_model_once_and_what_is_expected_of_it() -> None:
     assert len(models) == len({each.model for each in models}) >= 60
     assert sum(each.often for each in models) == 10
     assert all(set(each.expected) in ({"engine"}, {"exit_code", "words"}) for each in models)
+
+
+def test_the_table_holds_a_years_models_as_their_publishers_save_them_towers_included() -> None:
+    models = [each for each in published() if each.year == 2026]
+    wrappers = [each for each in models if "ConditionalGeneration" in each.config["architectures"][0]]
+    assert len(models) >= 40
+    assert len(wrappers) >= 25
+    assert all(each.source and hasattr(transformers, each.config["architectures"][0]) for each in models)
+    assert all(each.config.get("vision_config") for each in wrappers)
+
+
+def test_a_wrapper_is_made_small_in_all_its_parts() -> None:
+    small = {each.model: each.made_small() for each in published() if each.year}
+    gemma = small["google/gemma-4-E2B-it"]
+    text = gemma["text_config"]
+    assert (text["vocab_size"], text["vocab_size_per_layer_input"]) == (VOCABULARY, VOCABULARY)
+    assert [gemma[tower]["num_hidden_layers"] for tower in TOWERS] == [1, 1]
+    assert len({value for key, value in gemma.items() if MARK.fullmatch(key)} & set(range(FIRST_MARK, VOCABULARY))) == 8
+    assert small["Qwen/Qwen3.5-27B"]["text_config"]["layer_types"] == ["linear_attention"] * 3 + ["full_attention"]
 
 
 def test_a_commit_decides_which_models_are_tried() -> None:
