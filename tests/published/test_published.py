@@ -9,15 +9,24 @@ import json
 import math
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 import transformers
 from published.shapes import FIRST_MARK, MARK, TOWERS, VOCABULARY, Published, chosen, make, published
+from safetensors.torch import load_file
+
+from loradock.inference.opener import open_model
 
 if TYPE_CHECKING:
     from faults.forking import Forking
+
+
+STEPS = 20
+"""Of a model of this year, at a high rate: enough that its adapter changes what it answers."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -70,14 +79,15 @@ def test_a_commit_decides_which_models_are_tried() -> None:
     assert [len(each) for each in tried] == [2, 2, 2]
 
 
-def test_a_published_shape_is_trained_or_refused_as_the_table_says(
+def test_a_published_shape_is_trained_or_refused_and_what_comes_out_works_on_its_class(
     shape: Published, forking: Forking, rows: Path, tmp_path: Path, cache: Path
 ) -> None:
     model = make(tmp_path / "model", shape)
-    arguments = ("--model", str(model), "--data", str(rows), "--max-steps", "2", "--output", "run")
-    command = forking.start(tmp_path, "train", *arguments, LORADOCK_CACHE=str(cache))
+    steps = STEPS if shape.year else 2
+    at_a_high_rate = ("--lr", "0.01", "--batch-size", "2") if shape.year else ()
+    arguments = ("--model", str(model), "--data", str(rows), "--output", "run", "--max-steps", str(steps))
+    command = forking.start(tmp_path, "train", *arguments, *at_a_high_rate, LORADOCK_CACHE=str(cache))
     code, text = command.finish(), command.text()
-    shutil.rmtree(model)
     if words := shape.expected.get("words"):
         assert (code, words in text) == (shape.expected["exit_code"], True), text
         return
@@ -87,5 +97,46 @@ def test_a_published_shape_is_trained_or_refused_as_the_table_says(
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     losses = [line["loss"] for line in lines if line["kind"] == "train"]
     assert decided["engine"] == shape.expected["engine"], text
-    assert len(losses) == 2
+    assert len(losses) == steps
     assert all(math.isfinite(loss) for loss in losses)
+    if shape.year:
+        check_served(tmp_path, model)
+        check_merged(tmp_path, model, forking)
+    shutil.rmtree(model)
+
+
+def check_served(place: Path, model: Path) -> None:
+    """The adapter in plain peft on the published class, in a process of its own: all of it, there, and nowhere else."""
+    ids = torch.randint(3, 800, (2, 24), generator=torch.Generator().manual_seed(0))
+    torch.save(ids, place / "ids.pt")
+    program = [sys.executable, str(Path(__file__).with_name("served.py")), str(model)]
+    files = [str(place / name) for name in ("run/adapter", "ids.pt", "out.pt")]
+    done = subprocess.run([*program, *files], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["lost"], found["outside"]) == ([], [])
+    assert found["tensors"] == 2 * found["layers"] > 0
+    opened = open_model(place / "run", quantization="none", dtype="float32", device="cpu")
+    with torch.no_grad():
+        ours = opened.model.float()(input_ids=ids).logits
+        with opened.without_adapter():
+            base = opened.model(input_ids=ids).logits
+    torch.testing.assert_close(torch.load(place / "out.pt"), ours, atol=1e-3, rtol=1e-3)
+    assert (ours - base).abs().max() > 1e-2
+
+
+def check_merged(place: Path, model: Path, forking: Forking) -> None:
+    """The merged model answers as base and adapter do, as the command proves; what is no language model is copied."""
+    command = forking.start(place, "merge", "run", "merged", "--verify", "full")
+    assert command.finish() == 0, command.text()
+    before, after = weights(model), weights(place / "merged")
+    changed = [name for name in before if not torch.equal(before[name], after[name])]
+    assert before.keys() == after.keys()
+    assert changed
+    assert not [name for name in changed if any(tower in name for tower in ("vision", "visual", "audio", "projector"))]
+    shutil.rmtree(place / "merged")
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """All tensors of a model directory."""
+    return {name: each for file in folder.glob("*.safetensors") for name, each in load_file(file).items()}

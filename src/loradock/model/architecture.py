@@ -7,6 +7,7 @@ the published class's own module names, so that adapters and merged models fit t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ def is_wrapper(config: Any) -> bool:
     return config.get_text_config(decoder=True) is not config
 
 
-def published(config: Any) -> type | None:
+def published(config: Any) -> Any:
     """The class of transformers for a config: the one that it names, else the one that its kind is mapped to.
 
     None where transformers generates no text with this kind of config. Code that a model ships is not looked at.
@@ -94,6 +95,8 @@ def leave_out(model: Any) -> None:
     kept = {id(model.get_decoder()), id(model.get_output_embeddings())}
     for holder, key, part in list(_parts_beside(model, kept)):
         holder._modules[key] = _stand_in(part)
+    unread = {rf"^{re.escape(part.name)}\." for part in left_out(model)}
+    model._keys_to_ignore_on_load_unexpected = {*(model._keys_to_ignore_on_load_unexpected or ()), *unread}
 
 
 def _parts_beside(module: Any, kept: set[int]) -> Iterator[tuple[Any, str, Any]]:

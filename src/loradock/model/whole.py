@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.errors import ModelError, Problem
 from loradock.foreign import reading
-from loradock.model import architecture, headers, source
+from loradock.model import headers, source
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
@@ -53,8 +53,7 @@ def check(base: BaseModel) -> tuple[str, ...]:
             hint="copy the whole directory again; a classifier or an encoder is not a causal language model",
             problems=[Problem(what=what) for what in [*wrong[:SHOWN], *more]],
         )
-    beside = tuple(f"{part.name}." for part in architecture.left_out(model))
-    return tuple(sorted(name for name in found["unexpected_keys"] if not name.startswith(beside)))
+    return tuple(sorted(found["unexpected_keys"]))
 
 
 def shapes(of: Iterable[Path]) -> dict[str, tuple[int, ...]]:
