@@ -8,6 +8,7 @@ import pytest
 from fakegpu.commands import OneGpu, run, training
 from families import FAMILIES, make_model
 from tiny import write_pairs
+from wrappers import KINDS, make_wrapper
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +23,17 @@ def test_every_family_trains(gpu: OneGpu, tmp_path: Path, rows: Path, family: st
     ended = gpu.train(tmp_path / "run", model=make_model(tmp_path / "model", family), data=rows)
     assert ended.decided("engine") == "fast"
     assert ended.record["facts"]["gpus"][0]["name"] == "NVIDIA H100 80GB HBM3"
+    assert len(ended.losses) == 3
+    assert ended.counts["launch_faults"] == ended.counts["capture_faults"] == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_that_sees_trains_by_its_language_model_alone(
+    gpu: OneGpu, tmp_path: Path, rows: Path, kind: str
+) -> None:
+    ended = gpu.train(tmp_path / "run", model=make_wrapper(tmp_path / "model", kind), data=rows)
+    assert ended.decided("engine") == ("fast" if kind in ("gemma3", "mistral3") else "peft")
+    assert ended.record["plan"]["model"]["left_out"]
     assert len(ended.losses) == 3
     assert ended.counts["launch_faults"] == ended.counts["capture_faults"] == 0
 

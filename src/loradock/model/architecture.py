@@ -71,7 +71,7 @@ def loaded(directory: Path, config: Any, *, trust_remote_code: bool, **options: 
 
 def _published(config: Any) -> Any:
     if (found := published(config)) is None:
-        raise ModelError(f"{config.model_type} is no language model that transformers can build", hint=OTHER_CLASS)
+        raise ModelError(f"transformers builds no language model of {config.model_type}", hint=OTHER_CLASS)
     return found
 
 

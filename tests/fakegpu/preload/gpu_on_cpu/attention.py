@@ -197,7 +197,13 @@ def wide_product(name: str) -> Any:
     return product
 
 
+def depthwise(x: Any, weight: Any, _size: Any, bias: Any, stride: Any, padding: Any, dilation: Any) -> torch.Tensor:
+    """A convolution of each channel by itself, of which the CPU has no operator of its own."""
+    return torch.conv2d(x, weight, bias, stride, padding, dilation, groups=x.shape[1])
+
+
 SPECIAL: dict[str, Any] = {
+    "aten::_conv_depthwise2d": depthwise,
     **{
         f"aten::{name}.{kind}": wide_product(name)
         for name in ("mm", "bmm", "addmm", "baddbmm")
