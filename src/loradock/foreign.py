@@ -23,6 +23,7 @@ SPEAKING = (ValueError, RuntimeError, OSError, ImportError, AssertionError)
 """Exceptions whose text is a sentence; that of the others (a KeyError: the key alone) needs their name before it."""
 OURS = "If the file is as its publisher has it, this is a fault of loradock: please report it with the file"
 """Said of an AttributeError: a library's own code met a value, or a class, that it was not written for."""
+NOT_LOCKED = "the lock does not have that package: give a model without it, or install it into your own environment"
 REFUSED = frozenset(
     {errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 ) | {regular.NOT_REGULAR, regular.TOO_LARGE}
@@ -56,7 +57,7 @@ def reading(
     except (LoradockError, *passes):
         raise
     except ImportError as error:
-        raise EnvironmentUnfit(f"{file} {what}: {said(error)}", hint="install the package that it names") from error
+        raise EnvironmentUnfit(f"{file} {what}: {said(error)}", hint=NOT_LOCKED) from error
     except Exception as error:
         if failed := of_system(error):
             raise unreadable(failed, failed.filename or file) from error
