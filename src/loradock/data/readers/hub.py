@@ -21,16 +21,16 @@ def is_hub(path: str) -> bool:
 
 
 def identity(source: SourceConfig) -> str:
-    """`OWNER/NAME@revision/split`. ConfigError where the name is malformed or no revision is pinned."""
+    """`OWNER/NAME@revision/split`. ConfigError where no revision is pinned, which only `data.sources` can."""
     name = source.path.removeprefix(PREFIX)
-    if name.count("/") != 1 or not all(name.split("/")):
-        raise ConfigError(f"{source.path} is not a hub data set", hint="write it as hub:OWNER/NAME")
     if not source.revision:
-        raise ConfigError(
-            f"{source.path} has no revision: what a branch holds can change between two runs",
-            hint="--set data.sources.0.revision=COMMIT (the commit is on the data set's page, under Files)",
-        )
+        raise ConfigError(f"{source.path}: only data.sources takes a data set of a hub", hint=fetching(name))
     return f"{name}@{source.revision}/{source.split}"
+
+
+def fetching(name: str) -> str:
+    """The command that makes files of a hub data set, which are named in its place."""
+    return f"hf download {name} --repo-type dataset --local-dir {name.rpartition('/')[2]}, and name a file of it"
 
 
 def records(source: SourceConfig) -> Iterator[Record]:
@@ -39,7 +39,7 @@ def records(source: SourceConfig) -> Iterator[Record]:
     import datasets
     import datasets.config
 
-    elsewhere = f"fetch it elsewhere (hf download --repo-type dataset {name}) and give the files' path"
+    elsewhere = f"fetch it elsewhere: {fetching(name)}"
     is_offline = bool(datasets.config.HF_HUB_OFFLINE)
     prepared = Path(datasets.config.HF_DATASETS_CACHE).glob(f"{name.partition('/')[0]}___*/*/*/{source.revision}")
     is_here = any(prepared)
