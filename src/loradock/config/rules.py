@@ -48,7 +48,13 @@ def _data_are_given(config: RunConfig) -> Iterator[KeyProblem]:
 
 def _hub_model_is_pinned(config: RunConfig) -> Iterator[KeyProblem]:
     name = config.model.name
-    if is_hub_model(name) and not config.model.revision:
+    if not is_hub_model(name):
+        return
+    if "@" in name:
+        what = f"model.name {name} is not a local directory, and a hub id holds no commit"
+        hint = "--model {} --set model.revision={}".format(*name.split("@", 1))
+        yield KeyProblem(keys=("model.name", "model.revision"), what=what, hint=hint)
+    elif not config.model.revision:
         what = f"model.name {name} is not a local directory, and as a hub id it needs a commit"
         commit = f"--set model.revision=COMMIT, which `hf models info {name} --expand sha` prints"
         hint = f"{commit}, or ./{name} for the path of a directory"
@@ -60,7 +66,11 @@ def _hub_data_are_pinned(config: RunConfig) -> Iterator[KeyProblem]:
         if not source.path.startswith(HUB_PREFIX):
             continue
         key, name = f"data.sources.{index}", source.path.removeprefix(HUB_PREFIX)
-        if name.count("/") != 1 or not all(name.split("/")):
+        if "@" in name:
+            what = f"{key}.path {source.path}: the name of a hub data set holds no commit"
+            hint = "--set {0}.path=hub:{1} --set {0}.revision={2}".format(key, *name.split("@", 1))
+            yield KeyProblem(keys=(f"{key}.path", f"{key}.revision"), what=what, hint=hint)
+        elif name.count("/") != 1 or not all(name.split("/")):
             what = f"{key}.path {source.path} names no hub data set"
             yield KeyProblem(keys=(f"{key}.path",), what=what, hint="write hub:OWNER/NAME")
         elif not source.revision:

@@ -13,6 +13,8 @@ from loradock.errors import ConfigError, DataError, HubError
 from loradock.machine import hub_access
 
 PREFIX = "hub:"
+OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+"""Variables that switch the hub off for data sets."""
 
 
 def is_hub(path: str) -> bool:
@@ -45,7 +47,7 @@ def records(source: SourceConfig) -> Iterator[Record]:
     is_here = any(prepared)
     if not is_offline and not is_here and (away := hub_access.away()):
         raise HubError(f"{source.path}: {away}", hint=f"{hub_access.remedy(away)}; or {elsewhere}")
-    hint = "unset HF_HUB_OFFLINE" if is_offline else f"check the name, the revision and HF_TOKEN; or {elsewhere}"
+    hint = f"unset {' '.join(OFFLINE)}" if is_offline else f"check the name, the revision and HF_TOKEN; or {elsewhere}"
     with hub_access.asking(f"{source.path} at revision {source.revision}", hint=hint):
         try:
             loaded = datasets.load_dataset(name, revision=source.revision, split=source.split)
