@@ -32,6 +32,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    for name in ("COLUMNS", "LINES"):  # readline, which pytest imports, sets them past os.environ: a child would fold
+        os.unsetenv(name)
     config.addinivalue_line("markers", "full: takes minutes; runs with --full only")
     marker.register(config)
     share: Path | None = config.getoption("--share")

@@ -115,7 +115,7 @@ with page() as shown:
     shown.print(answer, style="green")
 note = f"note {answer} https://ada:pw@hub.example"
 console_on(stderr=True, highlight=False).print(note, markup=False, soft_wrap=True)
-coloured(answer, "red")
+coloured(answer, "red", indent=2)
 """
 
 

@@ -118,3 +118,15 @@ def test_a_finished_run_with_a_change_is_told_at_once_that_it_needs_more_steps(
         assert (words in hint) == (status == "finished" or len(changes) > 1)
         assert ("all 6 steps are made" in hint) == (status == "finished" and len(changes) == 1)
         assert "--fresh" in hint
+
+
+def test_a_run_that_stopped_early_has_steps_left_for_a_change(tmp_path: Path) -> None:
+    place, _ = begun(tmp_path)
+    (place / "adapter").mkdir()
+    record = json.loads((place / "run.json").read_text(encoding="utf-8"))
+    ended = {"status": "finished", "outcome": {"steps": 6, "ended": "early stop", "best_step": 2}}
+    (place / "run.json").write_text(json.dumps(record | ended), encoding="utf-8")
+    loaded = asked(Ask(overrides=("train.seed=3",), shortcuts={"--output": str(place)}), resume=True)
+    with pytest.raises(NoCheckpoint) as caught:
+        resuming.look(loaded, parent=None, name="x", must_exist=True, allowed=())
+    assert str(caught.value.hint).startswith("--allow-change train.seed continues it with these changes")

@@ -15,7 +15,7 @@ from loradock.data.columns import Contents
 from loradock.data.formats import Completion, Conversation
 from loradock.data.formats.base import is_filled
 from loradock.data.prepare import prepare
-from loradock.data.sources import held_out, samples
+from loradock.data.sources import HeldOut, held_out, samples
 from loradock.data.statistics import read_texts
 from loradock.data.text_statistics import measure_texts
 from loradock.data.tokenise import TokenizerSpec
@@ -45,7 +45,8 @@ def turns(sample: Conversation) -> list[tuple[str, str]]:
 def obeyed(hint: str | None) -> dict[str, Any]:
     """The settings of a source that a hint's `--set` options ask for."""
     settings: dict[str, Any] = {"fields": {}}
-    for key, value in re.findall(r"--set '?data\.sources\.0\.([\w.]+)=(\[[^]]*\]|\S+?)'?(?=\s|$|,)", hint or ""):
+    for quoted, plain in re.findall(r"--set (?:'([^']+)'|(\S+?)(?=\s|$|,))", hint or ""):
+        key, _, value = (quoted or plain).removeprefix("data.sources.0.").partition("=")
         if key.startswith("fields."):
             settings["fields"][key.removeprefix("fields.")] = value
         else:
@@ -101,7 +102,7 @@ def test_a_filled_column_that_belongs_to_what_the_model_sees_is_refused_until_it
     (problem,) = loaded(path, fields=fields)
     assert isinstance(problem, Problem)
     assert problem.what == f"column {column!r} is filled and would be lost"
-    assert f"={column}," in str(problem.hint)
+    assert f"={column}," in str(problem.hint).replace("',", ",")
     (left_out,) = loaded(path, fields=fields, ignore=[column])
     assert isinstance(left_out, Conversation)
 
@@ -194,7 +195,7 @@ def test_a_validation_file_is_read_as_the_sources_are_as_far_as_it_has_their_col
     chat = read_as({"messages": [{"role": "user", "content": "a"}]}, format="alpaca")
     assert (chat.format, chat.fields, chat.ignore) == ("auto", {}, ())
     mixed = DataConfig(sources=(source, SourceConfig(path="b.jsonl")), validation=same.path)
-    assert held_out(mixed) == (SourceConfig(path=same.path, split=""),)
+    assert held_out(mixed) == (HeldOut(path=same.path, split=""),)
     several = mixed.model_copy(update={"validation": {"one": same.path, "two": "b.jsonl"}})
     assert [file.path for file in held_out(several)] == [same.path, "b.jsonl"]
 

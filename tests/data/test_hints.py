@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import gzip
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,11 +19,13 @@ from data.test_columns import obeyed
 from transformers import PreTrainedTokenizerFast
 
 from loradock.config.schema import DataConfig, SourceConfig
+from loradock.data.first_look import look
 from loradock.data.formats import Completion, Conversation
 from loradock.data.prepare import prepare
+from loradock.data.read import files
 from loradock.data.select import fit, split
 from loradock.data.sources import samples
-from loradock.errors import ConfigError, DataError, Problem
+from loradock.errors import ConfigError, DataError, InputMissing, Problem
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "loradock" / "data"
 SAID, ANSWERED = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}
@@ -106,6 +110,7 @@ WORDS = {
     "sources.format_asked": "lists the fields of each format",
     "formats/base.convert_row": "hands on what a format says",
     "sources.problem": "hands on what a row's error says",
+    "sources.broken": "followed in the tests of rows in a key and of other encodings",
     "shards._unclear": "hands on what test_splits follows",
     "shards.of_directory": "followed in test_splits",
     "shards._of_saved": "followed in test_splits",
@@ -165,7 +170,7 @@ def hint_of(path: Path, settings: dict[str, Any]) -> str:
 
 def followed(path: Path, settings: dict[str, Any], hint: str) -> tuple[Path, dict[str, Any]]:
     """The file and settings after doing what a hint says: its first remedy."""
-    if command := re.search(r"(?:cat|zcat) \S+ \| jq .*|python -c .*", hint):
+    if command := re.search(r"(?:cat|zcat) .+ \| jq .*|python -c .*", hint, re.DOTALL):
         environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         subprocess.run(["bash", "-c", command[0]], check=True, cwd=path.parent, env=environment, capture_output=True)
         return path.parent / f"{path.name.partition('.')[0]}.new.jsonl", settings
@@ -204,6 +209,67 @@ def test_a_command_is_one_for_the_kind_of_file(name: str, suffix: str, tmp_path:
     ((rows, settings, expected),) = FOLLOWED[name]
     path = written(tmp_path / f"rows.{suffix}", rows)
     assert rendered(*followed(path, settings, hint_of(path, settings))) == [expected]
+
+
+@pytest.mark.parametrize("name", ["my rows.json", "rows.json.gz", "it's.json"])
+@pytest.mark.parametrize("key", ["data", "two words", 'a "b"', "it's"])
+def test_rows_in_a_key_of_any_file_are_taken_out_by_the_command(name: str, key: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    content = json.dumps({key: [ALPACA, ALPACA]}).encode()
+    path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    assert rendered(*followed(path, {}, hint_of(path, {}))) == [PLAIN, PLAIN]
+
+
+@pytest.mark.parametrize("name", ["my rows.jsonl", "rows.csv", "rows.json", "rows.tsv.gz"])
+@pytest.mark.parametrize("encoding", ["utf-16", "cp1252"])
+def test_text_of_another_encoding_is_converted_by_the_command(name: str, encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    row = {**ALPACA, "output": "vi\u00e9r"}
+    between = "," if "csv" in name else "\t"
+    text = json.dumps(row, ensure_ascii=False) if "json" in name else "\n".join(map(between.join, (row, row.values())))
+    content = f"[{text}]".encode(encoding) if name.endswith("json") else f"{text}\n".encode(encoding)
+    path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    subprocess.run(["bash", "-c", hint_of(path, {})], check=True, cwd=tmp_path, capture_output=True)
+    made = next(each for each in tmp_path.iterdir() if ".new." in each.name)
+    assert made.name == f"{name.partition('.')[0]}.new.{name.split('.')[1]}"
+    assert rendered(made, {}) == [[PLAIN[0], ("assistant", "vi\u00e9r")]]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv", "parquet"])
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"question": "2+2?", "answer": "4"}, PLAIN),
+        ({"my question": "2+2?", "the answer": "4"}, PLAIN),
+        ({**ALPACA, "context": "In words."}, WITH_INPUT),
+        ({"prompt": "2+2?", "chosen": "4", "rejected": "5"}, Completion("2+2?", "4")),
+    ],
+)
+def test_a_validation_file_is_changed_itself_and_no_source_for_it(
+    row: dict[str, Any], expected: Any, suffix: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / f"rows.{suffix}", [row])
+    with pytest.raises(DataError) as caught:
+        look(DataConfig(sources=(), validation=str(path)))
+    (problem,) = caught.value.problems
+    assert "--set" not in f"{problem.hint} {caught.value.hint}"
+    assert rendered(*followed(path, {}, str(problem.hint))) == [expected]
+
+
+def test_a_column_of_several_words_is_quoted_for_the_shell(tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.jsonl", [{"my question": "2+2?", "the answer": "4"}] * 2)
+    words = shlex.split(hint_of(path, {}).rpartition(": ")[2])
+    assert words[1] == "data.sources.0.fields.instruction=my question"
+    assert words[3] == "data.sources.0.fields.output=the answer"
+
+
+@pytest.mark.parametrize("name", ["no such folder/rows.jsonl", "my folder/rows.jsonl"])
+def test_a_path_that_is_not_there_is_looked_for_in_the_folder_that_is(name: str, tmp_path: Path) -> None:
+    (tmp_path / "my folder").mkdir()
+    with pytest.raises(InputMissing) as caught:
+        files(SourceConfig(path=str(tmp_path / name)))
+    folder = tmp_path / ("my folder" if name.startswith("my") else "")
+    assert shlex.split(str(caught.value.hint)) == ["ls", str(folder)]
 
 
 @pytest.mark.parametrize("row", [{"question": "a", "answer": "b"}, {"a": 1}, {"query": "a", "answers": ["b"]}])

@@ -211,11 +211,10 @@ def test_rows_that_do_not_fit_among_rows_that_do_are_problems_of_the_data(tmp_pa
     assert [problem.line for problem in problems(path, format="alpaca")] == [1, 2, 4]
 
 
-def test_a_hub_data_set_needs_a_name_and_a_pinned_revision() -> None:
-    with pytest.raises(ConfigError, match="has no revision"):
+def test_a_hub_data_set_where_no_revision_can_be_named_is_fetched_by_a_command() -> None:
+    with pytest.raises(ConfigError, match=r"only data\.sources takes a data set of a hub") as caught:
         digest(SourceConfig(path="hub:owner/name"))
-    with pytest.raises(ConfigError, match="is not a hub data set"):
-        digest(SourceConfig(path="hub:name", revision="abc"))
+    assert caught.value.hint == "hf download owner/name --repo-type dataset --local-dir name, and name a file of it"
     source = SourceConfig(path="hub:owner/name", revision="abc", split="test")
     assert (digest(source), files(source)) == ("owner/name@abc/test", [])
 

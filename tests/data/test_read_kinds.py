@@ -10,11 +10,13 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from loradock.config.schema import SourceConfig
 from loradock.data.formats import Conversation, Sample
 from loradock.data.read import digest, files, read
+from loradock.data.readers.arrow_rows import hides_bytes, value_bytes
 from loradock.data.sources import samples
 from loradock.errors import InputMissing, Problem
 
@@ -250,3 +252,17 @@ def test_turns_whose_texts_point_into_shared_buffers_are_read(tmp_path: Path) ->
     found = loaded(tmp_path / "rows.arrow")
     assert len(found) == 9
     assert all(isinstance(each, Conversation) and each.messages[1].content == "b" * 40 for each in found)
+
+
+@pytest.mark.parametrize("kind", ["string_view", "binary_view"])
+def test_a_text_that_points_into_a_shared_buffer_counts_as_long_as_it_is(kind: str) -> None:
+    """Else rows of gigabytes, which point to one text, are spelt out together."""
+    import pyarrow as pa
+
+    texts = [b"", b"short", b"twelve bytes", b"x" * 13, None, b"y" * 4000]
+    plain = pa.array([text if kind == "binary_view" or text is None else text.decode() for text in texts])
+    for start in range(len(texts)):
+        views = plain.cast(kind).slice(start)
+        assert np.array_equal(value_bytes(views), value_bytes(plain.slice(start)))
+    assert hides_bytes(pa.list_(getattr(pa, kind)()))
+    assert not hides_bytes(pa.list_(pa.string()))

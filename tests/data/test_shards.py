@@ -157,7 +157,7 @@ def test_a_json_file_of_one_object_is_a_row_or_names_the_key_of_the_rows(tmp_pat
     assert answers(loaded(path)) == ["b"]
     path.write_text(json.dumps({"version": 1, "labels": [{"n": 1}], "train": [row(0), row(1)]}, indent=1))
     (problem,) = loaded(path)
-    assert problem.what == "the rows are in the key 'train' (take them out: jq -c '.train[]' FILE > FILE.rows.jsonl)"
+    assert problem.what == "the rows are in the key 'train'"
 
 
 def test_a_text_file_has_a_row_a_line(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ def make_given(folder: Path) -> None:
     """Files that options name."""
     make_configuration(folder)
     (folder / "own.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    (folder / "held_out.jsonl").write_text('{"instruction": "a", "output": "b"}\n')
     (folder / "zero.json").write_text('{"zero_optimization": {"stage": 2}}')
 
 
@@ -105,6 +106,8 @@ PLACES: tuple[tuple[Make, str, tuple[str, ...]], ...] = (
       for file in ("texts.txt", "adapter/embedding.json", "adapter/adapter_config.json", "adapter/training.json")),
     (make_asked, "questions.jsonl", (*EVALUATE, "--data", "questions.jsonl")),
     (make_asked, "boolq.json", (*EVALUATE, "--task", "boolq=boolq.json")),
+    *((make_asked, file, (*EVALUATE, "--data", "questions.jsonl", "--training-data", "rows.jsonl"))
+      for file in ("rows.jsonl", *(f"adapter/{name}" for name in EXPORTED), *(f"model/{name}" for name in MODEL))),
     (make_bundle, "run.tar", BUNDLE),
     *((make_bundle, file, ("bundle", "create", "other.tar", "--model", "model", "--data", "rows.jsonl"))
       for file in ("rows.jsonl", "model/config.json")),
@@ -113,7 +116,9 @@ PLACES: tuple[tuple[Make, str, tuple[str, ...]], ...] = (
     (make_given, "run.yaml", ("config", "show", "run.yaml")),
     (make_given, "run.yaml", ("render", "job", "run.yaml")),
     (make_given, "run.yaml", ("train", "run.yaml", OPTION)),
-    (make_given, "rows.jsonl", ("data", "show", "--data", "rows.jsonl", "--model", "model")),
+    *((make_given, file, ("data", verb, "--data", "rows.jsonl", "--model", "model"))
+      for verb in ("stats", "show") for file in ("rows.jsonl", "model/config.json", "model/tokenizer.json")),
+    (make_given, "held_out.jsonl", (*PLAN, "--set", "data.validation=held_out.jsonl")),
     (make_lock, "requirements.lock", LOCK),
 )  # fmt: skip
 

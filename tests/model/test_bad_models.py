@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +18,7 @@ from loradock.analysis.report import console
 from loradock.config.load import load
 from loradock.config.schema import LoraConfig, ModelConfig, RunConfig
 from loradock.errors import HubError, InputMissing, LoradockError, ModelError
-from loradock.model import shape, source, tokenizer
+from loradock.model import hub_cache, shape, source, tokenizer
 from loradock.model.description import describe
 from loradock.training.observers import model_card
 
@@ -160,9 +163,18 @@ def test_a_model_that_lies_beside_an_adapter_is_a_base(tmp_path: Path, llama: Pa
     assert source.find(ModelConfig(name=str(directory))).directory == directory
 
 
-def test_a_hub_model_without_a_network_says_so() -> None:
-    with pytest.raises(HubError, match="is not in the local cache, and "):
-        source.find(ModelConfig(name="someone/something", revision="0" * 40))
+@pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+def test_a_commit_that_is_not_in_the_cache_of_a_hub_that_is_switched_off_is_told_with_what_switches_it_on(
+    name: str, tmp_path: Path
+) -> None:
+    asked = ("plan", "--model", "someone/something", "--set", f"model.revision={'0' * 40}", "--data", "rows.jsonl")
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    settings = {each: value for each, value in os.environ.items() if each not in hub_cache.OFFLINE}
+    command = [sys.executable, "-m", "loradock", *asked]
+    done = subprocess.run(command, cwd=tmp_path, env={**settings, name: "1"}, capture_output=True, text=True)
+    assert done.returncode == HubError.exit_code
+    assert f"something at {'0' * 40} is not in the local cache, and {name} switches the hub off" in done.stderr
+    assert f"hint: unset {name}; or give a local directory in its place" in done.stderr
 
 
 def test_a_target_that_matches_nothing_is_refused_with_the_nearest_name(llama: Path) -> None:

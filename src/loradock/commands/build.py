@@ -12,7 +12,7 @@ import click
 from rich.status import Status
 from rich.table import Table
 
-from loradock.commands.page import fitting_console, show
+from loradock.commands.page import fitting_console, folded, say, show
 from loradock.commands.paths import LocalPath, PathsAfter
 from loradock.image.build import build as build_image
 from loradock.image.build import preflight
@@ -51,7 +51,7 @@ class Screen:
 
     def note(self, text: str) -> None:
         """One line of text."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(folded(text, stderr=True), markup=False, soft_wrap=True)
 
     def changed(self, step: Step) -> None:
         """Show where the build is: a step's end as a line, what it says on the live line."""
@@ -146,8 +146,8 @@ def build(*, scratch: Path | None, dry_run: bool, as_json: bool, **options: Any)
         click.echo(json.dumps(record, indent=2))
         return
     click.echo(f"{record['tag']}  {record['image'].removeprefix('sha256:')[:12]}  {gb(record['bytes'])}")
-    click.echo(
+    say(
         f"{record['seconds']:.0f} s, {record['cached_steps']} of {len(record['steps'])} steps cached; "
         f"record: {Path(record['log']).with_suffix('.json')}",
-        err=True,
+        stderr=True,
     )

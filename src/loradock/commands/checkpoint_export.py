@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from loradock.commands.model_options import BASE_MODEL, TRUST, quiet
+from loradock.commands.page import say
 from loradock.commands.paths import LocalPath
 from loradock.errors import NoCheckpoint, Problem, UsageError
 from loradock.training.checkpoint.export import export_checkpoint, refuse_unfinished
@@ -72,7 +73,7 @@ def export(
                 f"{option} has no effect here", hint=f"add --as sentence-transformers, or leave out {option}"
             )
     taken = _export(directory, output, step=step, base=base, trusted=trusted)
-    click.echo(f"{output}: the adapter of step {taken}, verified", err=True)
+    say(f"{output}: the adapter of step {taken}, verified", stderr=True)
 
 
 def _export(directory: Path, output: Path, *, step: int | None, base: str | None, trusted: tuple[str, ...]) -> int:
@@ -118,7 +119,7 @@ def _export_for_others(
         else:
             adapter = finished
         st_export.export(adapter, output, is_merged=merge, asked=wanted, given=base, trusted=trusted)
-    click.echo(f"{output}: {'merged, ' if merge else ''}for SentenceTransformer({str(output)!r})", err=True)
+    say(f"{output}: {'merged, ' if merge else ''}for SentenceTransformer({str(output)!r})", stderr=True)
 
 
 def _chosen(directory: Path, *, step: int | None, run_id: str | None) -> Checkpoint:
@@ -133,7 +134,7 @@ def _chosen(directory: Path, *, step: int | None, run_id: str | None) -> Checkpo
         return found
     newest, lines = newest_good(folder, run_id=run_id, is_read_only=True)
     for line in lines:
-        click.echo(f"warning: {line}", err=True)
+        say(f"warning: {line}", stderr=True)
     if newest is None:
         hint = f"loradock train --resume --output {directory}"
         raise NoCheckpoint(f"the run in {directory} has no checkpoint", hint=hint)

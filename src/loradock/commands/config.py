@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import click
 
+from loradock.commands.page import say
 from loradock.commands.run_options import Ask, RunCommand, failures, looks, raise_together, run_options
 from loradock.config.annotated_yaml import annotated_yaml
 from loradock.config.load import Loaded, preset_names, preset_text
@@ -56,11 +57,11 @@ def validate(ask: Ask) -> None:
     raise_together([error for error in errors if error not in absent])
     _warn(loaded)
     for error in absent:
-        click.echo(f"warning: on this machine: {error.what}", err=True)
+        say(f"warning: on this machine: {error.what}", stderr=True)
     names = ", ".join(_hub_names(loaded.config))
     notes = [f"{len(absent)} of its inputs not found on this machine"] if absent else []
     notes += [f"{names} not looked for on the hub"] if names else []
-    click.echo("; ".join((f"ok: {ask.config or 'the configuration'}", *notes)))
+    say("; ".join((f"ok: {ask.config or 'the configuration'}", *notes)))
 
 
 @config.command()
@@ -88,4 +89,4 @@ def _hub_names(config: RunConfig) -> Iterator[str]:
 
 def _warn(loaded: Loaded) -> None:
     for warning in loaded.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", stderr=True)

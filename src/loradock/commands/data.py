@@ -15,7 +15,7 @@ import click
 
 from loradock.commands.data_rows import counted, prepared
 from loradock.commands.data_show import show
-from loradock.commands.page import console_on, page
+from loradock.commands.page import console_on, page, say
 from loradock.commands.paths import LocalPath
 from loradock.commands.run_options import Ask, RunCommand, run_options
 from loradock.commands.train import QUIET
@@ -73,7 +73,7 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
     if loaded.config.model.name or not loaded.config.data.sources:
         loaded = ask.load()
     for warning in loaded.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", stderr=True)
     status = console_on(stderr=True).status("rows")
     if not loaded.config.model.name or loaded.config.objective != "supervised":
         refuse_without_model({"--lengths": lengths, "--png": png})
@@ -88,7 +88,7 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
         found = measure(corpus, model=model, max_length=max_length, lengths=lengths, progress=counted(status, "read"))
         rows = corpus.train.prepared
         for note in (*(note for source in rows.sources for note in source.notes), *rows.notes):
-            click.echo(note, err=True)
+            say(note, stderr=True)
         if png:
             draw(corpus, found, png)
     if as_json:
@@ -118,7 +118,7 @@ def texts_only(config: RunConfig, status: Status, *, as_json: bool) -> None:
     with redirect_stdout(sys.stderr), status:
         found = measure_texts(config.data.sources, progress=counted(status, "read"))
         for note in (each for source in config.data.sources for each in shards.told(source, chosen(source))):
-            click.echo(note, err=True)
+            say(note, stderr=True)
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
         return
@@ -138,7 +138,7 @@ def draw(corpus: Corpus, found: Statistics, file: Path) -> None:
         histogram.draw(corpus.train.fitted.lengths, marks=marks(found), title=title, file=file)
     except OSError as error:
         raise NotWritable(f"{file} cannot be written: {error.strerror}", hint=f"ls -ld {file.parent}") from error
-    click.echo(f"drawn: {file}", err=True)
+    say(f"drawn: {file}", stderr=True)
 
 
 data.add_command(show)

@@ -11,7 +11,7 @@ import click
 
 from loradock import atomic_io
 from loradock.commands.data_rows import counted, prepared
-from loradock.commands.page import console_on, page
+from loradock.commands.page import console_on, page, say
 from loradock.commands.paths import LocalPath
 from loradock.commands.run_options import Ask, RunCommand, run_options
 from loradock.commands.train import QUIET
@@ -49,7 +49,7 @@ def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) ->
         raise UsageError("--row and --sample cannot be used together", hint="leave one of them out")
     loaded = ask.load()
     for warning in loaded.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", stderr=True)
     status = console_on(stderr=True).status("rows")
     with redirect_stdout(sys.stderr), status:  # libraries print there; stdout is for our result alone
         corpus, _, max_length = prepared(loaded.config, progress=counted(status, "prepared"))
@@ -61,7 +61,7 @@ def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) ->
         ]
     told = (line for source in every.sources for line in source.told())
     for note in dict.fromkeys((*told, *corpus.notes)):
-        click.echo(note, err=True)
+        say(note, stderr=True)
     long_rows = loaded.config.data.long_rows if loaded.config.objective == "supervised" else None
     if html:
         title = f"{len(found)} of {every.rows:,} rows as the model sees them"
@@ -69,7 +69,7 @@ def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) ->
             atomic_io.replace(html, report.page(found, max_length=max_length, long_rows=long_rows, title=title))
         except OSError as error:
             raise NotWritable(f"{html} cannot be written: {error.strerror}", hint=f"ls -ld {html.parent}") from error
-        click.echo(f"written: {html}", err=True)
+        say(f"written: {html}", stderr=True)
         return
     with page() as screen:
         for part in report.parts(found, max_length=max_length, long_rows=long_rows):

@@ -17,6 +17,7 @@ import click
 
 from loradock import signals
 from loradock.commands import diagnose_accuracy
+from loradock.commands.page import say
 from loradock.commands.run_options import Ask, Price, RunCommand, look_for_inputs, run_options
 from loradock.errors import UsageError
 
@@ -243,7 +244,7 @@ def told(
         columns = screen.width
         screen.print(report.trials_table(content, columns=columns))
     note(report.left_out_line(content, columns=columns))
-    click.echo(report.phases_line(content))
+    say(report.phases_line(content))
     for line in report.verdict_lines(content, command=command):
         click.echo(line)
     for line in accuracy.lines(accuracies) if accuracies else ():
@@ -276,4 +277,4 @@ def stopped(search: Search, by: str, folder: Path | None) -> None:
 def note(text: str) -> None:
     """A line of progress."""
     if text:
-        click.echo(text, err=True)
+        say(text, stderr=True)

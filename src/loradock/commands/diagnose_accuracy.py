@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loradock.commands.model_options import Command
+from loradock.commands.page import say
 from loradock.commands.paths import PathsAfter
 
 if TYPE_CHECKING:
@@ -49,4 +50,4 @@ def measured(
         return shlex.split(command(settings))[1:]
 
     with nullcontext(folder) if folder else diagnose.folder_beside(None) as place:
-        return accuracy.measure(arms, asked, train=train, folder=place, tell=lambda text: click.echo(text, err=True))
+        return accuracy.measure(arms, asked, train=train, folder=place, tell=lambda text: say(text, stderr=True))

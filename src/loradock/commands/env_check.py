@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from loradock.analysis.report.findings import finding_lines, verdict
-from loradock.commands.page import coloured
+from loradock.analysis.report.findings import INDENT, finding_lines, verdict
+from loradock.commands.page import coloured, say
 from loradock.commands.paths import LocalPath
 from loradock.env_check.base import LEVELS, Level
 from loradock.env_check.child import Looked
@@ -103,7 +103,7 @@ def env_check(
         comparison = {"comparison": [each.as_dict() for each in differences]} if nodes else {}
         click.echo(json.dumps({**content, **comparison}, indent=2))
     else:
-        click.echo("\n".join([verdict(examination), *lines(differences)]))
+        say("\n".join([verdict(examination), *lines(differences)]))
     sys.exit(examination.exit_code)
 
 
@@ -111,6 +111,6 @@ def show(looked: Looked) -> None:
     """Print what a check found, as soon as it ends."""
     for finding in looked.findings:
         first, *rest = finding_lines(looked.check, finding)
-        coloured(first, COLORS[finding.severity])
+        coloured(first, COLORS[finding.severity], indent=INDENT)
         for line in rest:
             click.echo(line)

@@ -12,7 +12,7 @@ import click
 from loradock.commands.evaluate_tables import show
 from loradock.commands.model_options import BASE_MODEL, TEMPLATE, counted, opened_model, quiet
 from loradock.commands.option_groups import Group
-from loradock.commands.page import page
+from loradock.commands.page import page, say
 from loradock.commands.paths import LocalPath, PathsAfter
 from loradock.errors import UsageError
 
@@ -142,7 +142,7 @@ def evaluate_answers(
     found = evaluate.report(own, wanted, settings=settings, other=other, trained=sources)
     file = evaluate.write(found, folder)
     for path in gone:
-        click.echo(f"note: the run trained on {path}, which is not there: --training-data FILE looks there", err=True)
+        say(f"note: the run trained on {path}, which is not there: --training-data FILE looks there", stderr=True)
     if as_json:
         click.echo(json.dumps(evaluate.as_dict(found), indent=2, ensure_ascii=False))
         return

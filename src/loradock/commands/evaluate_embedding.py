@@ -12,7 +12,7 @@ import click
 from loradock.commands.embed_options import INSTRUCTION, opened
 from loradock.commands.model_options import counted, quiet
 from loradock.commands.option_groups import Group
-from loradock.commands.page import page
+from loradock.commands.page import page, say
 from loradock.commands.paths import LocalPath
 from loradock.errors import UsageError
 
@@ -72,7 +72,7 @@ def evaluate_embedding(
         if pairs:
             found |= evaluating.similarity(embedder, pairs, instructions, **given)
     for note in data.notes if data else []:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}", stderr=True)
     counts = {"queries": len(data.queries), "passages": len(data.passages)} if data else {}
     counts |= {"pairs": len(pairs.scores)} if pairs else {}
     if as_json:

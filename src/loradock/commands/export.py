@@ -12,7 +12,7 @@ import click
 
 from loradock import signals, streams
 from loradock.commands.model_options import MODEL, TRUST, quiet
-from loradock.commands.page import console_on
+from loradock.commands.page import console_on, say
 from loradock.commands.paths import LocalPath
 
 
@@ -58,7 +58,7 @@ def gguf(model: Path, output: Path, *, type_name: str, trusted: tuple[str, ...],
         found = write(find(model, trusted=trusted), output, type_name=type_name, progress=show)
     streams.result_lies_elsewhere()
     for note in found.notes:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}", stderr=True)
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2, default=str))
         return

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loradock.commands.page import say
 from loradock.commands.paths import LocalPath
 from loradock.errors import SHOWN_PROBLEMS, EnvironmentUnfit, Interrupted, Problem, UsageError, storage_error
 from loradock.image.client import stoppable
@@ -75,7 +76,7 @@ def verify(reference: str, as_json: bool, **wanted: Any) -> None:
         _write(wanted["write_manifest"], verdict.content.manifest)
     if wanted["key"] and not verdict.problems:
         sign(_statement(verdict, image), key=wanted["key"], signature=wanted["output"])
-        click.echo(f"signed: {wanted['output']} is of {statement_file(wanted['output'])}", err=True)
+        say(f"signed: {wanted['output']} is of {statement_file(wanted['output'])}", stderr=True)
     _report(verdict, image=image, reference=reference, as_json=as_json)
 
 
@@ -136,7 +137,7 @@ def _report(verdict: Verdict, *, image: Image, reference: str, as_json: bool) ->
         click.echo(content.digest)
     rate = content.read_bytes / 1e6 / max(content.seconds, 1e-9)
     size = f"{content.read_bytes / 1e6:.0f} MB in {content.seconds:.1f} s, {rate:.0f} MB/s"
-    click.echo(f"{reference}: {len(content.entries) - 1} paths, {size}", err=True)
+    say(f"{reference}: {len(content.entries) - 1} paths, {size}", stderr=True)
     if verdict.problems:
         raise EnvironmentUnfit(
             f"{reference} does not match: {len(verdict.problems)} differences",
@@ -144,4 +145,4 @@ def _report(verdict: Verdict, *, image: Image, reference: str, as_json: bool) ->
             problems=[Problem(what=problem) for problem in verdict.problems],
         )
     for what in verdict.against:
-        click.echo(f"matches {what}", err=True)
+        say(f"matches {what}", stderr=True)

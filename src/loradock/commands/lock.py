@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from loradock.commands.page import console_on
+from loradock.commands.page import console_on, say
 from loradock.commands.paths import LocalPath
 from loradock.errors import EnvironmentUnfit
 from loradock.image.lockfile.findings import installers
@@ -56,7 +56,7 @@ def verify(venv: Path | None, lock_file: Path | None, manifest_digest: str | Non
     else:
         click.echo(_summary(verified))
     for note in verified.notes:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}", stderr=True)
     if verified.findings:
         count = len(verified.findings)
         raise EnvironmentUnfit(

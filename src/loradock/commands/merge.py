@@ -13,7 +13,7 @@ import click
 
 from loradock import signals, streams
 from loradock.commands.model_options import BASE_MODEL, TRUST, quiet
-from loradock.commands.page import console_on
+from loradock.commands.page import console_on, say
 from loradock.commands.paths import LocalPath
 
 if TYPE_CHECKING:
@@ -87,11 +87,11 @@ def merge(
 
 def _show_job(job: Job) -> None:
     plan = job.plan
-    click.echo(f"onto the {plan.onto} weights: {job.why}", err=True)
+    say(f"onto the {plan.onto} weights: {job.why}", stderr=True)
     counts = f"{plan.count('merge')} merged, {plan.count('replace')} replaced, {plan.count('dequantise')} dequantised"
     copied = plan.count("copy") + plan.count("cast")
     untied = "; head and embedding are untied" if plan.is_untied else ""
-    click.echo(f"tensors: {counts}, {copied} copied{untied}", err=True)
+    say(f"tensors: {counts}, {copied} copied{untied}", stderr=True)
 
 
 def _compared(job: Job) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _compared(job: Job) -> dict[str, Any]:
         found = compare(job, progress=counted(status, "rows compared"))
     losses = f"trained {found.trained:.5f}, original {found.original:.5f}, the adapter itself {found.adapter:.5f}"
     wins = f"onto trained is lower on {found.trained_wins} rows"
-    click.echo(f"loss a token over {found.rows} held-out rows, merged onto: {losses}; {wins}", err=True)
+    say(f"loss a token over {found.rows} held-out rows, merged onto: {losses}; {wins}", stderr=True)
     return {"compared": asdict(found)}
 
 
@@ -143,4 +143,4 @@ def _warn_of_faint(merged: Merged) -> None:
     if merged.faint:
         count = f"{len(merged.faint)} of {len(merged.unchanged)} layers"
         what = f"{count} keep more than 90 % of their weights after rounding"
-        click.echo(f"warning: {what}, first {merged.faint[0]}; --dtype f32 keeps what the adapter adds", err=True)
+        say(f"warning: {what}, first {merged.faint[0]}; --dtype f32 keeps what the adapter adds", stderr=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loradock.commands.page import coloured
+from loradock.commands.page import coloured, say
 from loradock.distributed import schedulers
 from loradock.errors import EnvironmentUnfit, UsageError
 
@@ -94,7 +94,10 @@ def net_check(
         is_strict=is_strict,
         progress=_quiet if as_json else show,
     )
-    click.echo(json.dumps(as_dict(report, code), indent=2) if as_json else verdict(report, code))
+    if as_json:
+        click.echo(json.dumps(as_dict(report, code), indent=2))
+    else:
+        say(verdict(report, code))
     sys.exit(code)
 
 
@@ -123,7 +126,7 @@ def show(looked: Looked) -> None:
     """Print what a stage found, as soon as it ends."""
     for finding in looked.outcome.findings:
         line = f"{MARKS[finding.severity]:8}{looked.stage:{WIDTH}}{finding.what}"
-        coloured(line, COLORS[finding.severity])
+        coloured(line, COLORS[finding.severity], indent=8 + WIDTH)
         if finding.remedy:
             click.echo(f"{'':{8 + WIDTH}}-> {finding.remedy}")
     for line in table(looked.outcome.rows):

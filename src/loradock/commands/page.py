@@ -6,10 +6,11 @@ Nothing printed there is read as markup: names and settings may hold brackets.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -19,14 +20,15 @@ from loradock.text import shown
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+UNIT = re.compile(r"\s*(?P<unit>(?:\(?--set (?:'[^']*'|\S+)(?: (?=--set ))?)+\S*|\S*`[^`]*`\S*|\S+)")
 PIPED_COLUMNS = 120
-"""Where neither a terminal nor COLUMNS says how wide lines may be."""
+"""Of a table, where neither a terminal nor COLUMNS says how wide lines may be; prose is whole there."""
 
 
 def fitting_console(*, stderr: bool = False) -> Console:
     """A console on stdout, or on stderr."""
-    is_told = (sys.stderr if stderr else sys.stdout).isatty() or os.environ.get("COLUMNS", "").isdecimal()
-    width = None if is_told else PIPED_COLUMNS
+    of_terminal = None if (sys.stderr if stderr else sys.stdout).isatty() else PIPED_COLUMNS
+    width = _given_columns() or of_terminal
     return console_on(stderr=stderr, highlight=False, emoji=False, markup=False, width=width)
 
 
@@ -38,6 +40,12 @@ def show(screen: Console, part: RenderableType) -> None:
     with screen.capture() as captured:
         screen.print(part)
     screen.print("\n".join(line.rstrip() for line in captured.get().splitlines()), soft_wrap=True)
+
+
+def write(screen: Console, lines: Iterable[str]) -> None:
+    """Print lines of prose on a page."""
+    for line in lines:
+        screen.print(folded(line), soft_wrap=True)
 
 
 def console_on(*, stderr: bool = False, **settings: Any) -> Console:
@@ -64,12 +72,48 @@ def console_on(*, stderr: bool = False, **settings: Any) -> Console:
     return Showing(stderr=stderr, **settings)
 
 
-def coloured(line: str, color: str) -> None:
-    """Print a line in a colour where stdout is a terminal, unless NO_COLOR forbids it."""
+def say(text: str, *, stderr: bool = False) -> None:
+    """Print lines of prose as wide as the page is."""
+    click.echo("\n".join(folded(line, stderr=stderr) for line in text.split("\n")), err=stderr)
+
+
+def coloured(line: str, color: str, *, indent: int) -> None:
+    """Print a line in a colour where stdout is a terminal, unless NO_COLOR forbids it; further ones with an indent."""
+    line = folded(line, indent=indent)
     if os.environ.get("NO_COLOR"):
         click.echo(line)
     else:
         click.echo(click.style(shown(line), fg=color), file=streams.styled())
+
+
+def folded(line: str, *, stderr: bool = False, indent: int = 2) -> str:
+    """A line of prose as lines that are as wide as a terminal, or as COLUMNS says; whole where neither says it.
+
+    What is copied (a command, options side by side, a path) stays on one line, however long.
+    """
+    from rich.cells import cell_len
+
+    columns = _columns(sys.stderr if stderr else sys.stdout)
+    if columns is None or cell_len(line) <= columns:
+        return line
+    inner = " " * (indent if indent < columns // 2 else 2)
+    lines = [""]
+    for found in UNIT.finditer(line):
+        if lines[-1].strip() and cell_len(lines[-1] + found[0]) > columns:
+            lines.append(inner + found["unit"])
+        else:
+            lines[-1] += found[0]
+    return "\n".join(lines)
+
+
+def _columns(stream: TextIO) -> int | None:
+    of_terminal = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    return _given_columns() or of_terminal or None
+
+
+def _given_columns() -> int | None:
+    given = os.environ.get("COLUMNS", "")
+    return int(given) or None if given.isdecimal() else None
 
 
 @contextmanager

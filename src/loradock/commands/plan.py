@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loradock.commands.page import page, say, write
 from loradock.commands.run_options import Ask, Price, RunCommand, run_options
 from loradock.config.load import Loaded
 from loradock.errors import UsageError
@@ -201,17 +202,16 @@ def _show(found: Audit, loaded: Loaded, *, price_per_hour: float | None) -> None
 
     from loradock.analysis.report import audit as report
     from loradock.analysis.report.console import memory_table, plan_lines, plan_table
-    from loradock.commands.page import page
 
     for warning in loaded.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", stderr=True)
     made = found.baseline.plan
     with page() as screen:
-        for part in (*plan_lines(made), plan_table(made), memory_table(made)):
+        write(screen, plan_lines(made))
+        for part in (plan_table(made), memory_table(made)):
             screen.print(part)
         lines = (report.memory_line(found), report.finish_line(found.finish), report.rates_line(found))
-        for line in filter(None, (*lines, report.traffic_line(found))):
-            screen.print(line)
+        write(screen, filter(None, (*lines, report.traffic_line(found))))
         title = "possible improvements" if found.findings else "no change is expected to pay"
         screen.print(Text(title, style="bold"))
         for part in report.finding_parts(found.findings):
@@ -226,6 +226,5 @@ def _show(found: Audit, loaded: Loaded, *, price_per_hour: float | None) -> None
         ):
             screen.print(Text(title, style="bold"))
             screen.print(report.bullets(lines))
-        for line in report.total_lines(found, price_per_hour=price_per_hour):
-            screen.print(line, soft_wrap=True)
-    click.echo("gains are predictions; `loradock diagnose` with the same arguments measures them", err=True)
+        write(screen, report.total_lines(found, price_per_hour=price_per_hour))
+    say("gains are predictions; `loradock diagnose` with the same arguments measures them", stderr=True)

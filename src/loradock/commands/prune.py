@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loradock.commands.page import say
 from loradock.commands.paths import LocalPath
 from loradock.errors import StorageError
 from loradock.image.engine import connect
@@ -166,7 +167,7 @@ def _print(decisions: Sequence[Decision], rules: Rules, *, is_applied: bool, gai
             sign = "-" if size_bytes < 0 else "+"
             click.echo(f"free space on {where}: {sign}{size_text(abs(size_bytes))} (others may be writing there)")
     elif any(decision.is_taken for decision in decisions):
-        click.echo("dry run: nothing was deleted; add --apply to delete", err=True)
+        say("dry run: nothing was deleted; add --apply to delete", stderr=True)
 
 
 def _room(entry: Entry) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from loradock import atomic_io
+from loradock.commands.page import say
 from loradock.commands.paths import LocalPath
 from loradock.commands.render_check import check, refusals
 from loradock.commands.render_options import Site, SiteCommand
@@ -77,7 +78,7 @@ def render(
     text = yaml_text(objects, explain=explain(workload) if is_explained else None)
     warnings += refusals(text)
     for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}", stderr=True)
     if as_json:
         content = {"objects": objects, "sizes": workload.sizes.as_dict(), "warnings": warnings}
         text = json.dumps(content, indent=2) + "\n"

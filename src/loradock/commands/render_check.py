@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from loradock.commands.page import say
 from loradock.errors import ConfigError, EnvironmentUnfit, InputMissing, Problem, UsageError
 from loradock.files import regular
 
@@ -30,7 +31,7 @@ def check(files: tuple[Path, ...], *, skipped: tuple[str, ...], is_strict: bool,
         click.echo(json.dumps([vars(each) for each in found], indent=2))
     else:
         for warning in (each for each in found if each not in errors):
-            click.echo(f"warning: {warning}", err=True)
+            say(f"warning: {warning}", stderr=True)
     if errors:
         raise ConfigError(f"{len(errors)} problem(s) in {len(files)} file(s)", problems=errors)
     if not as_json:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from loradock.commands.option_hints import explained
+from loradock.commands.page import say
 from loradock.commands.paths import LocalPath
 from loradock.config.load import SHORTCUTS, Loaded, load
 from loradock.config.schema import RunConfig
@@ -76,7 +77,7 @@ def _standard_input(config: RunConfig) -> Path:
     from loradock.data.standard_input import spooled
 
     if sys.stdin.isatty():
-        click.echo("reading rows from standard input; Ctrl-D ends them", err=True)
+        say("reading rows from standard input; Ctrl-D ends them", stderr=True)
     return spooled(sys.stdin.buffer, cache_directory(config.data) / "stdin")
 
 

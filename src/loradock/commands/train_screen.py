@@ -7,11 +7,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from loradock.analysis.report import console, findings
-from loradock.commands.page import fitting_console, show
+from loradock.commands.page import fitting_console, folded, say, show
 from loradock.demo.exam import verdict
 from loradock.env_check.child import Looked
 from loradock.env_check.examination import Examination
@@ -48,7 +47,7 @@ class Screen:
     def note(self, text: str) -> None:
         """One line of text, on rank 0."""
         if self.is_first:
-            self.console.print(text, markup=False, soft_wrap=True)
+            self.console.print(folded(text, stderr=True), markup=False, soft_wrap=True)
 
     def warn(self, warnings: Sequence[str]) -> None:
         """What the configuration is warned of."""
@@ -147,7 +146,7 @@ class Screen:
         if self.is_first:
             self.summary(result.record, result.metrics, result.evaluations, directory=result.directory)
             for line in verdict(result.record["exam"]) if "exam" in result.record else ():
-                click.echo(line, err=self.is_quiet)
+                say(line, stderr=self.is_quiet)
 
     def was_finished(self, standing: Standing) -> None:
         """The run was finished before: its summary, and how to have another."""
@@ -160,5 +159,5 @@ class Screen:
         if self.is_quiet:
             return
         for line in console.summary(record, trained, evaluated):
-            click.echo(line)
-        click.echo(f"adapter: {directory / ADAPTER}")
+            say(line)
+        say(f"adapter: {directory / ADAPTER}")

@@ -44,15 +44,17 @@ def _model_is_given(config: RunConfig) -> Iterator[KeyProblem]:
 def _data_are_given(config: RunConfig) -> Iterator[KeyProblem]:
     if not config.data.sources:
         yield KeyProblem(keys=("data.sources",), what="no data", hint="give --data FILE or data.sources")
-    for index, source in enumerate(config.data.sources):
-        if source.path == HUB_PREFIX:
-            what = f"data.sources.{index}.path names no hub data set"
-            yield KeyProblem(keys=(f"data.sources.{index}.path",), what=what, hint="write hub:OWNER/NAME")
 
 
 def _hub_model_is_pinned(config: RunConfig) -> Iterator[KeyProblem]:
     name = config.model.name
-    if is_hub_model(name) and not config.model.revision:
+    if not is_hub_model(name):
+        return
+    if "@" in name:
+        what = f"model.name {name} is not a local directory, and a hub id holds no commit"
+        hint = "--model {} --set model.revision={}".format(*name.split("@", 1))
+        yield KeyProblem(keys=("model.name", "model.revision"), what=what, hint=hint)
+    elif not config.model.revision:
         what = f"model.name {name} is not a local directory, and as a hub id it needs a commit"
         commit = f"--set model.revision=COMMIT, which `hf models info {name} --expand sha` prints"
         hint = f"{commit}, or ./{name} for the path of a directory"
@@ -61,12 +63,29 @@ def _hub_model_is_pinned(config: RunConfig) -> Iterator[KeyProblem]:
 
 def _hub_data_are_pinned(config: RunConfig) -> Iterator[KeyProblem]:
     for index, source in enumerate(config.data.sources):
-        if source.path.startswith(HUB_PREFIX) and len(source.path) > len(HUB_PREFIX) and not source.revision:
-            key = f"data.sources.{index}"
-            name = source.path.removeprefix(HUB_PREFIX)
+        if not source.path.startswith(HUB_PREFIX):
+            continue
+        key, name = f"data.sources.{index}", source.path.removeprefix(HUB_PREFIX)
+        if "@" in name:
+            what = f"{key}.path {source.path}: the name of a hub data set holds no commit"
+            hint = "--set {0}.path=hub:{1} --set {0}.revision={2}".format(key, *name.split("@", 1))
+            yield KeyProblem(keys=(f"{key}.path", f"{key}.revision"), what=what, hint=hint)
+        elif name.count("/") != 1 or not all(name.split("/")):
+            what = f"{key}.path {source.path} names no hub data set"
+            yield KeyProblem(keys=(f"{key}.path",), what=what, hint="write hub:OWNER/NAME")
+        elif not source.revision:
             hint = f"--set {key}.revision=COMMIT, which `hf datasets info {name} --expand sha` prints"
             what = f"{key}: the hub data set {name} needs a commit"
             yield KeyProblem(keys=(f"{key}.path", f"{key}.revision"), what=what, hint=hint)
+
+
+def _hub_data_are_trained_on(config: RunConfig) -> Iterator[KeyProblem]:
+    for part, path in config.data.validation_files.items():
+        if path.startswith(HUB_PREFIX):
+            key, name = f"data.validation.{part}".rstrip("."), path.removeprefix(HUB_PREFIX)
+            folder = name.rpartition("/")[2]
+            hint = f"hf download {name} --repo-type dataset --local-dir {folder}, then --set {key}={folder}/FILE"
+            yield KeyProblem(keys=(key,), what=f"{key}: only data.sources takes a data set of a hub", hint=hint)
 
 
 def _sources_are_distinct(config: RunConfig) -> Iterator[KeyProblem]:
@@ -224,6 +243,7 @@ INPUTS: tuple[Rule, ...] = (_model_is_given, _data_are_given)
 RULES: tuple[Rule, ...] = (
     _hub_model_is_pinned,
     _hub_data_are_pinned,
+    _hub_data_are_trained_on,
     _sources_are_distinct,
     _remote_code_names_the_model,
     _base_can_change,

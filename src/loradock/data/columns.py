@@ -14,7 +14,7 @@ from typing import Any, Self
 from loradock.config.schema import SourceConfig
 from loradock.data.formats import FORMATS, convert_row
 from loradock.data.formats.base import Format, Pairs, Row, RowError, Sample, is_filled, is_list, texts_of
-from loradock.data.formats.guess import MEANINGFUL, guess, meant_for, options, plainly
+from loradock.data.formats.guess import MEANINGFUL, guess, meant_for, options, plainly, setting
 from loradock.data.formats.keys import (
     MEDIA,
     RENDERED,
@@ -122,7 +122,7 @@ class Columns:
             convert_row(self.format, {**self.source.fields, **fields}, row)
         except RowError:
             return ""
-        return " ".join(f"--set data.sources.{self.index}.fields.{name}={column}" for name, column in fields.items())
+        return " ".join(setting(self.index, name, column) for name, column in fields.items())
 
     def _inside(self, column: str, value: object) -> None:
         """Count what stands inside a field beside what is read of it; RowError for what would be lost."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from loradock.config.schema import SourceConfig
 from loradock.data.formats.base import Row, RowError, RowsChange, is_list, is_object
+from loradock.data.formats.guess import setting
 
 PAIRS = (
     ("chosen", "rejected"),
@@ -73,7 +74,6 @@ def _only_the_better(row: Row, better: str, worse: str, source: SourceConfig, *,
         return "write the better answer of each row into a column of its own (completion), and remove both"
     if is_object(row[better]) and is_list(row.get("conversations")):
         return f"to learn the {better} turns alone"
-    key = f"data.sources.{index}"
     prompt = next((name for name in ("instruction", "prompt", "question", "query") if name in row), None)
     turns = row[better] if is_list(row[better]) else []
     roles = [turn.get("role", turn.get("from")) for turn in turns if is_object(turn)]
@@ -86,5 +86,5 @@ def _only_the_better(row: Row, better: str, worse: str, source: SourceConfig, *,
     else:
         fields, left = {"text": better}, [worse]
     known = {**source.fields, **fields}
-    sets = " ".join(f"--set {key}.fields.{name}={column}" for name, column in known.items() if name != column)
-    return f"to learn the {better} answers alone: {sets} --set '{key}.ignore=[{', '.join(left)}]'"
+    sets = " ".join(setting(index, name, column) for name, column in known.items() if name != column)
+    return f"to learn the {better} answers alone: {sets} --set 'data.sources.{index}.ignore=[{', '.join(left)}]'"

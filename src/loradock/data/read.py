@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import glob
 import hashlib
+import os
+import shlex
 from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
@@ -74,7 +76,7 @@ def chosen(source: SourceConfig) -> Chosen:
     try:
         is_there = path.exists()
     except (OSError, ValueError) as error:  # a name that is too long, or holds what no name can
-        raise InputMissing(f"{source.path[:SHOWN_CHARACTERS]} cannot be read: {error}", hint="ls -l FILE") from error
+        raise InputMissing(f"{source.path[:SHOWN_CHARACTERS]} cannot be read: {error}", hint=_listed(path)) from error
     if not is_there:
         if (found := shards.matching(path, source)).files:
             return found
@@ -156,7 +158,7 @@ def _open(path: Path, shown: str) -> BinaryIO:
     except OSError as error:
         if error.errno == regular.NOT_REGULAR:
             raise _no_file(shown) from error
-        missing = InputMissing(f"{shown} cannot be read: {error.strerror}", hint=f"ls -l {path}")
+        missing = InputMissing(f"{shown} cannot be read: {error.strerror}", hint=f"ls -l {shlex.quote(str(path))}")
         raise machine_error(error) or missing from error
 
 
@@ -170,20 +172,21 @@ def _missing(shown: str, path: Path) -> InputMissing:
     if shown == "-":
         return InputMissing("- is not a file", hint="standard input is read where the command line says --data -")
     if glob.has_magic(shown):
-        return InputMissing(f"no file matches {shown}", hint=f"ls {_existing(path)}")
+        return InputMissing(f"no file matches {shown}", hint=_listed(path))
     if path.is_symlink():
         what = f"{shown} is a symlink to {path.readlink()}, which leads to no file"
-        return InputMissing(what, hint=f"ls -l {path}")
+        return InputMissing(what, hint=f"ls -l {shlex.quote(str(path))}")
     if not parent.is_dir():
         if shown.count("/") == 1 and not path.is_absolute():
             return InputMissing(f"{shown} does not exist", hint=f"for a hub data set write hub:{shown}")
-        return InputMissing(f"{shown} does not exist, nor does its directory {parent}", hint=f"ls {_existing(parent)}")
+        return InputMissing(f"{shown} does not exist, nor does its directory {parent}", hint=_listed(path))
     names = sorted(child.name for child in parent.iterdir())
     close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.5)
     if close:
         return InputMissing(f"{shown} does not exist", hint=f"did you mean {shown[: -len(path.name)]}{close[0]}?")
-    return InputMissing(f"{shown} does not exist", hint=f"ls {parent}")
+    return InputMissing(f"{shown} does not exist", hint=_listed(path))
 
 
-def _existing(path: Path) -> Path:
-    return next((parent for parent in path.parents if parent.is_dir()), Path("."))
+def _listed(path: Path) -> str:
+    """The command that lists the nearest folder of a path that is there."""
+    return f"ls {shlex.quote(next((str(each) for each in path.parents if os.path.isdir(each)), '.'))}"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 from pathlib import Path
 
 from loradock.data.formats.base import RowsChange
 from loradock.data.readers import reader_of
+from loradock.data.readers.base import Mendable
 
 UNPACKED = {"": "cat", ".gz": "zcat", ".zst": "zstdcat"}
 """The command that prints a file, by how it is compressed."""
@@ -18,24 +21,55 @@ LOADED = {
     "arrow": "from_file({0!r})",
 }
 """How `datasets` opens a file that jq does not read, by the name of its reader."""
+SETTING = re.compile(r"--set (?:'([^']+)'|([^\s,]+))")
 
 
 def command_on(file: str, change: RowsChange) -> str:
     """The command that writes the changed rows of a file to a new one, in the working directory."""
-    reader, compression = reader_of(file) or (None, "")
-    made = f"{Path(file).name.partition('.')[0]}.new.jsonl"
+    reader, _ = reader_of(file) or (None, "")
     if reader is not None and reader.name in LOADED:
+        made = f"{Path(file).name.partition('.')[0]}.new.jsonl"
         opened = f"datasets.Dataset.{LOADED[reader.name].format(file)}"
         method = change.method.replace("COLUMN", repr(change.column))
         return f"python -c {shlex.quote(f'import datasets, pandas; {opened}.{method}.to_json({made!r})')}"
-    program = change.jq.replace("COLUMN", f'["{change.column}"]')
+    program = change.jq.replace("COLUMN", f"[{json.dumps(change.column, ensure_ascii=False)}]")
     if reader is not None and reader.name == "JSON":
         program = f'if type == "array" then .[] else . end | {program}'
-    return f"{UNPACKED[compression]} {shlex.quote(file)} | jq -c {shlex.quote(program)} > {shlex.quote(made)}"
+    return _filtered(file, f"jq -c {shlex.quote(program)}", suffix=".jsonl")
 
 
 def one_document(file: str) -> str:
     """The command that makes one row of a text file."""
+    return _filtered(file, "jq -Rsc '{text: .}'", suffix=".jsonl")
+
+
+def mending(file: str, problem: str | None) -> str | None:
+    """The command that writes what a file holds to a new one that can be read; None where the problem has none."""
+    return _filtered(file, problem.filter, suffix=problem.suffix) if isinstance(problem, Mendable) else None
+
+
+def in_the_file(hint: str | None) -> RowsChange | None:
+    """The change of rows that does what the first settings of a source do that a hint asks for; None where none can."""
+    renamed: dict[str, str] = {}
+    left: list[str] = []
+    for quoted, plain in SETTING.findall((hint or "").partition(", or ")[0]):
+        key, _, value = (quoted or plain).partition("=")
+        match key.split("."):
+            case ["data", "sources", _, "fields", field] if value != "COLUMN":
+                renamed[value] = field
+            case ["data", "sources", _, "ignore"]:
+                left += value.strip("[]").split(", ")
+            case _:
+                return None
+    if not renamed and not left:
+        return None
+    names, out = (json.dumps(each, ensure_ascii=False) for each in (renamed, left))
+    program = f"with_entries(select(.key | IN({out}[]) | not) | .key |= ({names}[.] // .))"
+    return RowsChange(column="", jq=program, method=f"rename_columns({renamed}).remove_columns({left})")
+
+
+def _filtered(file: str, filter: str, *, suffix: str) -> str:
     _, compression = reader_of(file) or (None, "")
-    made = f"{Path(file).name.partition('.')[0]}.new.jsonl"
-    return f"{UNPACKED[compression]} {shlex.quote(file)} | jq -Rsc '{{text: .}}' > {shlex.quote(made)}"
+    end = suffix or Path(file[: len(file) - len(compression)]).suffix
+    made = f"{Path(file).name.partition('.')[0]}.new{end}"
+    return f"{UNPACKED[compression]} {shlex.quote(file)} | {filter} > {shlex.quote(made)}"

@@ -10,6 +10,7 @@ from loradock.config.schema import SourceConfig
 from loradock.data.problems import Problems
 from loradock.data.read import files, place_of, read, shown_files
 from loradock.data.readers import reader_of
+from loradock.data.remedies import mending
 from loradock.errors import Problem
 
 
@@ -42,13 +43,13 @@ class Rows:
                 self.refuse(file, (line or 1) - 1, "the line is blank: row i of the result is line i of the file")
             before = record.line or before
             if record.row is None:
-                self.refuse(file, line, record.problem or "it cannot be read")
+                self.refuse(file, line, record.problem or "it cannot be read", hint=mending(file, record.problem))
             else:
                 yield Row(file, line, record.row)
 
-    def refuse(self, file: str, line: int | None, what: str) -> None:
+    def refuse(self, file: str, line: int | None, what: str, *, hint: str | None = None) -> None:
         """Note what is wrong in a place."""
-        self.problems.add(Problem(what=what, file=file, line=line))
+        self.problems.add(Problem(what=what, file=file, line=line, hint=hint))
 
     def check(self) -> None:
         """DataError with all that was wrong in the last pass."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from pathlib import Path
 
@@ -41,7 +42,9 @@ def _named_by(state: Path) -> list[str]:
         with regular.opened(state) as file:
             content = file.read(MOST_STATE_BYTES + 1)
     except OSError as error:
-        raise InputMissing(f"{state} cannot be read: {error.strerror}", hint=f"ls -l {state}") from error
+        raise InputMissing(
+            f"{state} cannot be read: {error.strerror}", hint=f"ls -l {shlex.quote(str(state))}"
+        ) from error
     try:
         if len(content) > MOST_STATE_BYTES:
             raise ValueError(f"it is longer than {MOST_STATE_BYTES >> 20} MiB")

@@ -13,10 +13,10 @@ from loradock.config.schema import DataConfig, Reading, SourceConfig
 from loradock.data.columns import Columns, Contents
 from loradock.data.formats import FORMATS, Format, RowError, Sample, Undetected, convert_row, detect, named, renamed
 from loradock.data.formats.base import Misfit, listed
-from loradock.data.formats.guess import can_be, guess, options
+from loradock.data.formats.guess import can_be, guess, options, setting
 from loradock.data.preference import Preference, refuse_pairs, refuse_verdict
 from loradock.data.read import Record, place_of, read, shown_files
-from loradock.data.remedies import command_on
+from loradock.data.remedies import command_on, in_the_file, mending
 from loradock.errors import ConfigError, Problem
 
 Loaded = tuple[int | None, Sample | Problem]
@@ -65,9 +65,13 @@ def format_of(source: SourceConfig, *, index: int = 0) -> str:
     return contents.format
 
 
+class HeldOut(SourceConfig):
+    """A separate validation file: no setting of a source is its own, so that hints name changes of the file."""
+
+
 def held_out_files(data: DataConfig) -> tuple[SourceConfig, ...]:
     """The separate validation files as sources, by themselves; one that holds several splits is none of them."""
-    return tuple(SourceConfig(path=path, split="") for path in data.validation_files.values())
+    return tuple(HeldOut(path=path, split="") for path in data.validation_files.values())
 
 
 def held_out(data: DataConfig) -> tuple[SourceConfig, ...]:
@@ -189,7 +193,7 @@ class _Reading:
         mapping = {field: column for field, column in source.fields.items() if column in row}
         if can_be(format, guess(format, row, mapping), row):
             back = [field for field in source.fields if field not in mapping and field in row]
-            sets = [f"--set {key}.fields.{field}={field}" for field in back]
+            sets = [setting(self.index, field, field) for field in back]
             more = options(format, row, mapping=mapping, index=self.index)
             raise ConfigError(what, hint=" ".join([*sets, more]).strip())
         try:
@@ -217,13 +221,17 @@ class _Reading:
         """A row's problem at its place."""
         file, line = place_of(self.files, self.contents.starts, record.line)
         excerpt = excerpt_of(record.row) if line is not None and line < 0 else None
-        parts = [each for each in (error.hint, error.change and command_on(file, error.change)) if each]
+        hint, change = error.hint, error.change
+        if isinstance(self.source, HeldOut):
+            change = change or in_the_file(hint)
+            hint = "a validation file has no settings of its own" if change else None
+        parts = [each for each in (hint, change and command_on(file, change)) if each]
         return Problem(what=str(error), file=file, line=line, hint=": ".join(parts) or None, excerpt=excerpt)
 
     def broken(self, record: Record) -> Loaded:
         """A record that could not be read, at its place."""
         file, line = place_of(self.files, self.contents.starts, record.line)
-        return record.line, Problem(what=str(record.problem), file=file, line=line)
+        return record.line, Problem(what=str(record.problem), file=file, line=line, hint=mending(file, record.problem))
 
 
 def excerpt_of(row: Mapping[str, Any] | None) -> str:

@@ -15,6 +15,7 @@ from loradock.machine import Host
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
 TRUE_WORDS = {"1", "ON", "YES", "TRUE"}
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 Environ = Mapping[str, str]

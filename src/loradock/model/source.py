@@ -139,10 +139,12 @@ def downloaded(asked: ModelConfig, **options: Any) -> Path:
         except LocalEntryNotFoundError as error:
             if not away and not is_offline:
                 raise  # the hub's own answer is behind it
-            why = away or "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE switches the hub off"
-            network = hub_access.remedy(away) if away else "unset HF_HUB_OFFLINE TRANSFORMERS_OFFLINE"
+            named = [name for name in hub_cache.OFFLINE if hub_cache.is_true(os.environ.get(name))]
+            why = away or f"{' or '.join(named)} switches the hub off"
+            network = hub_access.remedy(away) if away else f"unset {' '.join(named)}"
             hint = f"{network}; or give a local directory in its place"
-            raise HubError(f"model {asked.name} is not in the local cache, and {why}", hint=hint) from error
+            what = f"model {asked.name} at {asked.revision} is not in the local cache, and {why}"
+            raise HubError(what, hint=hint) from error
     return Path(found)
 
 

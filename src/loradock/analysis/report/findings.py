@@ -8,13 +8,14 @@ from loradock.env_check.examination import NEEDS, Examination
 
 MARKS = {"ok": "ok", "warning": "WARNING", "error": "ERROR"}
 WIDTH = 2 + max(len(check.name) for check in CHECKS)
+INDENT = 8 + WIDTH
 
 
 def finding_lines(check: Check, finding: Finding) -> list[str]:
     """The finding, and its remedy where it has one."""
     lines = [f"{MARKS[finding.severity]:8}{check.name:{WIDTH}}{finding.what}"]
     if finding.remedy:
-        lines.append(f"{'':8}{'':{WIDTH}}-> {finding.remedy}")
+        lines.append(f"{'':{INDENT}}-> {finding.remedy}")
     return lines
 
 

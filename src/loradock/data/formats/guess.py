@@ -6,6 +6,7 @@ Names that other data sets use for a field are only ever proposed, never taken.
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 
@@ -60,24 +61,24 @@ def undetected(formats: Sequence[Format], row: Row, *, mapping: Mapping[str, str
 
 def by_values(row: Row, *, index: int) -> str:
     """What to type for columns whose names tell nothing, by what they hold."""
-    key = f"--set data.sources.{index}.fields"
     for name, value in row.items():
         if is_list(value) and value and all(is_object(turn) for turn in value):
             if all("role" in turn for turn in value):
-                return f"nearest is messages: {key}.messages={name}"
+                return f"nearest is messages: {setting(index, 'messages', name)}"
             if all("from" in turn for turn in value):
-                return f"nearest is sharegpt: {key}.conversations={name}"
+                return f"nearest is sharegpt: {setting(index, 'conversations', name)}"
         if is_list(value) and value and len(value) % 2 == 0 and all(isinstance(part, str) for part in value):
-            return f"nearest is text, prompts and answers by turns: {key}.text={name}"
+            return f"nearest is text, prompts and answers by turns: {setting(index, 'text', name)}"
     texts = [name for name, value in row.items() if isinstance(value, str) and value.strip()]
     if len(texts) == 1:
-        return f"nearest is text: {key}.text={texts[0]}"
+        return f"nearest is text: {setting(index, 'text', texts[0])}"
     if len(texts) == TEXTS_OF_A_PAIR:
         asks, answers = texts
-        return f"if {asks} asks and {answers} answers: {key}.instruction={asks} {key}.output={answers}"
+        both = f"{setting(index, 'instruction', asks)} {setting(index, 'output', answers)}"
+        return f"if {asks} asks and {answers} answers: {both}"
     if texts:
         which = f"the columns of text that ask and answer ({listed(texts)})"
-        return f"name {which}: {key}.instruction=COLUMN {key}.output=COLUMN"
+        return f"name {which}: {setting(index, 'instruction', 'COLUMN')} {setting(index, 'output', 'COLUMN')}"
     return "no column holds text or turns: docs/data.md shows a row of each format"
 
 
@@ -97,11 +98,16 @@ def can_be(format: Format, found: Mapping[str, str], row: Row) -> bool:
 def options(format: Format, columns: Collection[str], *, mapping: Mapping[str, str], index: int) -> str:
     """The `--set` of each field whose column has another name, COLUMN where none comes near; empty where all fits."""
     sets = [
-        f"--set data.sources.{index}.fields.{field}={column or 'COLUMN'}"
+        setting(index, field, column or "COLUMN")
         for field, column in guess(format, columns, mapping).items()
         if column != field and mapping.get(field) != column
     ]
     return " ".join(sets)
+
+
+def setting(index: int, field: str, column: str) -> str:
+    """The option that maps a column of source number `index`, as a shell takes it."""
+    return f"--set {shlex.quote(f'data.sources.{index}.fields.{field}={column}')}"
 
 
 def guess(format: Format, columns: Collection[str], mapping: Mapping[str, str]) -> dict[str, str]:

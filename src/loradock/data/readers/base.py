@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Self
 
 MAX_ROW_BYTES = 64 * 2**20
 """Longest record that is read, so that a file without line breaks cannot fill the memory."""
@@ -37,6 +37,22 @@ class Record(NamedTuple):
     line: int | None
     row: dict[str, Any] | None
     problem: str | None = None
+
+
+class Mendable(str):
+    """A problem of a whole file, with the `filter` of the shell that makes a good one of its content, and its suffix.
+
+    An empty `suffix`: that of the file.
+    """
+
+    filter: str
+    suffix: str
+
+    def __new__(cls, what: str, *, filter: str, suffix: str = "") -> Self:
+        """As text, it is `what` alone."""
+        made = super().__new__(cls, what)
+        made.filter, made.suffix = filter, suffix
+        return made
 
 
 class Damaged(Exception):
@@ -70,8 +86,8 @@ class Reader:
     is_text: bool
 
 
-def not_utf8(raw: bytes, position: int) -> str:
-    """What to say of bytes that are not UTF-8 at `position`, with the likely reason."""
+def not_utf8(raw: bytes, position: int) -> Mendable:
+    """What to say of bytes that are not UTF-8 at `position`, and what converts them by the likely encoding."""
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return "the file is UTF-16, not UTF-8 (convert it: iconv -f UTF-16 -t UTF-8)"
-    return f"byte 0x{raw[position]:02x} is not UTF-8 (convert the file: iconv -f WINDOWS-1252 -t UTF-8)"
+        return Mendable("the file is UTF-16, not UTF-8", filter="iconv -f UTF-16 -t UTF-8")
+    return Mendable(f"byte 0x{raw[position]:02x} is not UTF-8", filter="iconv -f WINDOWS-1252 -t UTF-8")

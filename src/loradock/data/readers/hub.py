@@ -13,6 +13,8 @@ from loradock.errors import ConfigError, DataError, HubError
 from loradock.machine import hub_access
 
 PREFIX = "hub:"
+OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+"""Variables that switch the hub off for data sets."""
 
 
 def is_hub(path: str) -> bool:
@@ -21,16 +23,16 @@ def is_hub(path: str) -> bool:
 
 
 def identity(source: SourceConfig) -> str:
-    """`OWNER/NAME@revision/split`. ConfigError where the name is malformed or no revision is pinned."""
+    """`OWNER/NAME@revision/split`. ConfigError where no revision is pinned, which only `data.sources` can."""
     name = source.path.removeprefix(PREFIX)
-    if name.count("/") != 1 or not all(name.split("/")):
-        raise ConfigError(f"{source.path} is not a hub data set", hint="write it as hub:OWNER/NAME")
     if not source.revision:
-        raise ConfigError(
-            f"{source.path} has no revision: what a branch holds can change between two runs",
-            hint="--set data.sources.0.revision=COMMIT (the commit is on the data set's page, under Files)",
-        )
+        raise ConfigError(f"{source.path}: only data.sources takes a data set of a hub", hint=fetching(name))
     return f"{name}@{source.revision}/{source.split}"
+
+
+def fetching(name: str) -> str:
+    """The command that makes files of a hub data set, which are named in its place."""
+    return f"hf download {name} --repo-type dataset --local-dir {name.rpartition('/')[2]}, and name a file of it"
 
 
 def records(source: SourceConfig) -> Iterator[Record]:
@@ -39,13 +41,13 @@ def records(source: SourceConfig) -> Iterator[Record]:
     import datasets
     import datasets.config
 
-    elsewhere = f"fetch it elsewhere (hf download --repo-type dataset {name}) and give the files' path"
+    elsewhere = f"fetch it elsewhere: {fetching(name)}"
     is_offline = bool(datasets.config.HF_HUB_OFFLINE)
     prepared = Path(datasets.config.HF_DATASETS_CACHE).glob(f"{name.partition('/')[0]}___*/*/*/{source.revision}")
     is_here = any(prepared)
     if not is_offline and not is_here and (away := hub_access.away()):
         raise HubError(f"{source.path}: {away}", hint=f"{hub_access.remedy(away)}; or {elsewhere}")
-    hint = "unset HF_HUB_OFFLINE" if is_offline else f"check the name, the revision and HF_TOKEN; or {elsewhere}"
+    hint = f"unset {' '.join(OFFLINE)}" if is_offline else f"check the name, the revision and HF_TOKEN; or {elsewhere}"
     with hub_access.asking(f"{source.path} at revision {source.revision}", hint=hint):
         try:
             loaded = datasets.load_dataset(name, revision=source.revision, split=source.split)

@@ -5,10 +5,20 @@ from __future__ import annotations
 import codecs
 import json
 import re
+import shlex
 from collections.abc import Generator, Iterator
 from typing import Any, BinaryIO
 
-from loradock.data.readers.base import BLANK, CHUNK_BYTES, MAX_ROW_BYTES, MOST_BLANK_LINES, Reader, Record, not_utf8
+from loradock.data.readers.base import (
+    BLANK,
+    CHUNK_BYTES,
+    MAX_ROW_BYTES,
+    MOST_BLANK_LINES,
+    Mendable,
+    Reader,
+    Record,
+    not_utf8,
+)
 from loradock.data.readers.strict_json import StrictDecoder, not_an_object
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -126,7 +136,7 @@ def _objects(window: _Window) -> Iterator[Record]:
         row = _value(window, decoder, number=number)
         is_alone = number == 1 and window.peek() != "{"
         if is_alone and (key := _key_of_rows(row)):
-            raise _Syntax(line, f"the rows are in the key {key!r} (take them out: {_taken_out(key)})")
+            raise _Syntax(line, _inside(key))
         yield Record(line, None, decoder.take_flaws()) if decoder.flaws else Record(line, row)
     if window.peek() != "":
         raise window.error(window.at, f"after object {number} stands {window.peek()!r}, not another object")
@@ -142,9 +152,10 @@ def _are_rows(values: list[Any]) -> bool:
     return bool(values) and all(type(each) is dict and not each.keys() & {"role", "from"} for each in values)
 
 
-def _taken_out(key: str) -> str:
-    part = f".{key}" if key.isidentifier() else f'.["{key}"]'
-    return f"jq -c '{part}[]' FILE > FILE.rows.jsonl"
+def _inside(key: str) -> Mendable:
+    """What to say of rows in a key, and what takes them out."""
+    program = f".[{json.dumps(key, ensure_ascii=False)}][]"
+    return Mendable(f"the rows are in the key {key!r}", filter=f"jq -c {shlex.quote(program)}", suffix=".jsonl")
 
 
 def _rows(window: _Window) -> Generator[Record, None, None]:

@@ -42,6 +42,7 @@ def of_source(host: Host, key: str, source: SourceConfig) -> Iterator[Finding]:
         return
     from loradock.data.read import files, place_of, read, shown_files
     from loradock.data.readers import reader_of
+    from loradock.data.remedies import mending
 
     try:
         paths = files(source)
@@ -57,9 +58,9 @@ def of_source(host: Host, key: str, source: SourceConfig) -> Iterator[Finding]:
         return
     if record is not None and record.problem:
         file, line = place_of(shown_files(source), starts, record.line)
-        show = f"sed -n {line}p" if line and line > 0 else "ls -l"
+        show = f"{f'sed -n {line}p' if line and line > 0 else 'ls -l'} {shlex.quote(str(paths[0]))}"
         what = f"{shown_place(file, line)}: {one_line(record.problem)}"
-        yield error(what, remedy=f"{show} {shlex.quote(str(paths[0]))}", ends=DataError)
+        yield error(what, remedy=mending(file, record.problem) or show, ends=DataError)
 
 
 def _remedy(key: str, wrong: LoradockError) -> str:
@@ -68,11 +69,7 @@ def _remedy(key: str, wrong: LoradockError) -> str:
     for before, after in (("did you mean ", "?"), ("for a hub data set write ", "")):
         if hint.startswith(before):
             return train_with(f"{key}={hint.removeprefix(before).removesuffix(after)}")
-    for command in ("ls -l ", "ls "):
-        if hint.startswith(command):
-            return command + shlex.quote(hint.removeprefix(command))
-    own = hint.replace("data.sources.0.", f"{key.rpartition('.')[0]}.")
-    return from_hint(own) or train_with(f"{key}=FILE")
+    return hint if hint.startswith("ls ") else train_with(f"{key}=FILE")
 
 
 def of_hub(host: Host, source: SourceConfig) -> Iterator[Finding]:

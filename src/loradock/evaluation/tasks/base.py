@@ -18,6 +18,7 @@ from loradock.data.formats import named
 from loradock.data.formats.base import Conversation, RowError, convert_row
 from loradock.data.problems import Problems
 from loradock.data.read import digest, place_of, read, shown_files
+from loradock.data.remedies import mending
 from loradock.errors import InputMissing, Problem, shown_place
 from loradock.evaluation.items import Item, Items, limited, listed, said
 
@@ -67,10 +68,10 @@ class Task:
             name, line = place_of(files, starts, record.line)
             try:
                 if record.row is None:
-                    raise RowError(record.problem or "it cannot be read")
+                    raise RowError(record.problem or "it cannot be read", hint=mending(name, record.problem))
                 items.append(self.item(record.row, row=len(items), place=shown_place(name, line)))
             except RowError as error:
-                problems.add(Problem(what=str(error), file=name, line=line))
+                problems.add(Problem(what=str(error), file=name, line=line, hint=error.hint))
         problems.check(files=files)
         return Items(
             name=self.name, file=str(file), sha256=digest(source), of_file=len(items), items=limited(items, limit)

@@ -27,6 +27,7 @@ from loradock.model import content, tokenizer_copy
 from loradock.model.adapters import BASE_CHANGING
 from loradock.plan import zero_config
 from loradock.plan.plan import HELD
+from loradock.training.events import EARLY_STOP
 from loradock.training.run_dir import recorded
 from loradock.training.run_dir.paths import RECORD
 
@@ -203,13 +204,14 @@ def check(
 
 
 def _steps_made(directory: Path, changed: Collection[str]) -> int | None:
-    """How many steps a finished run has, where no change gives it more; None for one that goes on."""
+    """How many steps a finished run has, where no change gives it more; None for one that goes on, or ended early."""
     record = recorded.read(directory) if (directory / RECORD).exists() else {}
     if record.get("status") != "finished" or any(
         _covers(cause, key) for key in changed for cause in FOLLOWS["plan.steps"]
     ):
         return None
-    return (record.get("outcome") or {}).get("steps")
+    outcome = record.get("outcome") or {}
+    return None if outcome.get("ended") == EARLY_STOP else outcome.get("steps")
 
 
 def _is_free(key: str) -> bool:
