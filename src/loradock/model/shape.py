@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+import inspect as inspection
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import RunConfig
 from loradock.errors import ModelError, Problem
 from loradock.facts import UNREACHABLE_SHARE, LinearShape, ModelFacts
-from loradock.model import architecture, source
+from loradock.model import architecture, recurrence, source
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
 
-READ_PAST = ("dt_proj", "out_proj", "x_proj")
-"""Layers of a Mamba mixer that it does not call: it takes their weights, in torch or for its fused kernel."""
 DEFAULT_LENGTH = 1024
 
 
@@ -41,6 +41,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         capped_heads=capped_heads(text),
         peculiarity=peculiarity(text),
         left_out=architecture.left_out(model),
+        recurrence=recurrence.of(model, text),
     )
     check_read_past(facts, model, quantization=config.model.quantization)
     check_coverage(facts, quantization=config.model.quantization)
@@ -107,7 +108,7 @@ def linear_shapes(model: Any) -> tuple[LinearShape, ...]:
 
 
 def unreachable(model: Any) -> int:
-    """Weights of two or more dimensions that are neither linear nor embedding, as fused experts are."""
+    """Weights of matrices that are neither linear nor embedding, as fused experts are."""
     import torch
     from transformers.pytorch_utils import Conv1D
 
@@ -116,14 +117,20 @@ def unreachable(model: Any) -> int:
         for module in model.modules()
         if isinstance(module, (torch.nn.Linear, torch.nn.Embedding, Conv1D))
     }
-    return sum(p.numel() for p in model.parameters() if p.dim() >= 2 and id(p) not in reached)
+    return sum(p.numel() for p in model.parameters() if is_matrix(p) and id(p) not in reached)
+
+
+def is_matrix(parameter: Any) -> bool:
+    """Whether a parameter maps a vector to another: norms do not, nor a convolution that takes each channel alone."""
+    return parameter.dim() >= 2 and parameter.shape[1] > 1
 
 
 def resolve_targets(asked: str | tuple[str, ...], linears: tuple[LinearShape, ...], model: Any) -> tuple[str, ...]:
     """Dotted names of the layers that get an adapter; ModelError for every target that is none of these."""
     names = [layer.name for layer in linears]
     if asked == "all-linear":
-        return tuple(names)
+        taken = {f"{mixer}.{layer}" for mixer, _, layers in state_spaces(model) for layer in layers}
+        return tuple(name for name in names if name not in taken)
     chosen = {target: [n for n in names if is_named(n, target)] for target in asked}
     endings = sorted({name.rsplit(".", 1)[-1] for name in names})
     lost = [target for target, found in chosen.items() if not found]
@@ -170,15 +177,34 @@ def nearest(word: str, words: list[str]) -> str | None:
     return f"did you mean {near[0]}?" if near else None
 
 
+def state_spaces(model: Any) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Name and source of each Mamba mixer's forward, and its linear layers of which that takes the weights itself.
+
+    It takes them for a fused kernel of mamba_ssm, and of some in torch, too. An adapter there would be passed by.
+    """
+    for name, module in model.named_modules():
+        if hasattr(module, "A_log"):
+            source = inspection.getsource(inspection.unwrap(type(module).forward))
+            children = (child for child, _ in module.named_children())
+            yield name, source, tuple(each for each in children if f"self.{each}.weight" in source)
+
+
 def check_read_past(facts: ModelFacts, model: Any, *, quantization: str) -> None:
     """Refuse a Mamba whose mixers would take 4-bit numbers for weights, or pass by an adapter."""
-    mixers = [name for name, module in model.named_modules() if hasattr(module, "A_log") and hasattr(module, "dt_proj")]
-    past = {f"{mixer}.{layer}" for mixer in mixers for layer in READ_PAST}
-    if not past or (quantization == "none" and past.isdisjoint(facts.targets)):
+    linears, is_quantised = {layer.name for layer in facts.linears}, quantization != "none"
+    has_fused = find_spec("mamba_ssm") is not None
+    past = {
+        f"{mixer}.{layer}"
+        for mixer, source, layers in state_spaces(model)
+        for layer in layers
+        if has_fused or (".weight @" in source and not (is_quantised and "_is_quantized" in source))
+    } & linears
+    if not past or (not is_quantised and past.isdisjoint(facts.targets)):
         return
-    reached = sorted({layer.name.rpartition(".")[2] for layer in facts.linears if layer.name not in past})
+    kinds = {name.rpartition(".")[2] for name in past}
+    reached = sorted({layer.name.rpartition(".")[2] for layer in facts.linears} - kinds)
     raise ModelError(
-        f"{facts.architecture} does not call its layers {', '.join(READ_PAST)} but takes their weights: "
+        f"{facts.architecture} does not call its layers {', '.join(sorted(kinds))} but takes their weights: "
         "neither quantised weights nor adapters work there",
         hint=f"--set model.quantization=none --set lora.targets=[{','.join(reached)}]",
     )
