@@ -33,16 +33,18 @@ def of(model: Any, text: Any) -> Recurrence | None:
     layers = sum(map(_keeps_state, kinds)) if kinds else text.num_hidden_layers * getattr(model, "_is_stateful", False)
     if not layers:
         return None
-    mixers = list(_mixers(model))
-    missing = {package for _, found in mixers for package, is_there in found.items() if not is_there}
-    named = tuple(sorted(DISTRIBUTIONS.get(each, each.replace("_", "-")) for each in missing))
-    if not mixers or any(is_there for _, found in mixers for is_there in found.values()):
-        return Recurrence(layers=layers, missing=named)
-    mixer, hidden = mixers[0][0], text.hidden_size
+    found = list(mixers(model))
+    packages = [each for _, named in found for each in named.items()]
+    missing = sorted({DISTRIBUTIONS.get(name, name.replace("_", "-")) for name, is_there in packages if not is_there})
+    if not found or any(is_there for _, is_there in packages):
+        return Recurrence(layers=layers, missing=tuple(missing))
+    mixer, hidden = found[0][0], text.hidden_size
     with quiet():
         launches, traffic = _counted(mixer, hidden=hidden)
         kept = {name: _kept(mixer, hidden=hidden, dtype=name) for name in ("float32", "bfloat16")}
-    return Recurrence(layers=layers, missing=named, launches=launches, traffic_bytes=traffic, kept_bytes=kept)
+    return Recurrence(
+        layers=layers, missing=tuple(missing), launches=launches, traffic_bytes=traffic, kept_bytes=kept
+    )
 
 
 def _keeps_state(kind: str) -> bool:
@@ -53,7 +55,7 @@ def _keeps_state(kind: str) -> bool:
     return cache is not None and issubclass(cache, LinearAttentionCacheLayerMixin)
 
 
-def _mixers(model: Any) -> Iterator[tuple[Any, dict[str, bool]]]:
+def mixers(model: Any) -> Iterator[tuple[Any, dict[str, bool]]]:
     """The modules that call a function for which transformers knows a kernel: by package, whether it is there."""
     for module in model.modules():
         functions = vars(sys.modules[type(module).__module__])
