@@ -24,7 +24,7 @@ DELTA_NET = {
     "linear_value_head_dim": 16,
 }
 MAMBA_2 = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_chunk_size": 16, "mamba_n_groups": 1}
-NO_EXPERTS = {"decoder_sparse_step": 1, "mlp_only_layers": [0, 1, 2, 3], "num_experts": 2, "num_experts_per_tok": 1}
+NO_EXPERTS = {"mlp_only_layers": [0, 1, 2, 3], "num_experts": 2, "num_experts_per_tok": 1}
 RECURRENT, ATTENTION = "linear_attention", "full_attention"
 THREE_TO_ONE = [RECURRENT, RECURRENT, RECURRENT, ATTENTION]
 KINDS: dict[str, dict[str, Any]] = {
@@ -91,6 +91,8 @@ KINDS: dict[str, dict[str, Any]] = {
     },
 }
 """What each has in its config.json besides `COMMON`."""
+OFTEN = ("qwen3_5_text", "lfm2", "falcon_h1")
+"""One of each mechanism: delta rule, convolution alone, state space beside attention."""
 
 
 def config_of(kind: str, **settings: Any) -> Any:

@@ -42,9 +42,7 @@ def of(model: Any, text: Any) -> Recurrence | None:
     with quiet():
         launches, traffic = _counted(mixer, hidden=hidden)
         kept = {name: _kept(mixer, hidden=hidden, dtype=name) for name in ("float32", "bfloat16")}
-    return Recurrence(
-        layers=layers, missing=tuple(missing), launches=launches, traffic_bytes=traffic, kept_bytes=kept
-    )
+    return Recurrence(layers=layers, missing=tuple(missing), launches=launches, traffic_bytes=traffic, kept_bytes=kept)
 
 
 def _keeps_state(kind: str) -> bool:
