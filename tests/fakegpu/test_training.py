@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from fakegpu.commands import OneGpu, run, training
 from families import FAMILIES, make_model
+from hybrids import make_hybrid
 from tiny import write_pairs
 
 
@@ -100,4 +102,27 @@ def test_documents_are_embedded_by_bidirectional_kernels_whichever_passes_stay(
     assert ended.decided("engine") == "fast"
     assert "flash-torch" in {each["value"] for each in ended.record["engine"]}
     assert ended.counts["launch_faults"] == 0
+    assert len(ended.losses) == 3
+
+
+def test_a_model_with_recurrent_layers_is_padded_and_the_plan_says_what_missing_kernels_cost(
+    gpu: OneGpu, tmp_path: Path, rows: Path
+) -> None:
+    ended = gpu.train(tmp_path / "run", model=make_hybrid(tmp_path / "model", "qwen3_5_text"), data=rows)
+    why = {each["name"]: each["why"] for each in ended.record["plan"]["decisions"]}
+    assert (ended.decided("packing"), ended.decided("kernels")) == (False, "torch")
+    assert "from one document into the next" in why["packing"]
+    missing = "3 recurrent layers in torch: causal-conv1d and flash-linear-attention not installed"
+    assert re.search(rf"{missing}, which costs an estimated [\d.]+ ms and [\d,]+ MiB for a row of 512 tokens", why["kernels"])
+    assert len(ended.losses) == 3
+
+
+def test_documents_that_see_one_another_packed_are_padded_with_a_warning(
+    gpu: OneGpu, tmp_path: Path, rows: Path
+) -> None:
+    """Granite 4 without recurrent layers: transformers gives its attention's mask no positions."""
+    model = make_hybrid(tmp_path / "model", "granitemoehybrid", layer_types=["full_attention"] * 2)
+    ended = gpu.train(tmp_path / "run", model=model, data=rows)
+    assert ended.decided("packing") is False
+    assert "the run continues with padded rows" in ended.text
     assert len(ended.losses) == 3

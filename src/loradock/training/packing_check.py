@@ -13,18 +13,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from loradock.errors import ModelError
-from loradock.training.job import Job
+from loradock.training.job import Job, Leaking
 
 MOVED_TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 1e-2}
 ALONE_TOLERANCE = {"float32": 1e-3, "bfloat16": 6e-2, "float16": 2e-2}
 NOISE_TIMES, LEAST_NOISE = 10, 1e-6
 """A change beyond so many times what moves without a leak is one; below the least nothing is lost, in any dtype."""
 LONGEST = 512
+HINT = "--set train.packing=false, or another model.attention"
 
 
 def check(model: Any, first: Sequence[int], second: Sequence[int], *, dtype: str, vocabulary: int) -> float:
-    """Raise ModelError where packing leaks; returns the largest relative change of the second document's logits.
+    """Raise Leaking where packing leaks; returns the largest relative change of the second document's logits.
 
     `first` and `second` are token ids of two documents; each is cut to 512 tokens. `dtype` is the compute dtype,
     which sets the tolerances; they are relative to the largest logit.
@@ -51,11 +51,11 @@ def check(model: Any, first: Sequence[int], second: Sequence[int], *, dtype: str
         model.train(was_training)
     most = min(MOVED_TOLERANCE[dtype], max(LEAST_NOISE, NOISE_TIMES * noise))
     if max(moved, noise) > MOVED_TOLERANCE[dtype] or moved > most or apart > ALONE_TOLERANCE[dtype]:
-        raise ModelError(
+        raise Leaking(
             "packing leaks across documents in this model: changing one document moved the next one's logits by "
             f"{moved:.2g} of the largest, and the one before it by {noise:.2g}; packed and alone in a row they "
             f"differ by {apart:.2g}",
-            hint="--set train.packing=false, or another model.attention",
+            hint=HINT,
         )
     return moved
 
