@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from hybrids import KINDS, make_hybrid
@@ -25,7 +23,7 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with torch.no_grad():
         for parameter in found.model.parameters():
             if parameter.dim() > 1:
-                parameter *= 4
+                parameter.mul_(4)
     return found
 
 

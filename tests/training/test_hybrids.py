@@ -62,7 +62,7 @@ def test_padded_rows_have_the_gradients_that_they_have_alone(hybrid: Path, rows:
 
 def test_packing_that_was_asked_for_is_refused_with_a_setting_that_trains(tmp_path: Path, rows: Path) -> None:
     model = make_hybrid(tmp_path / "lfm2", "lfm2")
-    with pytest.raises(ConfigError, match="train.packing cannot be used with Lfm2ForCausalLM: its recurrent") as no:
+    with pytest.raises(ConfigError, match=r"train\.packing cannot be used with Lfm2ForCausalLM: its recurrent") as no:
         train(tmp_path / "refused", *RUN, "train.packing=true", model=model, data=rows)
     assert no.value.hint == "--set train.packing=false"
     train(tmp_path / "run", *RUN, "train.packing=false", model=model, data=rows)

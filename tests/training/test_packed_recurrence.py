@@ -41,7 +41,7 @@ def grown(kind: str, dtype: str) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
-                parameter *= TRAINED
+                parameter.mul_(TRAINED)
     return model.to(getattr(torch, dtype))
 
 

@@ -11,9 +11,11 @@ import copy
 import inspect
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from loradock.facts import COUNTED_TOKENS, Recurrence
+from loradock.errors import ModelError
+from loradock.facts import COUNTED_TOKENS, ModelFacts, Recurrence
 from loradock.model.whole import quiet
 
 if TYPE_CHECKING:
@@ -69,6 +71,39 @@ def _package(function: Any) -> tuple[str, bool] | None:
         return None
     held = inspect.getclosurevars(function).nonlocals
     return (held["package"], held["is_new_implementation"]) if "is_new_implementation" in held else None
+
+
+def state_spaces(model: Any) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Name and source of each Mamba mixer's forward, and its linear layers of which that takes the weights itself.
+
+    It takes them for a fused kernel of mamba_ssm, and of some in torch, too. An adapter there would be passed by.
+    """
+    for name, module in model.named_modules():
+        if hasattr(module, "A_log"):
+            source = inspect.getsource(inspect.unwrap(type(module).forward))
+            children = (child for child, _ in module.named_children())
+            yield name, source, tuple(each for each in children if f"self.{each}.weight" in source)
+
+
+def check_read_past(facts: ModelFacts, model: Any, *, quantization: str) -> None:
+    """Refuse a Mamba whose mixers would take 4-bit numbers for weights, or pass by an adapter."""
+    linears, is_quantised = {layer.name for layer in facts.linears}, quantization != "none"
+    has_fused = find_spec("mamba_ssm") is not None
+    past = {
+        f"{mixer}.{layer}"
+        for mixer, source, layers in state_spaces(model)
+        for layer in layers
+        if has_fused or (".weight @" in source and not (is_quantised and "_is_quantized" in source))
+    } & linears
+    if not past or (not is_quantised and past.isdisjoint(facts.targets)):
+        return
+    kinds = {name.rpartition(".")[2] for name in past}
+    reached = sorted({layer.name.rpartition(".")[2] for layer in facts.linears} - kinds)
+    raise ModelError(
+        f"{facts.architecture} does not call its layers {', '.join(sorted(kinds))} but takes their weights: "
+        "neither quantised weights nor adapters work there",
+        hint=f"--set model.quantization=none --set lora.targets=[{','.join(reached)}]",
+    )
 
 
 def _ran(mixer: Any, *, hidden: int, dtype: torch.dtype) -> Any:

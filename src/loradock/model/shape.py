@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import inspect as inspection
-from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import RunConfig
@@ -43,7 +41,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         left_out=architecture.left_out(model),
         recurrence=recurrence.of(model, text),
     )
-    check_read_past(facts, model, quantization=config.model.quantization)
+    recurrence.check_read_past(facts, model, quantization=config.model.quantization)
     check_coverage(facts, quantization=config.model.quantization)
     check_modules_to_save(config, model, facts)
     check_rank(config.lora.rank, facts)
@@ -129,7 +127,7 @@ def resolve_targets(asked: str | tuple[str, ...], linears: tuple[LinearShape, ..
     """Dotted names of the layers that get an adapter; ModelError for every target that is none of these."""
     names = [layer.name for layer in linears]
     if asked == "all-linear":
-        taken = {f"{mixer}.{layer}" for mixer, _, layers in state_spaces(model) for layer in layers}
+        taken = {f"{mixer}.{layer}" for mixer, _, layers in recurrence.state_spaces(model) for layer in layers}
         return tuple(name for name in names if name not in taken)
     chosen = {target: [n for n in names if is_named(n, target)] for target in asked}
     endings = sorted({name.rsplit(".", 1)[-1] for name in names})
@@ -175,39 +173,6 @@ def nearest(word: str, words: list[str]) -> str | None:
     """A did-you-mean, or None."""
     near = difflib.get_close_matches(word, words, n=1)
     return f"did you mean {near[0]}?" if near else None
-
-
-def state_spaces(model: Any) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Name and source of each Mamba mixer's forward, and its linear layers of which that takes the weights itself.
-
-    It takes them for a fused kernel of mamba_ssm, and of some in torch, too. An adapter there would be passed by.
-    """
-    for name, module in model.named_modules():
-        if hasattr(module, "A_log"):
-            source = inspection.getsource(inspection.unwrap(type(module).forward))
-            children = (child for child, _ in module.named_children())
-            yield name, source, tuple(each for each in children if f"self.{each}.weight" in source)
-
-
-def check_read_past(facts: ModelFacts, model: Any, *, quantization: str) -> None:
-    """Refuse a Mamba whose mixers would take 4-bit numbers for weights, or pass by an adapter."""
-    linears, is_quantised = {layer.name for layer in facts.linears}, quantization != "none"
-    has_fused = find_spec("mamba_ssm") is not None
-    past = {
-        f"{mixer}.{layer}"
-        for mixer, source, layers in state_spaces(model)
-        for layer in layers
-        if has_fused or (".weight @" in source and not (is_quantised and "_is_quantized" in source))
-    } & linears
-    if not past or (not is_quantised and past.isdisjoint(facts.targets)):
-        return
-    kinds = {name.rpartition(".")[2] for name in past}
-    reached = sorted({layer.name.rpartition(".")[2] for layer in facts.linears} - kinds)
-    raise ModelError(
-        f"{facts.architecture} does not call its layers {', '.join(sorted(kinds))} but takes their weights: "
-        "neither quantised weights nor adapters work there",
-        hint=f"--set model.quantization=none --set lora.targets=[{','.join(reached)}]",
-    )
 
 
 def check_coverage(facts: ModelFacts, *, quantization: str) -> None:

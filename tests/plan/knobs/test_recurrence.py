@@ -1,4 +1,4 @@
-"""What a plan makes of recurrent layers: rows are padded, missing kernels are told with their cost, memory counts them."""
+"""What a plan makes of recurrent layers: padded rows, missing kernels told with their cost, memory that counts them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def hybrid(recurrence: Recurrence = COUNTED) -> ModelFacts:
 
 def test_rows_of_a_model_with_recurrent_layers_are_padded_however_unlike_they_are() -> None:
     uneven = data(mean=100, longest=1024)
-    assert decision(planned(facts=machine("h200"), model=replace(hybrid(), recurrence=None), data=uneven), "packing").value
+    plain = replace(hybrid(), recurrence=None)
+    assert planned(facts=machine("h200"), model=plain, data=uneven).packing.value
     plan = planned(facts=machine("h200"), model=hybrid(), data=uneven)
     assert plan.packing.value is False
     assert plan.packing.why == "its recurrent layers would carry their state from one document into the next"
@@ -38,7 +39,7 @@ def test_rows_of_a_model_with_recurrent_layers_are_padded_however_unlike_they_ar
 
 
 def test_packing_that_was_asked_for_is_refused_before_anything_is_loaded() -> None:
-    with pytest.raises(ConfigError, match="train.packing cannot be used with .*recurrent layers") as refused:
+    with pytest.raises(ConfigError, match=r"train\.packing cannot be used with .*recurrent layers") as refused:
         planned(model=hybrid(), config=config(train={"packing": True}))
     assert refused.value.hint == "--set train.packing=false"
 
