@@ -105,6 +105,30 @@ class LeftOut:
     parameters: int
 
 
+COUNTED_TOKENS = 512
+"""Of the row that a recurrent layer is counted with: whole chunks for every kind, and soon counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recurrence:
+    """A model's recurrent layers, and what one of them costs where no kernel computes it.
+
+    `missing`: packages whose kernels transformers would use, and that are not installed. `launches`, `traffic_bytes`:
+    operators of a pass of `COUNTED_TOKENS` tokens, forward and backward, and what they read and write. `kept_bytes`:
+    for a token from forward to backward, by compute dtype. 0 and empty where kernels compute, or nothing was counted.
+    """
+
+    layers: int
+    missing: tuple[str, ...] = ()
+    launches: int = 0
+    traffic_bytes: int = 0
+    kept_bytes: dict[str, int] = field(default_factory=dict[str, int])
+
+    def kept(self, dtype: str) -> int:
+        """Bytes a token of one layer, in this compute dtype."""
+        return self.kept_bytes.get("float32" if dtype == "float32" else "bfloat16", 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
     """A causal LM as its config describes it; nothing here needs the weights.
@@ -114,7 +138,8 @@ class ModelFacts:
     they are, the most first. `targets` are the names of the layers that get an adapter. `has_sdpa`: its code
     can use torch's attention. `capped_heads`: query heads of a layer, where their scores are bounded before the softmax
     (Gemma 2), else 0. `peculiarity`: what sets its computation apart from its family's, in words, or None. `decoder`:
-    the class of its decoder. `left_out`: parts beside its language model, counted nowhere else.
+    the class of its decoder. `left_out`: parts beside its language model, counted nowhere else. `recurrence`: its
+    layers that mix tokens by more than attention, None without.
     """
 
     name: str
@@ -134,6 +159,7 @@ class ModelFacts:
     capped_heads: int = 0
     peculiarity: str | None = None
     left_out: tuple[LeftOut, ...] = ()
+    recurrence: Recurrence | None = None
 
     @property
     def linear_parameters(self) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fakegpu.commands import OneGpu, run, training
 from families import FAMILIES, make_model
+from hybrids import make_hybrid
 from tiny import write_pairs
 from wrappers import KINDS, make_wrapper
 
@@ -112,4 +113,15 @@ def test_documents_are_embedded_by_bidirectional_kernels_whichever_passes_stay(
     assert ended.decided("engine") == "fast"
     assert "flash-torch" in {each["value"] for each in ended.record["engine"]}
     assert ended.counts["launch_faults"] == 0
+    assert len(ended.losses) == 3
+
+
+def test_documents_that_see_one_another_packed_are_padded_with_a_warning(
+    gpu: OneGpu, tmp_path: Path, rows: Path
+) -> None:
+    """Granite 4 without recurrent layers: transformers gives its attention's mask no positions."""
+    model = make_hybrid(tmp_path / "model", "granitemoehybrid", layer_types=["full_attention"] * 2)
+    ended = gpu.train(tmp_path / "run", model=model, data=rows)
+    assert ended.decided("packing") is False
+    assert "the run continues with padded rows" in ended.text
     assert len(ended.losses) == 3

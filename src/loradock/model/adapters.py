@@ -68,10 +68,12 @@ def _targets(model: Any, config: RunConfig, *, base: BaseModel) -> str | list[st
     The published class has those parts, whose layers have the same names (q_proj of a vision tower).
     """
     asked = config.lora.targets
-    if not architecture.is_wrapper(base.config):
-        return asked if isinstance(asked, str) else list(asked)
     linears = linear_shapes(model)
     chosen = resolve_targets(asked, linears, model)
+    if not architecture.is_wrapper(base.config):
+        if not isinstance(asked, str):
+            return list(asked)
+        return asked if len(chosen) == len(linears) else list(chosen)
     part = f"{architecture.decoder_name(model)}."
     kinds = sorted({name.rpartition(".")[2] for name in chosen if name.startswith(part)})
     pattern = f"{re.escape(part)}(?:.*\\.)?(?:{'|'.join(map(re.escape, kinds))})"

@@ -51,7 +51,7 @@ def build(config: Any, *, trust_remote_code: bool, **options: Any) -> Any:
 
     if not is_wrapper(config):
         return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code, **options)
-    return language_model_of(_published(config))._from_config(config, **options)
+    return language_model_of(_published(config))._from_config(config, **_of_text(config, options))
 
 
 def whole(config: Any) -> Any:
@@ -66,7 +66,17 @@ def loaded(directory: Path, config: Any, *, trust_remote_code: bool, **options: 
     local = {"local_files_only": True, **options}
     if not is_wrapper(config):
         return AutoModelForCausalLM.from_pretrained(directory, trust_remote_code=trust_remote_code, **local)
-    return language_model_of(_published(config)).from_pretrained(directory, **local)
+    return language_model_of(_published(config)).from_pretrained(directory, **_of_text(config, local))
+
+
+def _of_text(config: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """The options, with the attention that was asked for meant of the language model: a tower may not have it."""
+    asked = options.get("attn_implementation")
+    if asked is None:
+        return options
+    text = config.get_text_config(decoder=True)
+    key = next(key for key in config.sub_configs if getattr(config, key, None) is text)
+    return {**options, "attn_implementation": {key: asked}}
 
 
 def _published(config: Any) -> Any:

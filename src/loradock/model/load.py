@@ -12,6 +12,7 @@ from loradock.errors import ModelError, OutOfMemory
 from loradock.foreign import reading, said, unreadable
 from loradock.model import architecture, dequantised, finite, spread
 from loradock.model.patches import BUILDING, PATCHES
+from loradock.model.shape import is_matrix
 from loradock.plan.memory.sharded import CUTS_WEIGHTS
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def coverage(model: Any) -> Coverage:
                 quantised += count
                 continue
             other_bytes += parameter.numel() * parameter.element_size()
-            if parameter.dim() >= 2 and module is not head and not isinstance(module, torch.nn.Embedding):
+            if is_matrix(parameter) and module is not head and not isinstance(module, torch.nn.Embedding):
                 missed[f"{name}.{key}"] = count
     return Coverage(
         quantised_weights=quantised,

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 from loradock.config.schema import RunConfig
 from loradock.errors import ModelError, Problem
 from loradock.facts import UNREACHABLE_SHARE, LinearShape, ModelFacts
-from loradock.model import architecture, source
+from loradock.model import architecture, recurrence, source
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
 
-READ_PAST = ("dt_proj", "out_proj", "x_proj")
-"""Layers of a Mamba mixer that it does not call: it takes their weights, in torch or for its fused kernel."""
 DEFAULT_LENGTH = 1024
 
 
@@ -42,8 +40,9 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         capped_heads=capped_heads(text),
         peculiarity=peculiarity(text),
         left_out=architecture.left_out(model),
+        recurrence=recurrence.of(model, text),
     )
-    check_read_past(facts, model, quantization=config.model.quantization)
+    recurrence.check_read_past(facts, model, quantization=config.model.quantization)
     check_coverage(facts, quantization=config.model.quantization)
     check_modules_to_save(config, model, facts)
     check_rank(config.lora.rank, facts)
@@ -108,7 +107,7 @@ def linear_shapes(model: Any) -> tuple[LinearShape, ...]:
 
 
 def unreachable(model: Any) -> dict[str, int]:
-    """{kind: weights} of two or more dimensions that are neither linear nor embedding, as fused experts are.
+    """{kind: weights} of matrices that are neither linear nor embedding, as fused experts are.
 
     A kind is the end of the names: module and parameter (`experts.gate_up_proj`).
     """
@@ -122,17 +121,23 @@ def unreachable(model: Any) -> dict[str, int]:
     }
     found: dict[str, int] = {}
     for name, each in model.named_parameters():
-        if each.dim() >= 2 and id(each) not in reached:
+        if is_matrix(each) and id(each) not in reached:
             kind = ".".join(name.split(".")[-2:])
             found[kind] = found.get(kind, 0) + each.numel()
     return found
+
+
+def is_matrix(parameter: Any) -> bool:
+    """Whether a parameter maps a vector to another: norms do not, nor a convolution that takes each channel alone."""
+    return parameter.dim() >= 2 and parameter.shape[1] > 1
 
 
 def resolve_targets(asked: str | tuple[str, ...], linears: tuple[LinearShape, ...], model: Any) -> tuple[str, ...]:
     """Dotted names of the layers that get an adapter; ModelError for every target that is none of these."""
     names = [layer.name for layer in linears]
     if asked == "all-linear":
-        return tuple(names)
+        taken = {f"{mixer}.{layer}" for mixer, _, layers in recurrence.state_spaces(model) for layer in layers}
+        return tuple(name for name in names if name not in taken)
     chosen = {target: [n for n in names if is_named(n, target)] for target in asked}
     endings = sorted({name.rsplit(".", 1)[-1] for name in names})
     lost = [target for target, found in chosen.items() if not found]
@@ -177,20 +182,6 @@ def nearest(word: str, words: list[str]) -> str | None:
     """A did-you-mean, or None."""
     near = difflib.get_close_matches(word, words, n=1)
     return f"did you mean {near[0]}?" if near else None
-
-
-def check_read_past(facts: ModelFacts, model: Any, *, quantization: str) -> None:
-    """Refuse a Mamba whose mixers would take 4-bit numbers for weights, or pass by an adapter."""
-    mixers = [name for name, module in model.named_modules() if hasattr(module, "A_log") and hasattr(module, "dt_proj")]
-    past = {f"{mixer}.{layer}" for mixer in mixers for layer in READ_PAST}
-    if not past or (quantization == "none" and past.isdisjoint(facts.targets)):
-        return
-    reached = sorted({layer.name.rpartition(".")[2] for layer in facts.linears if layer.name not in past})
-    raise ModelError(
-        f"{facts.architecture} does not call its layers {', '.join(READ_PAST)} but takes their weights: "
-        "neither quantised weights nor adapters work there",
-        hint=f"--set model.quantization=none --set lora.targets=[{','.join(reached)}]",
-    )
 
 
 def check_coverage(facts: ModelFacts, *, quantization: str) -> None:

@@ -69,3 +69,7 @@ class Job:
 
 class Unsound(ModelError):
     """The backend cannot train this very model, or does not compute it rightly: another one may."""
+
+
+class Leaking(ModelError):
+    """Documents that are packed see one another in this very model: padded ones do not."""

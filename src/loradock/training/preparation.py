@@ -20,13 +20,13 @@ from loradock.model import adapters, export, load, shape, source, tokenizer, unt
 from loradock.plan import planner
 from loradock.plan.memory.sharded import CUTS_WEIGHTS
 from loradock.plan.plan import Plan
-from loradock.training import device_memory
+from loradock.training import device_memory, packing_check
 from loradock.training.backends import backend_named
 from loradock.training.backends.base import Backend
 from loradock.training.checkpoint.manifest import open_checkpoint
 from loradock.training.checkpoint.store import Checkpoint, Checkpoints, found, newest_good, sweep
 from loradock.training.context import RunContext
-from loradock.training.job import Job, Unsound
+from loradock.training.job import Job, Leaking, Unsound
 from loradock.training.objectives import objective_of
 from loradock.training.recipe import Recipe
 from loradock.training.run_dir import disk_space, fingerprint
@@ -66,22 +66,30 @@ class Ready:
 def ready(context: RunContext, *, has_exam: bool) -> Ready:
     """Prepare the run. Where the fast backend cannot train the real model and none was asked for, peft takes its place.
 
+    Where packed documents see one another in the real model, and packing was not asked for, they are padded.
     `has_exam`: the model is examined before and after training, by each rank on its own.
     """
     planner.require_samples(context.loaded.config, processes=context.facts.world_size)
     about = find(context)
     reasons = dict.fromkeys(about.held, f"as {about.checkpoint.path.name} was made") if about.checkpoint else {}
-    try:
-        return with_backend(context, about, about.config, reasons=reasons, has_exam=has_exam)
-    except Unsound as error:
-        if about.config.engine != "auto":
-            raise
-        refusal = error.what
-    gc.collect()  # the model that was refused, before it is loaded again
-    context.view.note(f"warning: {refusal}; the run continues with engine peft")
-    reasons["engine"] = f"the fast engine cannot be used: {refusal}"
-    config = about.config.model_copy(update={"engine": "peft"})
-    return with_backend(context, about, config, reasons=reasons, has_exam=has_exam)
+    config = about.config
+    while True:
+        try:
+            return with_backend(context, about, config, reasons=reasons, has_exam=has_exam)
+        except Unsound as error:
+            if config.engine != "auto":
+                raise
+            refusal, instead = error.what, "engine peft"
+            reasons["engine"] = f"the fast engine cannot be used: {refusal}"
+            config = config.model_copy(update={"engine": "peft"})
+        except Leaking as error:
+            if config.train.packing != "auto":
+                raise
+            refusal, instead = error.what, "padded rows"
+            reasons["packing"] = refusal
+            config = config.model_copy(update={"train": config.train.model_copy(update={"packing": False})})
+        gc.collect()  # the model that was refused, before it is loaded again
+        context.view.note(f"warning: {refusal}; the run continues with {instead}")
 
 
 def find(context: RunContext) -> Found:
@@ -331,13 +339,15 @@ def check_disk_space(context: RunContext, job: Job) -> None:
 
 
 def check_backend(context: RunContext, backend: Backend) -> None:
-    """The backend's own look at the real model. Unsound on every rank where one of them finds it so."""
-    refused: Unsound | None = None
+    """The backend's own look at the real model. Unsound or Leaking on every rank where one of them finds it so."""
+    refused: Unsound | Leaking | None = None
     with context.stage("engine check"):
         try:
             for line in backend.prepare():
                 context.view.note(line)
-        except Unsound as error:
+        except (Unsound, Leaking) as error:
             refused = error
         if what := collectives.first_word(refused.what if refused else None):
-            raise Unsound(what, hint="--set engine=peft")
+            if backend.job.plan.engine.value == "fast":
+                raise Unsound(what, hint="--set engine=peft")
+            raise Leaking(what, hint=packing_check.HINT)

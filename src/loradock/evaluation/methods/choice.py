@@ -2,7 +2,8 @@
 
 A candidate's log-probability is the sum over the tokens of the whole answer that it makes (`the correct answer is
 true`), without what ends the turn. What all candidates of a row begin with, prompt included, is computed once; where
-they differ in one token alone, its logits decide without another pass, else their ends continue its keys and values.
+they differ in one token alone, its logits decide without another pass, else their ends continue its keys and values;
+where a model keeps more than these, each candidate is computed from its beginning.
 """
 
 from __future__ import annotations
@@ -98,12 +99,19 @@ def branch_log_probabilities(opened: Opened, rows: Sequence[Branches]) -> list[l
     has_ends = any(len(end) > 1 for row in rows for end in row.ends)
     last = max(len(row.prefix) - row.start for row in rows) + 1
     logits, mask, cache = last_logits(opened, [row.prefix for row in rows], last=last, has_cache=has_ends)
-    if has_ends and not hasattr(cache, "batch_select_indices"):
+    if has_ends and not can_branch(cache):
         return [_one_by_one(opened, row) for row in rows]
     sums = [_begun(logits[index], row) for index, row in enumerate(rows)]
     if has_ends:
         _continue(opened, rows, sums, mask=mask, cache=cache)
     return sums
+
+
+def can_branch(cache: Any) -> bool:
+    """Whether a cache holds keys and values alone: some recurrent layers begin anew with several tokens at once."""
+    return all(
+        hasattr(layer, "keys") and not hasattr(layer, "recurrent_states") for layer in getattr(cache, "layers", [None])
+    )
 
 
 def _begun(logits: Any, row: Branches) -> list[float]:
@@ -118,7 +126,7 @@ def _continue(opened: Opened, rows: Sequence[Branches], sums: list[list[float]],
     """Adds the tokens after the first of each end that has more."""
     left = [(index, number) for index, row in enumerate(rows) for number, end in enumerate(row.ends) if len(end) > 1]
     owners = torch.tensor([index for index, _ in left], device=mask.device)
-    cache.batch_select_indices(owners)
+    cache.reorder_cache(owners)
     ends = [rows[index].ends[number] for index, number in left]
     ids, own = right_padded([end[:-1] for end in ends], padding=padding_of(opened), device=mask.device)
     whole = torch.cat([mask[owners], own], dim=-1)
@@ -131,6 +139,6 @@ def _continue(opened: Opened, rows: Sequence[Branches], sums: list[list[float]],
 
 
 def _one_by_one(opened: Opened, row: Branches) -> list[float]:
-    """For a model whose cache cannot be branched: each candidate from its beginning."""
+    """For a model whose cache cannot be continued by branches: each candidate from its beginning."""
     alone = [replace(row, prefix=row.prefix + end[:-1], ends=[end[-1:]]) for end in row.ends]
     return [branch_log_probabilities(opened, [each])[0][0] for each in alone]

@@ -66,7 +66,7 @@ def _repeated(opened: Opened, ids: Sequence[int], *, rows: int) -> Any:
     """The keys and values of these tokens, for each of so many rows."""
     first = torch.tensor([list(ids)], device=opened.model.device)
     cache = forward(opened, input_ids=first, use_cache=True, logits_to_keep=1).past_key_values
-    cache.batch_select_indices(torch.zeros(rows, dtype=torch.long, device=first.device))
+    cache.reorder_cache(torch.zeros(rows, dtype=torch.long, device=first.device))
     return cache
 
 

@@ -1,8 +1,9 @@
-"""Which elementwise kernels the fast engine computes with: Triton's on a GPU, plain torch elsewhere."""
+"""Which kernels compute: the fast engine's elementwise ones, Triton's on a GPU; those of recurrent layers elsewhere."""
 
 from __future__ import annotations
 
 from loradock.errors import ConfigError
+from loradock.facts import COUNTED_TOKENS, Recurrence
 from loradock.plan.context import Context, asked
 from loradock.plan.plan import Decision
 
@@ -14,11 +15,11 @@ def decide(context: Context) -> Decision[str]:
     wanted = context.config.model.kernels
     if not context.is_fast:
         idle = f", so model.kernels={wanted} has no effect" if wanted != "auto" else ""
-        return Decision(
-            name=NAME,
-            value="none",
-            why=f"the {context.plan.engine.value} engine computes with the model's own modules{idle}",
-        )
+        own = f"the {context.plan.engine.value} engine computes with the model's own modules{idle}"
+        found = context.model.recurrence
+        if found and found.missing:
+            return Decision(name=NAME, value="torch", why=f"{own}, {_cost(found, context)}")
+        return Decision(name=NAME, value="none", why=own)
     if wanted == "triton" and not context.on_gpu:
         raise ConfigError(
             f"model.kernels is triton, which needs a GPU, and the device is {context.plan.device.value}",
@@ -29,3 +30,19 @@ def decide(context: Context) -> Decision[str]:
     if context.on_gpu:
         return Decision(name=NAME, value="triton", why="fused for the GPU")
     return Decision(name=NAME, value="torch", why="Triton needs a GPU")
+
+
+def _cost(found: Recurrence, context: Context) -> str:
+    """What is missing for recurrent layers, and what that costs: what was counted, at the rates of the device."""
+    missing = f"{found.layers} recurrent layers in torch: {' and '.join(found.missing)}"
+    if not context.on_gpu:
+        return f"{missing} have kernels for GPUs alone"
+    if not found.launches:
+        return f"{missing} not installed"
+    rates = context.rates
+    seconds = max(found.launches * rates.kernel_seconds, found.traffic_bytes / rates.bytes) * found.layers
+    kept = found.kept(context.plan.compute_dtype.value) * found.layers * COUNTED_TOKENS
+    return (
+        f"{missing} not installed, which costs an estimated {seconds * 1e3:,.0f} ms and {kept / 2**20:,.0f} MiB "
+        f"for a row of {COUNTED_TOKENS} tokens"
+    )

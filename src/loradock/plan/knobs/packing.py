@@ -1,20 +1,30 @@
 """Whether several documents share a row. They never see one another: positions restart, attention is per document."""
 
+from loradock.errors import ConfigError
 from loradock.plan.context import Context, asked
 from loradock.plan.plan import Decision
 from loradock.plan.trial import Trial
 
 WORTH_PADDING_SHARE = 0.2
+CARRIES_ON = "its recurrent layers would carry their state from one document into the next"
 
 
 def decide(context: Context) -> Decision[bool]:
-    """Pack on a GPU when padding to the longest row of a micro-batch would waste a fifth of the tokens or more."""
+    """Pack on a GPU when padding to the longest row of a micro-batch would waste a fifth of the tokens or more.
+
+    ConfigError where it was asked for and recurrent layers, which know no documents, would leak.
+    """
     wanted = context.config.train.packing
+    if context.model.recurrence and wanted is True:
+        what = f"train.packing cannot be used with {context.model.architecture}: {CARRIES_ON}"
+        raise ConfigError(what, hint="--set train.packing=false")
     if wanted != "auto":
         return asked("packing", wanted)
     if context.plan.engine.value == "fast":
         why = "the fast engine always packs; order and samples per step stay the same"
         return Decision(name="packing", value=True, why=why)
+    if context.model.recurrence:
+        return Decision(name="packing", value=False, why=CARRIES_ON)
     data = context.data
     padding = 1 - data.mean_tokens / max(1, data.longest_tokens)
     if not context.on_gpu:
@@ -31,7 +41,7 @@ def decide(context: Context) -> Decision[bool]:
 
 def propose(context: Context) -> tuple[Trial, ...]:
     """On, where it is off. With one row a pass there is no padding to spare, but passes are fewer."""
-    if context.plan.packing.value:
+    if context.plan.packing.value or context.model.recurrence:
         return ()
     return (
         Trial(

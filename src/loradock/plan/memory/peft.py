@@ -13,7 +13,8 @@ have an adapter, the layer keeps
 which is 212 KiB for Llama-3-8B. That is a CPU's: on a GPU PEFT sees that autocast is on and leaves the input as it is,
 so adapters with a common input keep it once, and no copy of it where there is no dropout; with a mask, keys and values
 are kept for every query head: 192 KiB. A checkpointed layer keeps its input, h, only. SDPA with a mask (all but
-flash-attn) keeps one of its own a layer: tokens x tokens when packed.
+flash-attn) keeps one of its own a layer: tokens x tokens when packed. What a recurrent layer keeps besides
+is counted on the meta device (`model.recurrence`).
 """
 
 from __future__ import annotations
@@ -68,7 +69,18 @@ def layer_bytes_per_token(
     if on_gpu:
         copies = gpu_copies(model, has_mask=has_mask) + (adapter_inputs if has_dropout else common_inputs(model))
     elements = max(0.0, outputs - model.hidden) + widest_input(model) + copies
-    return BYTES[dtype] * elements + BYTES["float32"] * 2 * model.hidden + adapter_inputs * has_dropout
+    plain = BYTES[dtype] * elements + BYTES["float32"] * 2 * model.hidden + adapter_inputs * has_dropout
+    return plain + (model.recurrence.kept(dtype) * recurrent_share(model) if model.recurrence else 0)
+
+
+def recurrent_share(model: ModelFacts) -> float:
+    """Of the layers, those that are recurrent; the mean layer has so much of what one of them keeps."""
+    return model.recurrence.layers / model.layers if model.recurrence else 0.0
+
+
+def beyond_mean(model: ModelFacts, *, dtype: str) -> float:
+    """Bytes that a recurrent layer keeps for a token beyond the mean one: what is recomputed at once is whole."""
+    return model.recurrence.kept(dtype) * (1 - recurrent_share(model)) if model.recurrence else 0.0
 
 
 def common_inputs(model: ModelFacts) -> float:
@@ -112,7 +124,8 @@ def activation_bytes(
     layer = batch.tokens * each + mask
     in_flight = batch.tokens * widest_input(model) * (BYTES[dtype] + BYTES["float32"])
     inputs = input_bytes(model, batch, dtype=dtype)
-    return int(inputs + layer if checkpointing else model.layers * layer) + in_flight
+    heaviest = layer + batch.tokens * beyond_mean(model, dtype=dtype)
+    return int(inputs + heaviest if checkpointing else model.layers * layer) + in_flight
 
 
 def input_bytes(model: ModelFacts, batch: Batch, *, dtype: str) -> int:

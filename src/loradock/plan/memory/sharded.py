@@ -25,6 +25,7 @@ from loradock.plan.memory.peft import (
     FRAGMENTATION,
     OPTIMIZER_BYTES,
     Batch,
+    beyond_mean,
     layer_bytes_per_token,
     logit_bytes,
 )
@@ -166,4 +167,5 @@ def activation_bytes(model: ModelFacts, batch: Batch, *, setting: Setting) -> in
     layer = batch.tokens * layer_bytes_per_token(model, dtype=dtype, has_dropout=setting.has_dropout) + mask
     inputs = batch.tokens * model.hidden * BYTES[dtype]
     in_flight = batch.tokens * widest_input(model) * (BYTES[dtype] + FLOAT)
-    return int((model.layers - again) * layer + again * inputs + (layer if again else 0)) + in_flight
+    whole = layer + batch.tokens * beyond_mean(model, dtype=dtype)
+    return int((model.layers - again) * layer + again * inputs + (whole if again else 0)) + in_flight

@@ -71,11 +71,12 @@ class Supervised(Objective):
         return {"perplexity": math.exp(min(loss, LARGEST_EXPONENT))}
 
     def prepare(self, model: Any) -> None:
-        """The head, and router logits where the model's config gives them a weight."""
-        add_fused_lm_head(model.get_base_model())
+        """The head, and router logits where the model has routers and its config gives them a weight."""
+        whole = model.get_base_model()
+        add_fused_lm_head(whole)
         config = model.config.get_text_config()
         coefficient = getattr(config, "router_aux_loss_coef", 0.0)
-        self.balancing = coefficient if hasattr(config, "output_router_logits") else 0.0
+        self.balancing = coefficient if hasattr(config, "output_router_logits") and has_routers(whole) else 0.0
         if hasattr(config, "router_aux_loss_coef"):
             config.output_router_logits = bool(self.balancing)
 
@@ -97,3 +98,10 @@ class Supervised(Objective):
     def idle(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Every label ignored."""
         return {**tensors, "labels": torch.full_like(tensors["labels"], IGNORED)}
+
+
+def has_routers(model: Any) -> bool:
+    """Whether a model, whose class may have experts, has them: a layer of a kind whose output is router logits."""
+    recorders = (getattr(each, "_can_record_outputs", None) or {} for each in model.modules())
+    routers = tuple(each["router_logits"].target_class for each in recorders if "router_logits" in each)
+    return any(isinstance(module, routers) for module in model.modules())

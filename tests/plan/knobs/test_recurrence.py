@@ -1,0 +1,74 @@
+"""What a plan makes of recurrent layers: padded rows, missing kernels told with their cost, memory that counts them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from facts.recorded import config, data, decision, machine, models, planned
+
+from loradock.errors import ConfigError
+from loradock.facts import COUNTED_TOKENS, ModelFacts, Recurrence
+from loradock.plan.knobs import packing
+from loradock.plan.planner import context_of
+
+COUNTED = Recurrence(
+    layers=24,
+    missing=("causal-conv1d", "flash-linear-attention"),
+    launches=560,
+    traffic_bytes=5_009_550_342,
+    kept_bytes={"float32": 451_914, "bfloat16": 345_258},
+)
+"""Of Qwen3.5-9B's gated delta nets."""
+
+
+def hybrid(recurrence: Recurrence = COUNTED) -> ModelFacts:
+    """A model of 32 layers that the fast engine does not serve."""
+    return replace(models()["mistral-7b"], decoder="HybridModel", recurrence=recurrence)
+
+
+def test_rows_of_a_model_with_recurrent_layers_are_padded_however_unlike_they_are() -> None:
+    uneven = data(mean=100, longest=1024)
+    plain = replace(hybrid(), recurrence=None)
+    assert planned(facts=machine("h200"), model=plain, data=uneven).packing.value
+    plan = planned(facts=machine("h200"), model=hybrid(), data=uneven)
+    assert plan.packing.value is False
+    assert plan.packing.why == "its recurrent layers would carry their state from one document into the next"
+    assert packing.propose(context_of(plan, config(), facts=machine("h200"))) == ()
+
+
+def test_packing_that_was_asked_for_is_refused_before_anything_is_loaded() -> None:
+    with pytest.raises(ConfigError, match=r"train\.packing cannot be used with .*recurrent layers") as refused:
+        planned(model=hybrid(), config=config(train={"packing": True}))
+    assert refused.value.hint == "--set train.packing=false"
+
+
+def test_what_missing_kernels_cost_is_estimated_from_what_was_counted_and_the_gpu() -> None:
+    estimates = []
+    for gpu in ("a10", "h200"):
+        why = decision(planned(facts=machine(gpu), model=hybrid()), "kernels").why
+        assert "24 recurrent layers in torch: causal-conv1d and flash-linear-attention not installed" in why
+        found = re.search(r"an estimated ([\d,]+) ms and ([\d,]+) MiB for a row of 512 tokens", why)
+        assert found, why
+        estimates.append(tuple(int(each.replace(",", "")) for each in found.groups()))
+    (slow, kept), (fast, also) = estimates
+    assert kept == also == round(345_258 * 24 * COUNTED_TOKENS / 2**20)
+    assert 5e9 * 24 / 4.8e12 * 1e3 < fast < slow < 5e9 * 24 / 0.3e12 * 1e3
+
+
+def test_a_cpu_has_no_such_kernels_and_installed_ones_are_not_missed() -> None:
+    assert "have kernels for GPUs alone" in decision(planned(facts=machine(), model=hybrid()), "kernels").why
+    there = decision(planned(model=hybrid(Recurrence(layers=24))), "kernels")
+    assert (there.value, there.why) == ("none", "the peft engine computes with the model's own modules")
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_memory_counts_what_each_recurrent_layer_keeps_and_recomputed_one_of_them(checkpointing: bool) -> None:
+    asked = config(train={"micro_batch": 1, "checkpointing": checkpointing, "packing": False})
+    plain, more = (
+        planned(facts=machine("h200"), model=model, config=asked).memory_bytes["activations"]
+        for model in (replace(hybrid(), recurrence=None), hybrid())
+    )
+    layers = 1 if checkpointing else 24
+    assert more - plain == pytest.approx(345_258 * layers * data().longest_tokens, rel=1e-3)
