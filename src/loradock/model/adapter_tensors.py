@@ -26,7 +26,8 @@ BEFORE_TRAINING = ".original_module."
 BELOW = (".token_adapter.base_layer.", ".base_layer.")
 """The base's own values below trained rows, or below LoRA; trained ones where it is a bias."""
 TRAINED_ROWS = ".token_adapter.trainable_tokens_delta"
-PLAIN_A, PLAIN_B = re.compile(r"\.lora_(embedding_)?A\b"), re.compile(r"\.lora_(embedding_)?B\b")
+AT_RANDOM, AT_ZERO = re.compile(r"\.lora_(A|embedding_B)\b"), re.compile(r"\.lora_(B|embedding_A)\b")
+"""How the two factors of LoRA begin; it changes nothing as long as the second is zero."""
 NO_TEXT = "their parts of the base read images, audio or video, and no text"
 
 
@@ -118,14 +119,14 @@ def beside(layered: Any, keys: Iterable[str]) -> tuple[str, ...]:
 
 
 def changing(file: Path, keys: Iterable[str]) -> tuple[str, ...]:
-    """Those of the tensors by which their module differs from the base's: all but those of LoRA whose B is zero."""
+    """Those of the tensors by which their module differs from the base's: all but LoRA that is still zero."""
     from safetensors import safe_open
 
     with safe_open(file, framework="pt") as opened:
         return tuple(
             key
             for key in keys
-            if not PLAIN_A.search(key) and not (PLAIN_B.search(key) and not bool(opened.get_tensor(key).any()))
+            if not AT_RANDOM.search(key) and not (AT_ZERO.search(key) and not bool(opened.get_tensor(key).any()))
         )
 
 
