@@ -31,5 +31,10 @@ def opened(adapter: Path, asked: dict[str, Any]) -> Iterator[tuple[Embedder, Sta
     status = console_on(stderr=True).status("model")
     with redirect_stdout(sys.stderr), status:  # libraries print there
         from loradock.embedding.opener import open_embedder
+        from loradock.inference.opener import directory_of
+        from loradock.model.adapter_tensors import passed_over
 
-        yield open_embedder(adapter, **asked), status
+        embedder = open_embedder(adapter, **asked)
+        if embedder.has_adapter and (note := passed_over(embedder.model, directory_of(adapter))):
+            click.echo(f"note: {note}", err=True)
+        yield embedder, status

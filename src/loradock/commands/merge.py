@@ -86,12 +86,17 @@ def merge(
 
 
 def _show_job(job: Job) -> None:
+    from loradock.model.adapter_tensors import NO_TEXT
+
     plan = job.plan
     say(f"onto the {plan.onto} weights: {job.why}", stderr=True)
     counts = f"{plan.count('merge')} merged, {plan.count('replace')} replaced, {plan.count('dequantise')} dequantised"
     copied = plan.count("copy") + plan.count("cast")
     untied = "; head and embedding are untied" if plan.is_untied else ""
     say(f"tensors: {counts}, {copied} copied{untied}", stderr=True)
+    if beside := plan.adapted.beside:
+        what = f"{len(beside)} tensors of the adapter are passed over (none of them trained)"
+        say(f"note: {what}: {NO_TEXT}", stderr=True)
 
 
 def _compared(job: Job) -> dict[str, Any]:

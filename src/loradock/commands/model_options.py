@@ -95,8 +95,11 @@ def opened_model(model: Path, asked: dict[str, Any], *, may_have_own: bool = Fal
     status = console_on(stderr=True).status("model")
     with redirect_stdout(sys.stderr), status:  # libraries print there
         from loradock.inference.opener import open_model
+        from loradock.model.adapter_tensors import passed_over
 
         opened = open_model(model, **asked)
+        if opened.has_adapter and (note := passed_over(opened.model, opened.origin.directory)):
+            click.echo(f"note: {note}", err=True)
         if asked.get("template") and opened.tokenizer.chat_template and not may_have_own:
             raise UsageError(f"{model} has a chat template of its own", hint="leave out --template")
         yield opened, status

@@ -22,7 +22,7 @@ from loradock.embedding.evaluate import Instructions
 from loradock.embedding.opener import base_of
 from loradock.errors import ModelError, storage_error
 from loradock.inference.opener import SETTINGS, with_adapter
-from loradock.model import load
+from loradock.model import architecture, load
 from loradock.model.adapter_files import as_json, settings_of, shapes_of
 from loradock.model.export import verify
 from loradock.model.files import json_object
@@ -63,6 +63,7 @@ def export(
     recipe = Recipe.read(adapter)
     refuse(recipe, adapter, is_merged=is_merged)
     base = base_of(adapter, given=given, trusted=trusted)
+    refuse_wrapper(base)
     staged = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -98,6 +99,13 @@ def refuse(recipe: Recipe, adapter: Path, *, is_merged: bool) -> None:
     if others and not is_merged:
         what = f"the adapter holds {others[0]}, and transformers reads nothing but plain LoRA with an adapter"
         raise ModelError(what, hint="add --merge")
+
+
+def refuse_wrapper(base: BaseModel) -> None:
+    """ModelError for a base that also sees or hears: sentence-transformers opens all of it, with its processor."""
+    if architecture.is_wrapper(base.config):
+        what = f"{base.directory} also reads images, audio or video, and only bases of text alone are exported"
+        raise ModelError(what, hint="loradock embed RUN --input passages.txt -o passages.npy")
 
 
 def write_merged(base: BaseModel, adapter: Path, folder: Path, *, is_causal: bool) -> None:

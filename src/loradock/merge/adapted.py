@@ -7,8 +7,9 @@ stabilisation, DoRA and orientation are PEFT's own answers. A layer's tensors co
 from __future__ import annotations
 
 import copy
+import shlex
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,7 @@ class Adapted:
     `whole`: weights whose values are the adapter's, with the file's key; `deltas`: weights with LoRA, on top of these
     or of the base's; `rows`: weights with trained rows. `tied`: groups of names that are one tensor in the base.
     `files`: the adapter's tensors by key. `names`: all names of the base, with their shapes. `embedding`: the name of
-    the input embedding.
+    the input embedding. `beside`: tensors of LoRA that was never trained, on parts of the base that read no text.
     """
 
     deltas: Mapping[str, Delta]
@@ -64,6 +65,7 @@ class Adapted:
     files: Mapping[str, tensors.Entry]
     names: Mapping[str, tuple[int, ...]]
     embedding: str
+    beside: tuple[str, ...]
 
     def tied_to(self, name: str) -> frozenset[str]:
         """All names of the tensor of this name."""
@@ -94,6 +96,7 @@ def adapted(base: BaseModel, adapter: Path) -> Adapted:
         layered = _layered(model, settings, base)
     found = adapter_tensors.read(layered, files, adapter=adapter, base=base.directory, filled=filled)
     widened = dict.fromkeys(filled, files[found.whole[f"{named}.weight"]].shape) if filled else {}
+    _refuse_beside(adapter, base, found.beside)
     _refuse_misfit(adapter, base, found, files=files, shapes=shapes | widened)
     return Adapted(
         deltas=_deltas(layered, found.trained),
@@ -103,6 +106,7 @@ def adapted(base: BaseModel, adapter: Path) -> Adapted:
         files=files,
         names=shapes,
         embedding=f"{named}.weight",
+        beside=found.beside,
     )
 
 
@@ -155,6 +159,22 @@ def _layered(model: Any, settings: Any, base: BaseModel) -> Any:
     except Exception as error:  # as above: a base of known kinds on the meta device takes any settings that PEFT takes
         what = f"the adapter does not fit {base.directory}: {first_line(error)}"
         raise ModelError(what, hint="is it of this base?") from error
+
+
+def _refuse_beside(adapter: Path, base: BaseModel, keys: Iterable[str]) -> None:
+    """ModelError where the adapter changes a part of the base that is copied as it is."""
+    if changing := adapter_tensors.changing(adapter / WEIGHTS, keys):
+        cls = type(empty(base)).__name__
+        program = (
+            f"from peft import PeftModel; from transformers import {cls} as Base; "
+            f"PeftModel.from_pretrained(Base.from_pretrained({str(base.directory)!r}), {str(adapter)!r})"
+            ".merge_and_unload().save_pretrained('merged')"
+        )
+        raise ModelError(
+            f"{adapter} changes parts of the base that read no text ({len(changing)} tensors, first {changing[0]}), and "
+            "loradock merges the language model alone",
+            hint=f"merge the weights by plain PEFT: python -c {shlex.quote(program)}",
+        )
 
 
 def _refuse_misfit(

@@ -1,4 +1,4 @@
-"""Proof of a merged model before it is put in place: its files read back, and its answers beside the adapter's."""
+"""Proof of a merged model before it is put in place: its files read back, its tensors, its answers beside the adapter's."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from loradock.errors import ModelError, StorageError
 from loradock.inference.opener import with_adapter
 from loradock.merge import tensors
 from loradock.merge.job import Job
+from loradock.merge.merge import INDEX
+from loradock.merge.plan import MergePlan
 from loradock.model import load
 from loradock.model.dense import densify
+from loradock.model.files import json_object
 from loradock.model.whole import quiet
 from loradock.process import python
 
@@ -29,6 +32,24 @@ def weights(folder: Path, files: Mapping[str, str]) -> None:
     for name, digest in files.items():
         if tensors.sha256(folder / name) != digest:
             raise StorageError(f"{name} read back from disk differs from what was written", hint="check the disk")
+
+
+def names(folder: Path, plan: MergePlan) -> None:
+    """ModelError where the files lack a tensor of the base's, or have one of another shape or in another file."""
+    wanted = {
+        entry.name: (file.name, entry.shape) for file in plan.base.weight_files for entry in tensors.entries(file)
+    }
+    wanted |= {step.name: (name, step.shape) for name, steps in plan.shards.items() for step in steps}
+    written = (folder / name for name in plan.shards)
+    found = {entry.name: (file.name, entry.shape) for file in written for entry in tensors.entries(file)}
+    if len(plan.shards) > 1:
+        index = json_object(folder / INDEX)["weight_map"]
+        found = {name: (index.get(name), shape) for name, (_, shape) in found.items()}
+    if wrong := sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)):
+        raise ModelError(
+            f"the merged model has not the tensors of its base: {len(wrong)} are missing or differ, first {wrong[0]}",
+            hint="serve the adapter beside its base instead; please report the model",
+        )
 
 
 def answers(folder: Path, job: Job) -> dict[str, Any]:

@@ -23,6 +23,7 @@ def run(
 
     def prove(folder: Path, files: Mapping[str, str]) -> Mapping[str, Any]:
         proof.weights(folder, files)
+        proof.names(folder, job.plan)
         if is_full:
             found.update(proof.answers(folder, job))
         return found

@@ -18,6 +18,8 @@ from loradock.model.tokenizer_copy import copy_tokenizer, is_unchanged, put_temp
 CONFIG, GENERATION = "config.json", "generation_config.json"
 KEPT = ("training.json", "embedding.json")
 """What an adapter's directory says of its training, where it says it."""
+PROCESSORS = "*processor_config.json"
+"""How images, video and audio become what the base's towers read: of both, of images alone, of video alone."""
 
 
 def write(plan: MergePlan, folder: Path, *, stop_ids: Collection[int], dtype: str | None) -> None:
@@ -27,7 +29,7 @@ def write(plan: MergePlan, folder: Path, *, stop_ids: Collection[int], dtype: st
     _write(folder / CONFIG, _config(config, plan, dtype=dtype))
     _write_generation(base, folder, config, stop_ids=stop_ids)
     _write_tokenizer(plan.base, plan.adapter, folder)
-    names = {plan.adapter / name for name in KEPT if (plan.adapter / name).is_file()}
+    names = {plan.adapter / name for name in KEPT if (plan.adapter / name).is_file()} | set(base.glob(PROCESSORS))
     names |= set(base.glob("*.py")) if plan.base.trust_remote_code else set()
     for file in sorted(names):
         shutil.copyfile(file, folder / file.name)
@@ -48,16 +50,16 @@ def _write_tokenizer(base: BaseModel, adapter: Path, folder: Path) -> None:
 def _config(config: dict[str, Any], plan: MergePlan, *, dtype: str | None) -> dict[str, Any]:
     """The base's, with the vocabulary that the embedding has, its ties, and without a quantisation."""
     config.pop("quantization_config", None)
-    parts = [config, *([config["text_config"]] if isinstance(config.get("text_config"), dict) else [])]
-    holder = next((part for part in reversed(parts) if "vocab_size" in part), config)
-    if plan.vocabulary:
-        holder["vocab_size"] = plan.vocabulary
+    parts = [part for key, part in config.items() if key.endswith("_config") and isinstance(part, dict)]
+    texts = [config, *([config["text_config"]] if config.get("text_config") in parts else [])]
+    if plan.vocabulary not in (0, plan.base.config.get_text_config(decoder=True).vocab_size):
+        texts[-1]["vocab_size"] = plan.vocabulary
     if plan.is_untied:
-        for part in parts:
+        for part in texts:
             part["tie_word_embeddings"] = False
     if dtype:
-        for part in parts:
-            for key in [key for key in ("dtype", "torch_dtype") if key in part] or ["dtype"]:
+        for part in (config, *parts):
+            for key in [key for key in ("dtype", "torch_dtype") if key in part] or ["dtype"] * (part is config):
                 part[key] = tensors.DTYPES[dtype]
     return config
 

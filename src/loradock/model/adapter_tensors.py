@@ -7,13 +7,15 @@ embeddings where they are targets or were resized, each under the name that a wr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from loradock.errors import ModelError
-from loradock.model.adapter_files import HINT, WEIGHTS, settings_of
+from loradock.model import architecture
+from loradock.model.adapter_files import HINT, WEIGHTS, settings_of, shapes_of
 
 PREFIX = "base_model.model."
 ADAPTER = "default"
@@ -24,6 +26,9 @@ BEFORE_TRAINING = ".original_module."
 BELOW = (".token_adapter.base_layer.", ".base_layer.")
 """The base's own values below trained rows, or below LoRA; trained ones where it is a bias."""
 TRAINED_ROWS = ".token_adapter.trainable_tokens_delta"
+AT_RANDOM, AT_ZERO = re.compile(r"\.lora_(A|embedding_B)\b"), re.compile(r"\.lora_(B|embedding_A)\b")
+"""How the two factors of LoRA begin; it changes nothing as long as the second is zero."""
+NO_TEXT = "their parts of the base read images, audio or video, and no text"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +36,12 @@ class AdapterTensors:
     """Which tensors of the file are what. Weights are named as in the base, tensors of the file by their keys.
 
     `trained`: PEFT's parameter of each key that it saves as trained. `whole`: weights whose values are the file's, with
-    the key, whether they were trained or are what LoRA is added to.
+    the key, whether they were trained or are what LoRA is added to. `beside`: tensors of parts that are left out.
     """
 
     trained: Mapping[str, Any]
     whole: Mapping[str, str]
+    beside: tuple[str, ...]
 
 
 def original(name: str) -> str:
@@ -85,7 +91,9 @@ def read(
     }
     names = {original(name) for name in named}
     modules = {name for name, _ in layered.named_modules()}
-    own = {key: original(key) for key in keys if key not in trained and not _is_repeated(key, keys, modules)}
+    absent = beside(layered, keys)
+    used = {*trained, *absent}
+    own = {key: original(key) for key in keys if key not in used and not _is_repeated(key, keys, modules)}
     if left := sorted(key for key, name in own.items() if name not in names):
         raise ModelError(
             f"{len(left)} tensors of {adapter / WEIGHTS} belong to nothing in {base}, first {left[0]}",
@@ -101,7 +109,35 @@ def read(
             f"{adapter / WEIGHTS} has another vocabulary than {base}, and no {lost[0]}, whose new rows are lost",
             hint="save it again where it was trained: model.save_pretrained(DIR, save_embedding_layers=True)",
         )
-    return AdapterTensors(trained=trained, whole=whole)
+    return AdapterTensors(trained=trained, whole=whole, beside=absent)
+
+
+def beside(layered: Any, keys: Iterable[str]) -> tuple[str, ...]:
+    """Those of an adapter's tensors that are of parts which the model was opened without; no text reaches these."""
+    parts = tuple(f"{part.name}." for part in architecture.left_out(layered.get_base_model()))
+    return tuple(sorted(key for key in keys if parts and original(key).startswith(parts)))
+
+
+def changing(file: Path, keys: Iterable[str]) -> tuple[str, ...]:
+    """Those of the tensors by which their module differs from the base's: all but LoRA that is still zero."""
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as opened:
+        return tuple(
+            key
+            for key in keys
+            if not AT_RANDOM.search(key) and not (AT_ZERO.search(key) and not bool(opened.get_tensor(key).any()))
+        )
+
+
+def passed_over(layered: Any, adapter: Path) -> str | None:
+    """What to say of an adapter's tensors that answers do not come from; None where all of them are used."""
+    found = beside(layered, shapes_of(adapter))
+    if not found:
+        return None
+    trained = len(changing(adapter / WEIGHTS, found))
+    how = f"{trained} of them trained" if trained else "none of them trained"
+    return f"{len(found)} tensors of {adapter / WEIGHTS} are passed over ({how}): {NO_TEXT}"
 
 
 def tied(model: Any) -> tuple[frozenset[str], ...]:

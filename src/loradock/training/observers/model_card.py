@@ -40,7 +40,7 @@ def write(
         table("Decisions", [(d["name"], f"{shown(d['value'])} ({d['why']})") for d in plan["decisions"]]),
         results(evaluations),
         tasks(content),
-        embedding_usage(content["embedding"]) if embeds else "",
+        embedding_usage(content["embedding"], plan["model"]) if embeds else "",
         usage(base_id or model["name"], content, prompt=prompt) if answers else "",
     ]
     file.write_text("\n\n".join(section for section in sections if section) + "\n", encoding="utf-8")
@@ -207,7 +207,9 @@ def usage(name: str, content: dict[str, Any], *, prompt: str | None) -> str:
     revision, config = content["base"]["revision"], quantisation(content)
     pin = f', revision="{revision}"' if revision else ""
     quantised = f", quantization_config={config}" if config else ""
-    imports = ", ".join(["AutoModelForCausalLM", "AutoTokenizer", *(["BitsAndBytesConfig"] if config else [])])
+    model = content["plan"]["model"]
+    base_class = model["architecture"] if model.get("left_out") else "AutoModelForCausalLM"
+    imports = ", ".join(sorted([base_class, "AutoTokenizer", *(["BitsAndBytesConfig"] if config else [])]))
     asked = CHAT if prompt else RAW
     shown_prompt = f"A question is put to it as\n\n```text\n{prompt}\n```" if prompt else PLAIN
     return f"""## Use
@@ -219,7 +221,7 @@ import torch
 from peft import PeftModel
 from transformers import {imports}
 
-base = AutoModelForCausalLM.from_pretrained("{name}"{pin}{quantised})
+base = {base_class}.from_pretrained("{name}"{pin}{quantised})
 adapter = "."  # the directory that holds this model card
 model = PeftModel.from_pretrained(base, adapter)
 tokenizer = AutoTokenizer.from_pretrained(adapter)
@@ -229,11 +231,14 @@ print(tokenizer.decode(answer[0, prompt["input_ids"].shape[1] :], skip_special_t
 ```"""
 
 
-def embedding_usage(recipe: dict[str, Any]) -> str:
-    """How to embed with the adapter, and how to hand it to sentence-transformers."""
-    exported = recipe["pooling"] in EXPORTED
+def embedding_usage(recipe: dict[str, Any], model: dict[str, Any]) -> str:
+    """How to embed with the adapter, and how to hand it to sentence-transformers, where that can be done."""
+    refused = (
+        OF_A_WRAPPER if model.get("left_out")
+        else None if recipe["pooling"] in EXPORTED
+        else f"sentence-transformers has another {recipe['pooling']} pooling: no export."
+    )  # fmt: skip
     kind = f"{recipe['pooling']} pooling, {recipe['attention']} attention, template {recipe['template']['name']}"
-    others = FOR_OTHERS if exported else f"sentence-transformers has another {recipe['pooling']} pooling: no export."
     return f"""## Embed
 
 {kind}; `embedding.json` says it in full. Vectors of length 1, as numpy float32:
@@ -243,9 +248,10 @@ loradock embed . --input passages.txt -o passages.npy
 loradock embed . --input queries.txt --query --instruction "..." -o queries.npy
 ```
 
-{others}"""
+{refused or FOR_OTHERS}"""
 
 
+OF_A_WRAPPER = "The base also reads images, audio or video: no export for sentence-transformers."
 EXPORTED = ("mean", "lasttoken")
 FOR_OTHERS = """For sentence-transformers (`--merge`: one model, which needs no base beside it):
 
