@@ -143,6 +143,17 @@ def wrong_pooling(folder: Path) -> None:
     file.write_text(file.read_text().replace('"mean"', '"max"'))
 
 
+def name_too_long_for_a_path(folder: Path) -> None:
+    file = folder / "embedding.json"
+    held = json.loads(file.read_text())
+    file.write_text(json.dumps({**held, "base": {**held["base"], "name": "model" * 1000}}))
+
+
+def length_below_a_token(folder: Path) -> None:
+    file = folder / "embedding.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "query_length": -1}))
+
+
 def cut_short(folder: Path) -> None:
     (folder / "embedding.json").write_text("{")
 
@@ -166,6 +177,8 @@ def nothing(folder: Path) -> None:
     [
         (without_recipe, ModelError, "does not say how it embeds: embedding.json is missing"),
         (wrong_pooling, ModelError, "embedding.json is wrong"),
+        (name_too_long_for_a_path, ModelError, "embedding.json is wrong"),
+        (length_below_a_token, ModelError, "embedding.json is wrong"),
         (cut_short, ModelError, "embedding.json is not JSON"),
         (without_base, LoradockError, "is not on this machine: looked for"),
         (of_another_base, ModelError, "does not load"),

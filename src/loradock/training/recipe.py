@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import ValidationError
 
 from loradock import atomic_io, foreign_json
-from loradock.config.schema import ModelConfig, RunConfig, Section
+from loradock.config.schema import ModelConfig, NamedPlace, RunConfig, Section, TextLength
 from loradock.data.pairs.preparer import PairTask
 from loradock.data.pairs.template import EmbeddingTemplate, resolve
 from loradock.data.special import of_contents
@@ -25,7 +25,7 @@ FILE = "embedding.json"
 class Base(Section):
     """The model that was trained: as the run named it, and the commit of one from a hub."""
 
-    name: str
+    name: NamedPlace
     revision: str | None
 
 
@@ -48,8 +48,8 @@ class Recipe(Section):
     pooling: Literal["mean", "weightedmean", "lasttoken", "cls"]
     attention: Literal["bidirectional", "causal"]
     pool_instruction: bool
-    query_length: int
-    passage_length: int
+    query_length: TextLength
+    passage_length: TextLength
     special_tokens: Literal["as_text", "as_control"]
 
     @classmethod
