@@ -1,4 +1,4 @@
-"""Proof of a merged model before it is put in place: its files read back, its tensors, its answers beside the adapter's."""
+"""Proof of a merged model before it is put in place: files read back, tensors, answers beside the adapter's."""
 
 from __future__ import annotations
 

@@ -27,6 +27,15 @@ def is_wrapper(config: Any) -> bool:
     return config.get_text_config(decoder=True) is not config
 
 
+def parts_inside(config: Any) -> tuple[str, ...]:
+    """The configs of towers that a language model's own config has, whose decoder holds them then."""
+    if is_wrapper(config):
+        return ()
+    return tuple(
+        key for key in config.sub_configs if key.startswith(("vision", "audio")) and getattr(config, key, None)
+    )
+
+
 def published(config: Any) -> Any:
     """The class of transformers for a config: the one that it names, else the one that its kind is mapped to.
 

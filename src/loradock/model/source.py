@@ -236,6 +236,12 @@ def check_architecture(config: Any, *, directory: Path) -> None:
         raise ModelError(f"{directory} is an encoder-decoder ({config.model_type}): {NOT_DECODER}", hint=DECODERS)
     if architecture.published(config) is None and not remote:
         raise ModelError(f"{directory} is a {config.model_type} model, not a causal language model", hint=DECODERS)
+    if inside := architecture.parts_inside(config):
+        raise ModelError(
+            f"{directory} ({config.model_type}) has what it sees and hears with ({', '.join(inside)}) inside its decoder, "
+            "where it cannot be left out",
+            hint="give the text model of its family, as Phi-4-mini is for Phi-4-multimodal",
+        )
     text = config.get_text_config(decoder=True)
     masked = type(config) in AutoModelForMaskedLM._model_mapping and not getattr(config, "is_decoder", False)
     if masked or getattr(text, "use_bidirectional_attention", None) in (True, "all"):
