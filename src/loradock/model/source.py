@@ -238,7 +238,7 @@ def check_architecture(config: Any, *, directory: Path) -> None:
         raise ModelError(f"{directory} is a {config.model_type} model, not a causal language model", hint=DECODERS)
     if inside := architecture.parts_inside(config):
         raise ModelError(
-            f"{directory} ({config.model_type}) has what it sees or hears with inside its decoder, where it cannot be left "
+            f"{directory} ({config.model_type}) sees or hears by parts inside its decoder, which cannot be left "
             f"out ({', '.join(inside)})",
             hint="give the text model of its family, as Phi-4-mini is for Phi-4-multimodal",
         )
