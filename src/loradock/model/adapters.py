@@ -76,7 +76,8 @@ def _targets(model: Any, config: RunConfig, *, base: BaseModel) -> str | list[st
         return asked if len(chosen) == len(linears) else list(chosen)
     part = f"{architecture.decoder_name(model)}."
     kinds = sorted({name.rpartition(".")[2] for name in chosen if name.startswith(part)})
-    pattern = f"{re.escape(part)}(?:.*\\.)?(?:{'|'.join(map(re.escape, kinds))})"
+    # The kinds stand in the first and last parentheses: vLLM's `is_regex_target_modules` reads them there.
+    pattern = rf"{re.escape(part)}.*\b({'|'.join(map(re.escape, kinds))})"
     meant = tuple(layer.name for layer in linears if re.fullmatch(pattern, layer.name))
     return pattern if meant == chosen else list(chosen)
 
