@@ -21,8 +21,6 @@ from tiny import BASE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 FILE = Path(__file__).with_name("models.json")
-OFTEN, OTHERS = 1, 1
-"""Models that a run without --full takes of those that are used most, and of the others."""
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
 INNER = (
     "intermediate_size",
@@ -134,11 +132,11 @@ def published() -> list[Published]:
 
 
 def chosen(key: str) -> list[Published]:
-    """A few of those that are used most, and fewer others, which change with `key`: the same key, the same ones."""
+    """One of those that are used most, one of this year's and one other, by `key`: the same key, the same ones."""
     models = published()
     drawn = sorted(models, key=lambda each: hashlib.sha256(f"{key} {each.model}".encode()).digest())
-    often, others = ([each for each in drawn if each.often == is_often] for is_often in (True, False))
-    return [each for each in models if each in often[:OFTEN] or each in others[:OTHERS]]
+    first = {(each.often, each.year): each.model for each in reversed(drawn)}
+    return [each for each in models if each.model in first.values()]
 
 
 def make(directory: Path, each: Published) -> Path:
