@@ -151,7 +151,7 @@ def make(directory: Path, each: Published) -> Path:
         for name, parameter in model.named_parameters():
             if "norm" in name or name.endswith("bias"):
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-        for buffer in model.buffers():
+        for buffer in filter(torch.is_floating_point, model.buffers()):
             buffer.nan_to_num_(posinf=BOUND, neginf=-BOUND)
     model.save_pretrained(directory)
     AutoTokenizer.from_pretrained(BASE).save_pretrained(directory)
@@ -161,6 +161,5 @@ def make(directory: Path, each: Published) -> Path:
 
 def built(config: Any) -> Any:
     """A random model in bfloat16: of the class that its publisher saves, where the config names one."""
-    if not config.architectures:
-        return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    return getattr(transformers, config.architectures[0])(config).to(torch.bfloat16)
+    cls: Any = getattr(transformers, config.architectures[0]) if config.architectures else None
+    return (cls._from_config if cls else AutoModelForCausalLM.from_config)(config, dtype=torch.bfloat16)
