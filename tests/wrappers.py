@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,17 +70,20 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 """The published class, and the parts of its config.json."""
 
 
-def make_wrapper(directory: Path, kind: str, *, seed: int = 0) -> Path:
-    """A model of the published class in `directory`, as that class saves it, with the demo's tokenizer."""
+def make_wrapper(directory: Path, kind: str, *, seed: int = 0, text: Mapping[str, Any] | None = None) -> Path:
+    """A model of the published class in `directory`, as that class saves it, with the demo's tokenizer.
+
+    `text`: other values of its language model's config.
+    """
     tokenizer: Any = AutoTokenizer.from_pretrained(BASE)
     name, parts = KINDS[kind]
     own = {key: getattr(tokenizer, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     vocabulary = {"vocab_size": len(tokenizer) + 8, "vocab_size_per_layer_input": len(tokenizer) + 8}
-    text = {**parts["text_config"], **own, **vocabulary}
+    language = {**parts["text_config"], **own, **vocabulary, **(text or {})}
     images = {
         key: len(tokenizer) + at for at, key in enumerate(("image_token_id", "video_token_id", "image_token_index"))
     }
-    config = AutoConfig.for_model(kind, **{**parts, "text_config": text}, **images)
+    config = AutoConfig.for_model(kind, **{**parts, "text_config": language}, **images)
     torch.manual_seed(seed)
     model = getattr(transformers, name)(config).to(torch.bfloat16)
     model.save_pretrained(directory)

@@ -50,7 +50,8 @@ def export(origin: Origin, file: Path, *, type_name: str, progress: Callable[[in
     origin.check_finite()
     shape = metadata.read(origin.base.config)
     tied = bool(getattr(origin.base.config, "tie_word_embeddings", False))
-    found = weights.resolve(origin.base.weight_files, shape, type_name=type_name, is_tied=tied)
+    own = weights.of_language_model(origin.base)
+    found = weights.resolve(origin.base.weight_files, shape, type_name=type_name, is_tied=tied, own=own)
     rows = next(each.entry.shape[0] for each in found if each.name == "token_embd.weight")
     words = vocabulary.read(origin.directory, rows=rows)
     size = sum(map(weights.size, found))
@@ -73,7 +74,7 @@ def export(origin: Origin, file: Path, *, type_name: str, progress: Callable[[in
         tensors=len(found),
         pre=words.pre,
         template=special.form.name if special.form else None,
-        notes=_notes(shape),
+        notes=_notes(shape, is_part=own is not None),
     )
 
 
@@ -241,7 +242,7 @@ def staged(file: Path) -> Iterator[Path]:
         raise storage_error(error, file) from error
 
 
-def _notes(shape: Shape) -> tuple[str, ...]:
-    if not shape.is_windowed:
-        return ()
-    return (f"context_length is {shape.context}: llama.cpp has no sliding window for this architecture",)
+def _notes(shape: Shape, *, is_part: bool) -> tuple[str, ...]:
+    cut = f"context_length is {shape.context}: llama.cpp has no sliding window for this architecture"
+    part = "the language model alone: llama.cpp has vision towers in a file of their own (--mmproj)"
+    return tuple(note for note, holds in ((cut, shape.is_windowed), (part, is_part)) if holds)

@@ -9,8 +9,12 @@ from typing import Any
 
 from loradock.errors import ModelError
 
-ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
-"""transformers' model_type and llama.cpp's name; Mistral is a Llama there."""
+ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
+"""transformers' model_type of a language model and llama.cpp's name; Mistral is a Llama there."""
+OFFSET_NORMS = ("gemma3",)
+"""Of these transformers multiplies by 1 + weight, llama.cpp by the weight of the file."""
+PERIOD, LOCAL_THETA, LAYERS_OF_27B = 6, 10_000.0, 62
+"""Built into llama.cpp for Gemma 3: each sixth layer sees all, the others turn by this base; 27B is told by layers."""
 PERMUTED = ("llama",)
 """Of these llama.cpp rotates neighbours in place of halves, so rows of queries and keys lie in another order."""
 Put = Callable[[str, Any], None]
@@ -18,7 +22,10 @@ Put = Callable[[str, Any], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The numbers of a decoder. `factors`: divides each rotary frequency, where the model is of Llama 3.1's kind."""
+    """The numbers of a decoder. `factors`: divides each rotary frequency, where the model is of Llama 3.1's kind.
+
+    `window`: that of the layers which llama.cpp cuts, where it does; `is_windowed`: it does not, and the model has one.
+    """
 
     architecture: str
     layers: int
@@ -33,17 +40,26 @@ class Shape:
     scaling: dict[str, Any]
     factors: tuple[float, ...]
     is_windowed: bool
+    window: int | None = None
 
 
 def read(config: Any) -> Shape:
-    """That of a transformers config. ModelError for an architecture or a rotary embedding that is not exported."""
+    """That of a transformers config, of a composite one its language model's.
+
+    ModelError for an architecture or a rotary embedding that is not exported.
+    """
+    config = config.get_text_config(decoder=True)
     if config.model_type not in ARCHITECTURES:
         raise ModelError(
             f"{config.model_type} models are not exported to GGUF here, only {', '.join(ARCHITECTURES)}",
             hint="llama.cpp's own convert_hf_to_gguf.py DIR knows more",
         )
     head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    architecture = ARCHITECTURES[config.model_type]
     rope: dict[str, Any] = dict(getattr(config, "rope_parameters", None) or {})
+    if architecture == "gemma3":
+        refuse_other_gemma(config, rope)
+        rope = dict(rope["full_attention"])
     kind = rope.get("rope_type", "default")
     if kind not in ("default", "linear", "yarn", "llama3") or rope.get("partial_rotary_factor", 1.0) != 1.0:
         raise ModelError(
@@ -52,20 +68,39 @@ def read(config: Any) -> Shape:
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     context = config.max_position_embeddings
     return Shape(
-        architecture=ARCHITECTURES[config.model_type],
+        architecture=architecture,
         layers=config.num_hidden_layers,
         heads=config.num_attention_heads,
         key_heads=config.num_key_value_heads,
         head_width=head_width,
         hidden=config.hidden_size,
         inner=config.intermediate_size,
-        context=min(context, window) if window else context,
+        context=min(context, window) if window and architecture != "gemma3" else context,
         epsilon=config.rms_norm_eps,
         theta=rope.get("rope_theta", 10_000.0),
         scaling=rope if kind in ("linear", "yarn") else {},
         factors=_factors(rope, head_width=head_width) if kind == "llama3" else (),
-        is_windowed=bool(window and window < context),
+        is_windowed=bool(window and window < context and architecture != "gemma3"),
+        window=window if architecture == "gemma3" else None,
     )
+
+
+def refuse_other_gemma(config: Any, rope: dict[str, Any]) -> None:
+    """ModelError where a Gemma 3 is not as llama.cpp computes it, which reads neither of these from the file."""
+    layers = range(1, config.num_hidden_layers + 1)
+    kinds = ["full_attention" if number % PERIOD == 0 else "sliding_attention" for number in layers]
+    is_27b = config.num_hidden_layers == LAYERS_OF_27B
+    scale = config.hidden_size // config.num_attention_heads if is_27b else config.head_dim
+    local = rope["sliding_attention"]
+    other = [
+        *(["layer_types"] if list(config.layer_types) != kinds else []),
+        *(["query_pre_attn_scalar"] if config.query_pre_attn_scalar != scale else []),
+        *(["sliding_attention"] if (local["rope_type"], local["rope_theta"]) != ("default", LOCAL_THETA) else []),
+        *(["softcapping"] if config.attn_logit_softcapping or config.final_logit_softcapping else []),
+    ]
+    if other:
+        what = f"this Gemma 3 is not one that llama.cpp computes: {', '.join(other)} of config.json"
+        raise ModelError(what, hint="serve it by transformers or vLLM")
 
 
 def put(writer: Any, shape: Shape, *, rows: int) -> None:
@@ -82,7 +117,9 @@ def put(writer: Any, shape: Shape, *, rows: int) -> None:
     writer.add_layer_norm_rms_eps(shape.epsilon)
     writer.add_vocab_size(rows)
     writer.add_rope_dimension_count(shape.head_width)
-    if shape.head_width * shape.heads != shape.hidden or shape.architecture == "qwen3":
+    if shape.window:
+        writer.add_sliding_window(shape.window)
+    if shape.head_width * shape.heads != shape.hidden or shape.architecture in ("qwen3", "gemma3"):
         writer.add_key_length(shape.head_width)
         writer.add_value_length(shape.head_width)
     if shape.scaling:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.errors import ModelError
-from loradock.gguf.metadata import PERMUTED, Shape
+from loradock.gguf.metadata import OFFSET_NORMS, PERMUTED, Shape
 from loradock.merge import tensors
 from loradock.merge.tensors import Entry
+from loradock.model import architecture, names, source
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
+
+    from loradock.model.source import BaseModel
 
 TYPES = {"bf16": "BF16", "f16": "F16", "q8_0": "Q8_0"}
 FILE_TYPES = {"bf16": "MOSTLY_BF16", "f16": "MOSTLY_F16", "q8_0": "MOSTLY_Q8_0"}
@@ -33,26 +36,49 @@ class Weight:
     entry: Entry
 
 
-def resolve(files: Sequence[Path], shape: Shape, *, type_name: str, is_tied: bool) -> list[Weight]:
+def resolve(
+    files: Sequence[Path], shape: Shape, *, type_name: str, is_tied: bool, own: Mapping[str, str] | None = None
+) -> list[Weight]:
     """All tensors of a model, by llama.cpp's names. ModelError for one that it does not know.
 
+    `own`: see `of_language_model`; tensors that it does not name are left out.
     Vectors are float32, as llama.cpp has them; a row that is no multiple of 32 stays float16 where Q8_0 is asked for.
     """
     import gguf
 
     kind = next(each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == shape.architecture)
-    names = gguf.get_tensor_name_map(kind, shape.layers)
+    name_map = gguf.get_tensor_name_map(kind, shape.layers)
     found: list[Weight] = []
     for file in files:
         for entry in tensors.entries(file):
             if entry.name.endswith("rotary_emb.inv_freq") or (is_tied and entry.name == "lm_head.weight"):
                 continue
-            full = entry.name if entry.name.startswith(("model.", "lm_head.")) else f"model.{entry.name}"
-            name = names.get_name(full, try_suffixes=SUFFIXES)
+            if own is not None and entry.name not in own:
+                continue
+            known = entry.name if own is None else own[entry.name]
+            full = known if known.startswith(("model.", "lm_head.")) else f"model.{known}"
+            name = name_map.get_name(full, try_suffixes=SUFFIXES)
             if name is None:
                 raise ModelError(f"{entry.name} has no name in GGUF", hint="llama.cpp's own convert_hf_to_gguf.py")
             found.append(Weight(name=name, type=_type(entry, type_name), entry=entry))
     return found
+
+
+def of_language_model(base: BaseModel) -> dict[str, str] | None:
+    """{name in the files: name in the class of the language model} where the model has other parts, too; else None.
+
+    A head that is tied to the embedding is not named.
+    """
+    if not architecture.is_wrapper(base.config):
+        return None
+    model = source.on_meta(base)
+    part, once = f"{architecture.decoder_name(model)}.", dict(model.named_parameters())
+    files = [entry.name for file in base.weight_files for entry in tensors.entries(file)]
+    return {
+        name: f"model.{weight.removeprefix(part)}" if weight.startswith(part) else weight
+        for name, weight in names.in_model(model, files).items()
+        if weight in once
+    }
 
 
 def _type(entry: Entry, asked: str) -> str:
@@ -77,6 +103,8 @@ def values(weight: Weight, shape: Shape) -> np.ndarray[Any, Any]:
     import torch
 
     value = tensors.read(weight.entry)
+    if shape.architecture in OFFSET_NORMS and weight.name.endswith("norm.weight"):
+        value = value.float() + 1
     if shape.architecture in PERMUTED and weight.name.split(".")[-2] in ("attn_q", "attn_k"):
         value = permuted(value, shape.heads if ".attn_q." in weight.name else shape.key_heads)
     if weight.type == "F32":

@@ -22,7 +22,6 @@ from loradock.model import architecture, config_file, hub_cache, not_a_base, shi
 from loradock.model.files import check_readable
 
 DECODERS = "loradock fine-tunes decoder-only models (Llama, Mistral, Qwen, Phi, Gemma, ...)"
-NOT_DECODER = "its answers come from a second model, which no adapter of a decoder-only model is for"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 BY_KEY, BY_OPTION = "--set model.trust_remote_code=", "--trust-remote-code "
 """What a person types before the model's name to trust its code: where a configuration is read, and elsewhere."""
@@ -233,7 +232,8 @@ def check_architecture(config: Any, *, directory: Path) -> None:
 
     remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if getattr(config, "is_encoder_decoder", False):
-        raise ModelError(f"{directory} is an encoder-decoder ({config.model_type}): {NOT_DECODER}", hint=DECODERS)
+        what = f"{directory} is an encoder-decoder ({config.model_type}), not a causal language model"
+        raise ModelError(what, hint=DECODERS)
     if architecture.published(config) is None and not remote:
         raise ModelError(f"{directory} is a {config.model_type} model, not a causal language model", hint=DECODERS)
     if inside := architecture.parts_inside(config):
