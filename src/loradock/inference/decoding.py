@@ -165,5 +165,5 @@ class _Batch:
         places = torch.tensor([self.rows.index(row) for row in rows], device=self._mask.device)
         self._new, self._mask = self._new[places], self._mask[places]
         cache: Any = self._cache
-        cache.batch_select_indices(places)
+        cache.reorder_cache(places)
         self.rows = list(rows)

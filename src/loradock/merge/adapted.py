@@ -171,8 +171,8 @@ def _refuse_beside(adapter: Path, base: BaseModel, keys: Iterable[str]) -> None:
             ".merge_and_unload().save_pretrained('merged')"
         )
         raise ModelError(
-            f"{adapter} changes parts of the base that read no text ({len(changing)} tensors, first {changing[0]}), and "
-            "loradock merges the language model alone",
+            f"{adapter} changes parts of the base that read no text ({len(changing)} tensors, first {changing[0]}), "
+            "and loradock merges the language model alone",
             hint=f"merge the weights by plain PEFT: python -c {shlex.quote(program)}",
         )
 

@@ -1,4 +1,4 @@
-"""Proof of a merged model before it is put in place: its files read back, its tensors, its answers beside the adapter's."""
+"""Proof of a merged model before it is put in place: its files, its tensors, its answers beside the adapter's."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def weights(folder: Path, files: Mapping[str, str]) -> None:
 
 def names(folder: Path, plan: MergePlan) -> None:
     """ModelError where the files lack a tensor of the base's, or have one of another shape or in another file."""
-    wanted = {entry.name: (file.name, entry.shape) for file in plan.base.weight_files for entry in tensors.entries(file)}
+    wanted = {
+        entry.name: (file.name, entry.shape) for file in plan.base.weight_files for entry in tensors.entries(file)
+    }
     wanted |= {step.name: (name, step.shape) for name, steps in plan.shards.items() for step in steps}
     written = (folder / name for name in plan.shards)
     found = {entry.name: (file.name, entry.shape) for file in written for entry in tensors.entries(file)}
