@@ -1,4 +1,4 @@
-"""Operators that CPUs have no kernel for: fused attention, document by document in float32, and wide products."""
+"""Operators that CPUs have no kernel for: fused attention, document by document in float32, wide products, cuDNN's."""
 
 from __future__ import annotations
 
@@ -202,7 +202,13 @@ def depthwise(x: Any, weight: Any, _size: Any, bias: Any, stride: Any, padding: 
     return torch.conv2d(x, weight, bias, stride, padding, dilation, groups=x.shape[1])
 
 
+def convolved(x: Any, weight: Any, padding: Any, stride: Any, dilation: Any, groups: int, *_: Any) -> torch.Tensor:
+    """What cuDNN's convolution gives, by the CPU's own."""
+    return torch.convolution(x, weight, None, stride, padding, dilation, False, [0] * len(stride), groups)
+
+
 SPECIAL: dict[str, Any] = {
+    "aten::cudnn_convolution": convolved,
     "aten::_conv_depthwise2d": depthwise,
     **{
         f"aten::{name}.{kind}": wide_product(name)
