@@ -41,7 +41,7 @@ def write(
         results(evaluations),
         tasks(content),
         embedding_usage(content["embedding"], plan["model"]) if embeds else "",
-        usage(base_id or model["name"], content, prompt=prompt) if answers else "",
+        usage(base_id or content["base"]["path"], content, prompt=prompt) if answers else "",
     ]
     file.write_text("\n\n".join(section for section in sections if section) + "\n", encoding="utf-8")
 
