@@ -85,6 +85,13 @@ def test_targets_by_their_ends_and_in_full_are_those_of_the_language_model(bases
     assert set(adapted.peft_config["default"].target_modules) == {*shape.inspect(base, config).targets}
 
 
+@pytest.mark.parametrize("target", ["vision_tower.encoder.layers.0.self_attn.q_proj", "model.multi_modal_projector"])
+def test_a_target_in_a_part_that_is_left_out_is_told_so(bases: dict[str, source.BaseModel], target: str) -> None:
+    base = bases["gemma3"]
+    with pytest.raises(ModelError, match="which is left out: rows are text"):
+        shape.inspect(base, config_of(base, f"lora.targets=[q_proj,{target}]"))
+
+
 def keys_of(base: source.BaseModel) -> list[str]:
     return list(adapters.state(adapters.attach(language_model(base), config_of(base), base=base)))
 

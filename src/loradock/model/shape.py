@@ -146,6 +146,8 @@ def resolve_targets(asked: str | tuple[str, ...], linears: tuple[LinearShape, ..
         problems = [
             Problem(what=f"target {target!r} is {ends[target]}, on which loradock trains no LoRA")
             if target in ends
+            else Problem(what=f"target {target!r} lies in {part}, which is left out: rows are text")
+            if (part := part_of(target, model))
             else Problem(what=f"target {target!r} matches no linear layer", hint=nearest(target, endings))
             for target in lost
         ]
@@ -162,6 +164,12 @@ def resolve_targets(asked: str | tuple[str, ...], linears: tuple[LinearShape, ..
 def is_named(name: str, target: str) -> bool:
     """Whether a target of LoRA means the module of this dotted name."""
     return name == target or name.endswith(f".{target}")
+
+
+def part_of(target: str, model: Any) -> str | None:
+    """The part that was left out of the model, where a target names it or lies in it; else None."""
+    steps = target.split(".")
+    return next((each.name for each in architecture.left_out(model) if each.name.split(".")[-1] in steps), None)
 
 
 def end_of_model(target: str, model: Any) -> str | None:
