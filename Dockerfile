@@ -131,10 +131,10 @@ LABEL org.opencontainers.image.title="loradock" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.base.name="${BASE_NAME}" \
-      loradock.image="true" \
+      loradock.delivery.image="true" \
       loradock.variant="${VARIANT}" \
       loradock.lock="${LOCK_SHA256}" \
-      loradock.image.lockfile="${PACKAGES_SHA256}" \
+      loradock.machine.lockfile="${PACKAGES_SHA256}" \
       loradock.base.verified="${BASE_VERIFIED}"
 WORKDIR /workspace
 USER 65532:0

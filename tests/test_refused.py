@@ -12,8 +12,8 @@ import pytest
 from tiny import make_llama
 
 from loradock.config.schema import LoraConfig, ModelConfig, RunConfig
+from loradock.delivery.image.bundle import manifest
 from loradock.errors import DataError, ModelError
-from loradock.image.bundle import manifest
 from loradock.model import load, shape, source
 from loradock.training.lineage import Lineage
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from loradock.evaluation import tasks
-from loradock.evaluation.items import Item
-from loradock.evaluation.methods import Choice, LlmAdapters, batches
-from loradock.evaluation.tasks.base import Task
-from loradock.inference.opener import Opened, open_model
+from loradock.use.evaluation import tasks
+from loradock.use.evaluation.items import Item
+from loradock.use.evaluation.methods import Choice, LlmAdapters, batches
+from loradock.use.evaluation.tasks.base import Task
+from loradock.use.inference.opener import Opened, open_model
 
 TASKS = ("boolq", "arc-easy", "openbookqa")
 BATCH_TOKENS = 16_384
@@ -78,7 +78,7 @@ def llm_adapters(opened: Opened, *, batch_size: int) -> Answer:
     """The loop of LLM-Adapters, written from its description: rows in file order, left padding, 4 beams."""
     import torch
 
-    from loradock.evaluation.methods.llm_adapters import prompt_of, response_of
+    from loradock.use.evaluation.methods.llm_adapters import prompt_of, response_of
 
     tokenizer, model = opened.tokenizer, opened.model
     tokenizer.padding_side, tokenizer.pad_token_id = "left", 0

@@ -25,7 +25,7 @@ from bench.gpu.results import Results
 from bench.gpu.runner import END_SECONDS, Runner, sweep
 from bench.gpu.steps import STEPS
 from bench.gpu.steps.base import Step
-from loradock import signals
+from loradock.process import signals
 
 USAGE, LEFT, UNFIT, STOPPED = 2, 3, 71, 130
 NOTE = "training commands have --skip-env-check: the step env-check is the proof, once, and its findings are a result"

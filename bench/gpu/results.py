@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.gpu.questions import QUESTIONS, Question
 from bench.gpu.steps import STEPS
-from loradock import atomic_io
+from loradock.files import atomic_io
 
 FORMAT = 1
 RUNNING, DONE, FAILED, OUT_OF_MEMORY, CUT, LEFT, CANNOT = (

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from loradock.embedding import beir, metrics
-from loradock.embedding.beir import Retrieval
-from loradock.embedding.embedder import Embedder
-from loradock.embedding.opener import open_embedder
+from loradock.use.embedding import beir, metrics
+from loradock.use.embedding.beir import Retrieval
+from loradock.use.embedding.embedder import Embedder
+from loradock.use.embedding.opener import open_embedder
 
 BASE: dict[Path, dict[str, metrics.Floats]] = {}
 

@@ -9,8 +9,9 @@ from typing import NoReturn
 
 import click
 
-from loradock import __version__, environment, signals, streams, termination_log
+from loradock import __version__
 from loradock.errors import EnvironmentUnfit, Interrupted, LoradockError, machine_error, refused_path
+from loradock.process import environment, signals, streams, termination_log
 
 COMMANDS = {
     "train": ("loradock.commands.train", "Fine-tune an adapter: the main job."),

@@ -38,9 +38,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loradock import redact
-from loradock.files import regular
-from loradock.text import on_one_line, shown
+from loradock.text import redact
+from loradock.text.terminal import on_one_line, shown
 
 SHOWN_PROBLEMS = 20
 
@@ -211,6 +210,8 @@ class Locked(LoradockError):
     exit_code = 84
 
 
+NOT_REGULAR, TOO_LARGE = errno.ENOTSUP, errno.EFBIG
+"""What `files.regular` raises of a file that it does not read."""
 OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT)
 OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 MACHINE = (
@@ -221,7 +222,7 @@ MACHINE = (
 
 REFUSED = (
     errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG,
-    regular.NOT_REGULAR, regular.TOO_LARGE,
+    NOT_REGULAR, TOO_LARGE,
 )  # fmt: skip
 
 """What a system call says of a path that can be mended where it was written."""
@@ -248,7 +249,7 @@ def storage_error(error: OSError, path: Path) -> StorageError | DiskFull | NotWr
         )
     if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
         return NotWritable(f"cannot write {path}: {error.strerror}", hint="--output another path")
-    if error.errno in (regular.NOT_REGULAR, regular.TOO_LARGE):
+    if error.errno in (NOT_REGULAR, TOO_LARGE):
         return StorageError(f"cannot use {path}: {error.strerror}", hint=f"ls -lL {path}")
     return StorageError(f"writing {path} failed: {error.strerror}", hint=_remedy(error.errno))
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from loradock.cli import cli
 from loradock.errors import LoradockError
-from loradock.inference.opener import open_model
+from loradock.use.inference.opener import open_model
 
 QUESTION = {
     "instruction": "Is salt white?\n\nAnswer format: true/false",

@@ -13,7 +13,7 @@ from embedding.made import TASK, TEXTS, make_adapter, write_lines, write_retriev
 from sentence_transformers import SentenceTransformer
 from tiny import make_llama
 
-from loradock.embedding.opener import open_embedder
+from loradock.use.embedding.opener import open_embedder
 
 if TYPE_CHECKING:
     from faults.forking import Forking

@@ -16,10 +16,10 @@ SOURCES = Path(loradock.__file__).parent
 OPENERS = ("merge", "generate", "chat", "evaluate", "embed", "export gguf", "train", "plan")
 OPENING = "source weights files config_file tokenizer tokenizer_copy adapter_files adapter_tensors whole headers trial"
 ROOMS = {
-    "merge/*.py": ("merge",),
-    "gguf/*.py": ("export gguf",),
-    "evaluation/**/*.py": ("evaluate",),
-    "embedding/st_*.py": ("checkpoint export",),
+    "use/merge/*.py": ("merge",),
+    "use/gguf/*.py": ("export gguf",),
+    "use/evaluation/**/*.py": ("evaluate",),
+    "use/embedding/st_*.py": ("checkpoint export",),
     **dict.fromkeys((f"model/{name}.py" for name in OPENING.split()), OPENERS),
 }
 """Files by the verbs that reach them: a hint of a file may name what all of these have."""

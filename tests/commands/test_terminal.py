@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from loradock.errors import ConfigError, Problem
-from loradock.text import on_one_line, shown
+from loradock.text.terminal import on_one_line, shown
 
 PROGRAM = Path(sys.executable).with_name("loradock")
 SEQUENCE = "\x1b[31mred\x1b]0;title\x07\x9b2J\u202egnp"
@@ -104,7 +104,7 @@ def test_json_on_a_pipe_stays_as_it_is(tmp_path: Path) -> None:
 
 ANSWERING = """
 import click
-from loradock import streams
+from loradock.process import streams
 from loradock.commands.page import coloured, console_on, page
 streams.install()
 answer = "\\x1b[31mspaß\\t\\n日本\\x9b"

@@ -16,8 +16,8 @@ from loradock.data.render import Renderer
 from loradock.data.sources import samples
 from loradock.data.templates import Brought, resolve
 from loradock.errors import Problem
-from loradock.evaluation.items import of_data
-from loradock.inference.requests import sample_of
+from loradock.use.evaluation.items import of_data
+from loradock.use.inference.requests import sample_of
 
 SAID, ANSWERED = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}
 FORMATS: dict[str, dict[str, Any]] = {

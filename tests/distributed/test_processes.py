@@ -15,7 +15,9 @@ import pytest
 from loradock.distributed import processes
 from loradock.distributed.place import Place
 
-HEARS = "import signal; from loradock.signals import SIGNALS; signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS);"
+HEARS = (
+    "import signal; from loradock.process.signals import SIGNALS; signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS);"
+)
 """As `signals.install` does it: until then a signal waits."""
 LAUNCHER = """
 import json, os, sys

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from embedding.made import write_lines, write_retrieval, write_sentences
 
-from loradock.embedding import beir
-from loradock.embedding.evaluate import read_pairs
 from loradock.errors import DataError, InputMissing, LoradockError
+from loradock.use.embedding import beir
+from loradock.use.embedding.evaluate import read_pairs
 
 
 def test_queries_that_have_a_relevant_passage_are_read_with_titles_and_grades(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from tiny import make_llama
 from training.objectives.reference import MODEL, NEEDS_REFERENCE, ROWS, SHARED, recorded, set_values
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from loradock.embedding.embedder import Embedder
-from loradock.embedding.opener import open_embedder
 from loradock.errors import DataError, InputMissing, LoradockError, ModelError, NoCheckpoint
+from loradock.use.embedding.embedder import Embedder
+from loradock.use.embedding.opener import open_embedder
 
 CASES = {
     "mean/bbcc/g2": ("mean", "bidirectional"),

@@ -14,7 +14,7 @@ from sklearn.metrics import ndcg_score
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from loradock.embedding import metrics
+from loradock.use.embedding import metrics
 
 
 def model_of(**vectors: np.ndarray) -> SentenceTransformer:

@@ -14,12 +14,12 @@ from sentence_transformers import SentenceTransformer
 from tiny import WORDS, copy_tree, losses, make_llama, train, write_rows
 
 from loradock.config.schema import RunConfig
-from loradock.embedding.opener import open_embedder
 from loradock.errors import ModelError
 from loradock.training.checkpoint.export import export_checkpoint
 from loradock.training.checkpoint.store import newest_good
 from loradock.training.recipe import Recipe
 from loradock.training.run import Result
+from loradock.use.embedding.opener import open_embedder
 
 if TYPE_CHECKING:
     from faults.forking import Forking

@@ -16,10 +16,10 @@ from tiny import make_llama
 from training.objectives.reference import MODEL, NEEDS_REFERENCE
 from transformers import AutoTokenizer
 
-from loradock.embedding import st_export
-from loradock.embedding.evaluate import Instructions
-from loradock.embedding.opener import open_embedder
 from loradock.errors import ModelError
+from loradock.use.embedding import st_export
+from loradock.use.embedding.evaluate import Instructions
+from loradock.use.embedding.opener import open_embedder
 
 BOUND = 1e-6
 AS_THEIRS = Instructions(query=TASK)

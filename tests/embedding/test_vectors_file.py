@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from embedding.made import TASK, TEXTS, make_adapter, write_lines
 
-from loradock.embedding.embedder import WINDOW_ROWS, Embedder
-from loradock.embedding.opener import open_embedder
-from loradock.embedding.vectors_file import Embedded, checked, embed_file
 from loradock.errors import DataError, InputMissing, LoradockError, StorageError
+from loradock.use.embedding.embedder import WINDOW_ROWS, Embedder
+from loradock.use.embedding.opener import open_embedder
+from loradock.use.embedding.vectors_file import Embedded, checked, embed_file
 
 
 @pytest.fixture(scope="module")

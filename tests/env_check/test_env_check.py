@@ -169,7 +169,7 @@ def test_a_signal_while_a_process_is_started_is_not_lost() -> None:
     """What a handler of a fork raises, Python prints and forgets."""
     script = """
 import os, signal
-from loradock import signals
+from loradock.process import signals
 from loradock.env_check.child import answered
 signals.install()
 os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGTERM))

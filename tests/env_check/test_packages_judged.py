@@ -28,11 +28,11 @@ from loradock.env_check.packages import (
 )
 from loradock.errors import InputMissing
 from loradock.facts import Gpu
-from loradock.image.lockfile.findings import Findings
-from loradock.image.lockfile.pins import IMAGE_PREFIX, find_lock
 from loradock.machine import Host, probe
 from loradock.machine.answers import Distribution, PythonRun
 from loradock.machine.elf import shared_object
+from loradock.machine.lockfile.findings import Findings
+from loradock.machine.lockfile.pins import IMAGE_PREFIX, find_lock
 from loradock.plan import zero_config
 
 SITE = Path(sysconfig.get_path("purelib"))

@@ -15,13 +15,13 @@ from evaluation.made import question, true_or_false, write
 from tiny import make_llama
 from transformers import AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
-from loradock.evaluation import tasks
-from loradock.evaluation.items import Item, of_data
-from loradock.evaluation.methods import Choice, Loss, batches
-from loradock.evaluation.methods import choice as choosing
-from loradock.evaluation.methods import forward as forwarding
-from loradock.evaluation.methods.choice import Branches
-from loradock.inference.opener import Opened, open_model
+from loradock.use.evaluation import tasks
+from loradock.use.evaluation.items import Item, of_data
+from loradock.use.evaluation.methods import Choice, Loss, batches
+from loradock.use.evaluation.methods import choice as choosing
+from loradock.use.evaluation.methods import forward as forwarding
+from loradock.use.evaluation.methods.choice import Branches
+from loradock.use.inference.opener import Opened, open_model
 
 
 @pytest.fixture(scope="module")
@@ -187,5 +187,5 @@ def test_batches_are_longest_first_and_bounded(
     assert all(len(batch) == 1 or most * len(batch) <= 500 for batch, most in zip(found, longest, strict=True))
     on_cpu = [max(work.tokens for work in batch) * len(batch) for batch in batches(method, works, batch_tokens=10**9)]
     assert max(on_cpu) <= 1_024
-    monkeypatch.setattr("loradock.evaluation.methods.base.LOGITS_BYTES", 1)
+    monkeypatch.setattr("loradock.use.evaluation.methods.base.LOGITS_BYTES", 1)
     assert max(map(len, batches(method, works, batch_tokens=10**9))) == 1

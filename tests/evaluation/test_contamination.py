@@ -12,9 +12,9 @@ from evaluation.made import NEEDS_DATA, SHARED, question, true_or_false, write
 from tiny import WORDS
 
 from loradock.config.schema import SourceConfig
-from loradock.evaluation import tasks
-from loradock.evaluation.contamination import find, normalised, stem, texts_of
-from loradock.evaluation.items import of_data
+from loradock.use.evaluation import tasks
+from loradock.use.evaluation.contamination import find, normalised, stem, texts_of
+from loradock.use.evaluation.items import of_data
 
 
 def test_the_stem_is_the_question_without_instruction_and_answers() -> None:

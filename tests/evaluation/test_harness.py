@@ -18,7 +18,7 @@ from tiny import make_llama, train
 from bench.evaluate.tables import alike, apart
 from loradock.cli import cli
 from loradock.errors import EnvironmentUnfit, UsageError
-from loradock.evaluation.harness import _measures
+from loradock.use.evaluation.harness import _measures
 
 ROOT = Path(__file__).parents[2]
 LOCKS = (ROOT / "docker" / "requirements-dev.lock", ROOT / "docker" / "requirements-harness.lock")

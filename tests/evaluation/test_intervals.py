@@ -9,7 +9,7 @@ import random
 import pytest
 from scipy.stats import binomtest
 
-from loradock.evaluation import intervals
+from loradock.use.evaluation import intervals
 
 
 @pytest.mark.parametrize(("right", "rows"), [(0, 7), (7, 7), (1, 1), (81, 263), (125, 200), (311, 500)])

@@ -11,10 +11,10 @@ import torch
 from evaluation.made import question, write
 from tiny import make_llama
 
-from loradock.evaluation import tasks
-from loradock.evaluation.methods import LlmAdapters
-from loradock.evaluation.methods.llm_adapters import prompt_of, response_of
-from loradock.inference.opener import open_model
+from loradock.use.evaluation import tasks
+from loradock.use.evaluation.methods import LlmAdapters
+from loradock.use.evaluation.methods.llm_adapters import prompt_of, response_of
+from loradock.use.inference.opener import open_model
 
 ANSWERS = {
     "boolq": "true|false",

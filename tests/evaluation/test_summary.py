@@ -10,12 +10,12 @@ import pytest
 from evaluation.made import question, write
 
 from loradock.errors import UsageError
-from loradock.evaluation import tasks
-from loradock.evaluation.compare import compare
-from loradock.evaluation.intervals import wilson
-from loradock.evaluation.items import Items
-from loradock.evaluation.outcomes import Outcome
-from loradock.evaluation.summary import score_of, summary, without
+from loradock.use.evaluation import tasks
+from loradock.use.evaluation.compare import compare
+from loradock.use.evaluation.intervals import wilson
+from loradock.use.evaluation.items import Items
+from loradock.use.evaluation.outcomes import Outcome
+from loradock.use.evaluation.summary import score_of, summary, without
 
 
 @pytest.fixture

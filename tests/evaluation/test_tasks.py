@@ -10,8 +10,8 @@ from embedding.made import write_lines
 from evaluation.made import NEEDS_DATA, SHARED, question, true_or_false, write
 
 from loradock.errors import DataError, InputMissing, UsageError
-from loradock.evaluation import asked, tasks
-from loradock.evaluation.items import of_data
+from loradock.use.evaluation import asked, tasks
+from loradock.use.evaluation.items import of_data
 
 OWN = asked.Options()
 

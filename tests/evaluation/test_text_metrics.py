@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loradock.evaluation.text_metrics import exact, f1, rouge_l
+from loradock.use.evaluation.text_metrics import exact, f1, rouge_l
 
 
 @pytest.mark.parametrize(

@@ -26,10 +26,10 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from loradock.cli import cli
 from loradock.errors import DiskFull, LoradockError
-from loradock.gguf import metadata
 from loradock.machine.answers import Space
 from loradock.machine.folders import Folders
-from loradock.merge.proof import kl
+from loradock.use.gguf import metadata
+from loradock.use.merge.proof import kl
 
 IN_Q8_0 = 5e-3
 TEXTS = [
@@ -240,8 +240,8 @@ FILLED = """
 import json, sys
 from pathlib import Path
 from loradock.errors import LoradockError
-from loradock.gguf import export as exporting
-from loradock.inference.opener import find
+from loradock.use.gguf import export as exporting
+from loradock.use.inference.opener import find
 exporting.refuse_small_disk = lambda *_: None
 code = 0
 try:

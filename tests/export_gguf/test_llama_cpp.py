@@ -22,8 +22,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from loradock import demo
 from loradock.demo.task import load_heldout
-from loradock.gguf.export import export
-from loradock.inference.opener import find
+from loradock.use.gguf.export import export
+from loradock.use.inference.opener import find
 
 PROGRAM = Path(__file__).with_name("in_llama_cpp.py")
 TRAINED = Path(demo.__file__).with_name("train.jsonl")

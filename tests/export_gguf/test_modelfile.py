@@ -10,7 +10,7 @@ from export_gguf.go import render
 from tiny import BASE
 from transformers import AutoTokenizer
 
-from loradock.gguf import modelfile
+from loradock.use.gguf import modelfile
 
 TALKS = [
     [{"role": "user", "content": "How tall is K2?"}],

@@ -41,7 +41,7 @@ RUN = ("--set", "train.max_steps=6", "--set", "train.global_batch=8", "--set", "
 HANG = """
 import time
 from pathlib import Path
-from loradock import atomic_io
+from loradock.files import atomic_io
 from faults.seams import SEAMS
 from jobs import NO_LIMITS, job_of
 from loradock.training import batches

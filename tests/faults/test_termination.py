@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from env_check.conftest import namespace
 
-from loradock import termination_log
 from loradock.errors import DataError, DiskFull, LoradockError, Problem
+from loradock.process import termination_log
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from loradock.files import regular
 
 SOURCES = Path(__file__).parents[2] / "src" / "loradock"
 ROOMS = (
-    *("commands", "config", "data", "distributed", "embedding", "env_check", "evaluation", "gguf", "inference"),
-    *("merge", "model", "plan", "training", "analysis/report", "image/bundle"),
+    *("commands", "config", "data", "distributed", "env_check", "model", "plan", "training", "use"),
+    *("analysis/report", "delivery/image/bundle"),
 )
 """What reads directories that somebody hands over."""
 OF_ITS_OWN = {
@@ -26,8 +26,8 @@ OF_ITS_OWN = {
     "data/prepared.py": "what the cache has looked at",
     "distributed/rendezvous.py": "words in the launcher's own folder",
     "distributed/watchdog.py": "/proc",
-    "image/bundle/create.py": "files that it has looked at",
-    "image/bundle/load.py": "what it is writing",
+    "delivery/image/bundle/create.py": "files that it has looked at",
+    "delivery/image/bundle/load.py": "what it is writing",
     "training/observers/monitoring/sampler.py": "what it is writing",
     "training/checkpoint/export.py": "what it has written",
     "training/run_dir/output_lock.py": "a lock that it has looked at",

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from faults.conftest import trial
 
+from loradock.delivery.image.engine import connect
 from loradock.errors import EnvironmentUnfit
-from loradock.image.engine import connect
 
 if TYPE_CHECKING:
     from docker import DockerClient

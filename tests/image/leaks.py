@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import IO, cast
 
-from loradock.image.content import Source
-from loradock.image.engine import connect, image_named
+from loradock.delivery.image.content import Source
+from loradock.delivery.image.engine import connect, image_named
 
 CHUNK_BYTES = 1 << 20
 GZIP = b"\x1f\x8b"

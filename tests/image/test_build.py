@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from light_image import PACKAGES, light_checkout
 
-from loradock.image import labels
+from loradock.delivery.image import labels
 
 if TYPE_CHECKING:
     from docker import DockerClient

@@ -9,9 +9,9 @@ from click.testing import CliRunner
 from image.small_images import Entry, small_image, unique
 
 from loradock.commands.bundle import bundle
+from loradock.delivery.image.bundle.verify import verify
+from loradock.delivery.image.content import content_of
 from loradock.errors import DataError, InputMissing
-from loradock.image.bundle.verify import verify
-from loradock.image.content import content_of
 
 if TYPE_CHECKING:
     from docker import DockerClient

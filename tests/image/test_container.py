@@ -14,8 +14,8 @@ import pytest
 from image.containers import Ended, start
 from image.leaks import scan
 
+from loradock.delivery.image import labels
 from loradock.facts import IMAGE_DIGEST
-from loradock.image import labels
 
 if TYPE_CHECKING:
     from docker import DockerClient

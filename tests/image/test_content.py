@@ -18,9 +18,9 @@ from click.testing import CliRunner
 from image.small_images import Entry, small_image, unique
 
 from loradock.commands.image_verify import verify
+from loradock.delivery.image.content import content_of, differences, read_manifest
+from loradock.delivery.image.labels import CONTAINER
 from loradock.errors import EnvironmentUnfit, InputMissing, UsageError
-from loradock.image.content import content_of, differences, read_manifest
-from loradock.image.labels import CONTAINER
 
 if TYPE_CHECKING:
     from docker import DockerClient

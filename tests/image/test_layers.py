@@ -10,9 +10,9 @@ import pytest
 from docker.errors import APIError
 from light_image import light_checkout
 
-from loradock.image import labels
-from loradock.image.build import BASE_NAME, _has_layers
-from loradock.image.inputs import checkout
+from loradock.delivery.image import labels
+from loradock.delivery.image.build import BASE_NAME, _has_layers
+from loradock.delivery.image.inputs import checkout
 
 BASE = "base@sha256:1"
 INSTALLED = {"Description": "mount / from exec /bin/bash -c /run/loradock/install_venv", "Size": 8_000}

@@ -17,11 +17,11 @@ import pytest
 from small_venv import append, dist_info, install, make_venv, rerecord, seal, site_of
 
 from loradock.errors import EnvironmentUnfit, InputMissing
-from loradock.image.lockfile.digests import SMALL_BYTES, digest_files
-from loradock.image.lockfile.known import NAME, SETTLED_NS, Known
-from loradock.image.lockfile.pins import find_lock, read_lock
-from loradock.image.lockfile.verify import Verified
-from loradock.image.lockfile.verify import verify as verify_environment
+from loradock.machine.lockfile.digests import SMALL_BYTES, digest_files
+from loradock.machine.lockfile.known import NAME, SETTLED_NS, Known
+from loradock.machine.lockfile.pins import find_lock, read_lock
+from loradock.machine.lockfile.verify import Verified
+from loradock.machine.lockfile.verify import verify as verify_environment
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "docker" / "requirements.lock"

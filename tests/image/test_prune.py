@@ -18,13 +18,13 @@ from image.small_images import Entry as File
 from image.small_images import small_image, unique
 
 from loradock.commands.prune import prune
+from loradock.delivery.image.engine import connect
+from loradock.delivery.image.labels import CONTAINER, IMAGE
+from loradock.delivery.image.prune import Decision, Entry, Rules, decide, parse_age, parse_size
+from loradock.delivery.image.prune_engine import inventory, is_our_name, take
+from loradock.delivery.image.prune_scratch import scratch_entries, scratch_root, take_scratch
+from loradock.delivery.image.scratch import MARKER, Scratch, held, opened
 from loradock.errors import EnvironmentUnfit, InputMissing, UsageError
-from loradock.image.engine import connect
-from loradock.image.labels import CONTAINER, IMAGE
-from loradock.image.prune import Decision, Entry, Rules, decide, parse_age, parse_size
-from loradock.image.prune_engine import inventory, is_our_name, take
-from loradock.image.prune_scratch import scratch_entries, scratch_root, take_scratch
-from loradock.image.scratch import MARKER, Scratch, held, opened
 
 if TYPE_CHECKING:
     from docker import DockerClient

@@ -15,8 +15,8 @@ from image.small_images import small_image
 from packageurl import PackageURL
 from small_venv import NAMES, install, make_venv
 
+from loradock.delivery.image.sbom import bill_of_image, bill_of_materials
 from loradock.errors import EnvironmentUnfit
-from loradock.image.sbom import bill_of_image, bill_of_materials
 
 if TYPE_CHECKING:
     from docker import DockerClient

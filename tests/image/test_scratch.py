@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from loradock.delivery.image.scratch import can_compile, held, opened, probe, temporary
 from loradock.errors import EnvironmentUnfit, NotWritable, StorageError, UsageError
-from loradock.image.scratch import can_compile, held, opened, probe, temporary
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_storage_that_runs_no_programs_is_named_and_bears_no_compile_tree(no_exe
 def test_a_second_build_is_refused_with_the_process_that_holds_the_scratch(tmp_path: Path) -> None:
     opened(tmp_path)
     script = (
-        "import sys, pathlib; from loradock.image.scratch import held, opened\n"
+        "import sys, pathlib; from loradock.delivery.image.scratch import held, opened\n"
         "with held(opened(pathlib.Path(sys.argv[1]))): print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from image.small_images import Entry, small_image, unique
 
 from loradock.commands.image_verify import verify as command
+from loradock.delivery.image.signature import NAMESPACE, canonical, mismatches, sign, statement, verify
 from loradock.errors import EnvironmentUnfit, InputMissing, UsageError
-from loradock.image.signature import NAMESPACE, canonical, mismatches, sign, statement, verify
 
 if TYPE_CHECKING:
     from docker import DockerClient

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import pytest
 from light_image import light_checkout
 
+from loradock.delivery.image.space import Need, Places, Room, Sizes, places, refuse_where_too_little, rooms
+from loradock.delivery.image.wheels import locked_names
 from loradock.errors import DiskFull, EnvironmentUnfit
-from loradock.image.space import Need, Places, Room, Sizes, places, refuse_where_too_little, rooms
-from loradock.image.wheels import locked_names
 
 if TYPE_CHECKING:
     from docker import DockerClient

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 from light_image import PACKAGES, light_checkout
 
+from loradock.delivery.image.build import tag_of
+from loradock.delivery.image.inputs import BuildAsk, checkout
+from loradock.delivery.image.space import Places, Sizes
+from loradock.delivery.image.wheels import downloaded
 from loradock.errors import InputMissing
-from loradock.image.build import tag_of
-from loradock.image.inputs import BuildAsk, checkout
-from loradock.image.space import Places, Sizes
-from loradock.image.wheels import downloaded
 
 if TYPE_CHECKING:
     from docker import DockerClient

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tiny import train
 
-from loradock.inference.opener import Opened, open_model
+from loradock.use.inference.opener import Opened, open_model
 
 
 @pytest.fixture(scope="session")

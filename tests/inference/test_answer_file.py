@@ -19,8 +19,8 @@ from tiny import make_llama, without_template
 
 from loradock.cli import cli
 from loradock.errors import DataError, DiskFull, ModelError, UsageError
-from loradock.inference.opener import Opened
-from loradock.inference.requests import key_of, sample_of
+from loradock.use.inference.opener import Opened
+from loradock.use.inference.requests import key_of, sample_of
 
 QUESTION = {"role": "user", "content": "lamp stone"}
 SHAPES: dict[str, dict[str, Any]] = {

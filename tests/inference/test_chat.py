@@ -12,9 +12,9 @@ from loradock.cli import cli
 from loradock.data.formats import alpaca
 from loradock.data.formats.base import Conversation
 from loradock.errors import ModelError, UsageError
-from loradock.inference.chat import Chat, Pieces
-from loradock.inference.opener import Opened
-from loradock.inference.sampling import GREEDY
+from loradock.use.inference.chat import Chat, Pieces
+from loradock.use.inference.opener import Opened
+from loradock.use.inference.sampling import GREEDY
 
 
 def test_two_turns_have_the_ids_of_the_training_row(opened: Opened) -> None:

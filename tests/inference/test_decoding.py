@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from loradock.data.formats.base import Message
-from loradock.inference.decoding import Request, answers, batches, greedy
-from loradock.inference.opener import Opened
-from loradock.inference.prompts import Prompts
-from loradock.inference.sampling import Chooser, Sampling
+from loradock.use.inference.decoding import Request, answers, batches, greedy
+from loradock.use.inference.opener import Opened
+from loradock.use.inference.prompts import Prompts
+from loradock.use.inference.sampling import Chooser, Sampling
 
 LONGEST = 20
 TEXTS = ["lamp", "a horse on a bridge in winter", "salt " * 12, "seven", "paper window cloud"]
@@ -96,8 +96,8 @@ def test_an_answer_says_whether_it_ended_or_was_cut(opened: Opened, prompts: lis
 
 
 def test_dense_weights_answer_as_the_quantised_ones(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from loradock.inference import opener
     from loradock.model import dense
+    from loradock.use.inference import opener
 
     plain = opener.open_model(trained)
     monkeypatch.setattr(dense, "free_bytes", lambda _: 0)

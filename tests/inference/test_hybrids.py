@@ -7,9 +7,9 @@ import torch
 from hybrids import KINDS, make_hybrid
 
 from loradock.data.formats.base import Message
-from loradock.evaluation.methods.choice import Branches, branch_log_probabilities
-from loradock.inference.decoding import greedy
-from loradock.inference.opener import Opened, open_model
+from loradock.use.evaluation.methods.choice import Branches, branch_log_probabilities
+from loradock.use.inference.decoding import greedy
+from loradock.use.inference.opener import Opened, open_model
 
 LONGEST = 12
 TEXTS = ["lamp", "a horse on a bridge in winter", "salt " * 12, "seven", "paper window cloud"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loradock.errors import Locked, UsageError
-from loradock.inference.journal import Journal
+from loradock.use.inference.journal import Journal
 
 
 def test_a_second_writer_of_a_result_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:

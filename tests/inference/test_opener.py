@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from tiny import make_llama, train
 
 from loradock.errors import InputMissing, LoradockError, ModelError, NoCheckpoint, UsageError
-from loradock.inference.opener import find, open_model
 from loradock.training.lineage import Lineage
+from loradock.use.inference.opener import find, open_model
 
 IDS = torch.tensor([[5, 9, 11, 30]])
 

@@ -12,8 +12,8 @@ from transformers import AutoTokenizer
 
 from loradock.data.formats.base import Completion, Conversation, Message, RowError
 from loradock.data.templates import NAMES, named
-from loradock.inference.prompts import Prompts
 from loradock.training.lineage import Lineage
+from loradock.use.inference.prompts import Prompts
 
 ASKED = (Message("user", "Name a lamp."), Message("assistant", "a lamp"), Message("user", "And a horse?"))
 ANSWER = Message("assistant", "a horse")

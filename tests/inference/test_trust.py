@@ -16,9 +16,9 @@ from proven import unchecked
 from tiny import make_llama, write_pairs
 
 from loradock.errors import InputMissing, ModelError
-from loradock.inference.opener import find
 from loradock.model.source import read_config
 from loradock.training.lineage import Lineage
+from loradock.use.inference.opener import find
 
 CONFIGURATION = """
 from pathlib import Path
@@ -237,7 +237,7 @@ def test_comparing_merges_fetches_no_rows_that_a_record_names(handed: Handed, tm
 def test_an_adapter_of_a_type_that_fetches_what_it_names_is_not_opened(
     tmp_path: Path, llama: Path, hub: list[bytes], settings: dict[str, object]
 ) -> None:
-    from loradock.inference.opener import open_model
+    from loradock.use.inference.opener import open_model
 
     adapter = make_adapter(tmp_path / "adapter", base=llama)
     edit(adapter / "adapter_config.json", **settings)

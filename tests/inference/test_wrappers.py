@@ -17,8 +17,8 @@ from tiny import train
 from wrappers import KINDS, make_wrapper
 
 from loradock.cli import cli
-from loradock.inference.decoding import greedy
-from loradock.inference.opener import open_model
+from loradock.use.inference.decoding import greedy
+from loradock.use.inference.opener import open_model
 
 SETTINGS = ("train.max_steps=2", "train.learning_rate=1e-2", "lora.rank=4", "train.global_batch=8")
 IDS = torch.randint(800, (2, 24), generator=torch.Generator().manual_seed(5))

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from loradock.kubernetes.check.reading import read
+from loradock.delivery.kubernetes.check.reading import read
 
 GOOD = (Path(__file__).parent / "good.yaml").read_text(encoding="utf-8")
 DIGEST = "@sha256:" + "0123456789abcdef" * 4

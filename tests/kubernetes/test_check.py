@@ -10,7 +10,7 @@ import pytest
 from kubernetes.broken import Broken, cases, fine
 from kubernetes.goods import DIGEST, GOOD, GOODS
 
-from loradock.kubernetes.check import GROUPS, RULES, problems, reference
+from loradock.delivery.kubernetes.check import GROUPS, RULES, problems, reference
 
 CASES = cases()
 
@@ -93,7 +93,9 @@ def test_the_example_on_the_page_is_what_is_said() -> None:
 
 def test_without_the_schemas_the_remedy_is_told() -> None:
     code = "import sys; sys.modules['kubernetes_validate'] = None\n"
-    code += "from loradock.kubernetes.check import problems\nproblems({'x': 'kind: Job\\napiVersion: batch/v1'})"
+    code += (
+        "from loradock.delivery.kubernetes.check import problems\nproblems({'x': 'kind: Job\\napiVersion: batch/v1'})"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "EnvironmentUnfit: error: the schemas of Kubernetes 1.37 are not installed" in done.stderr
     assert "pip install 'kubernetes-validate>=1.37'" in done.stderr

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from kubernetes.goods import GOODS, TRAINJOB, dumped, of, template
 
+from loradock.delivery.kubernetes.check import problems
 from loradock.errors import Problem
-from loradock.kubernetes.check import problems
 
 CLAIM = {
     "metadata": {"name": "output"},

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from kubernetes.goods import CRONJOB, GOOD, JOBSET, TRAINJOB
 
+from loradock.delivery.kubernetes.check import LONGEST, judge, problems
+from loradock.delivery.kubernetes.check.reading import objects, read
 from loradock.errors import Problem
-from loradock.kubernetes.check import LONGEST, judge, problems
-from loradock.kubernetes.check.reading import objects, read
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdef", "bcdefg", strict=True)

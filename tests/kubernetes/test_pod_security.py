@@ -13,8 +13,8 @@ import pytest
 import yaml
 from kubernetes.goods import IMAGE, POD
 
-from loradock.kubernetes.check import GROUPS, judge, problems
-from loradock.kubernetes.check.reading import objects
+from loradock.delivery.kubernetes.check import GROUPS, judge, problems
+from loradock.delivery.kubernetes.check.reading import objects
 
 LISTS = ("containers", "initContainers", "ephemeralContainers")
 RESTRICTED_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}

@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml
 from kubernetes.goods import CONFIG_MAP, GOOD, JOBSET, POD, dumped
 
-from loradock.kubernetes.check import problems
-from loradock.kubernetes.check.run_config import HEARTBEAT_LIMIT, HEARTBEAT_LIMIT_SECONDS
+from loradock.delivery.kubernetes.check import problems
+from loradock.delivery.kubernetes.check.run_config import HEARTBEAT_LIMIT, HEARTBEAT_LIMIT_SECONDS
 
 
 def told(text: str) -> list[tuple[str, int | None]]:

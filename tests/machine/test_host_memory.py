@@ -14,7 +14,7 @@ SIZE = 256 << 20
 
 
 def taken_and_given_back() -> None:
-    """`SIZE` bytes from the kernel, all written, and back: malloc may hold as many free, resident, from tests before."""
+    """`SIZE` bytes from the kernel, all written, and back: malloc may hold as many from before, free and resident."""
     with mmap.mmap(-1, SIZE) as block:
         for page in range(0, SIZE, mmap.PAGESIZE):
             block[page] = 1

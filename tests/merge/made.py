@@ -9,13 +9,13 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from loradock.inference.opener import with_adapter
-from loradock.merge.job import Asked, prepared
-from loradock.merge.merge import Merged
-from loradock.merge.proof import kl
-from loradock.merge.run import run
 from loradock.model import load, source
 from loradock.training.lineage import Lineage
+from loradock.use.inference.opener import with_adapter
+from loradock.use.merge.job import Asked, prepared
+from loradock.use.merge.merge import Merged
+from loradock.use.merge.proof import kl
+from loradock.use.merge.run import run
 
 TARGETS = ["q_proj", "v_proj", "down_proj"]
 

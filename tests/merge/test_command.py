@@ -128,7 +128,7 @@ def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) << 10
 import atexit
 from pathlib import Path
-import torch, transformers, peft, bitsandbytes, loradock.merge.run
+import torch, transformers, peft, bitsandbytes, loradock.use.merge.run
 open("/proc/self/clear_refs", "w").write("5")
 before = peak()
 atexit.register(lambda: Path("peak").write_text(str(peak() - before)))

@@ -12,9 +12,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from loradock.merge.compare import held_out
-from loradock.merge.job import Asked, Job, prepared
-from loradock.merge.proof import kl, of_adapter
+from loradock.use.merge.compare import held_out
+from loradock.use.merge.job import Asked, Job, prepared
+from loradock.use.merge.proof import kl, of_adapter
 
 HELDOUT = Path(__file__).parents[2] / "src" / "loradock" / "demo" / "heldout.jsonl"
 KL_BOUND = {"f32": 1e-8, "bf16": 5e-5}

@@ -20,10 +20,10 @@ from tiny import make_llama
 from transformers import AutoModelForCausalLM
 
 from loradock.errors import ModelError
-from loradock.inference.opener import find, with_adapter
-from loradock.merge import plan
-from loradock.merge.job import Asked, prepared
 from loradock.model import load
+from loradock.use.inference.opener import find, with_adapter
+from loradock.use.merge import plan
+from loradock.use.merge.job import Asked, prepared
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*tie_word_embeddings.*:UserWarning"),

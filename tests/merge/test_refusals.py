@@ -19,10 +19,10 @@ from tiny import make_llama, train
 
 from loradock.errors import DiskFull, InputMissing, Locked, ModelError, UsageError
 from loradock.machine.answers import Space
-from loradock.merge.job import Asked, prepared
-from loradock.merge.merge import merge
-from loradock.merge.run import run
-from loradock.merge.staging import locked
+from loradock.use.merge.job import Asked, prepared
+from loradock.use.merge.merge import merge
+from loradock.use.merge.run import run
+from loradock.use.merge.staging import locked
 
 WEIGHTS = "adapter_model.safetensors"
 
@@ -145,7 +145,7 @@ def test_an_empty_folder_is_taken_for_the_output_and_a_mount_is_told_as_one(tmp_
     (tmp_path / "out").mkdir()
     merged(adapter, tmp_path / "out")
     assert (tmp_path / "out" / "merge.json").is_file()
-    script = "from pathlib import Path; from loradock.merge.staging import refuse_existing as r; r(Path('/mnt'))"
+    script = "from pathlib import Path; from loradock.use.merge.staging import refuse_existing as r; r(Path('/mnt'))"
     command = [*namespace("mount -t tmpfs none /mnt"), sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True)
     assert "error: /mnt is a mount point" in done.stderr
@@ -184,7 +184,7 @@ import json, sys
 from pathlib import Path
 from merge.made import merged
 from loradock.errors import LoradockError
-from loradock.merge import merge as merging
+from loradock.use.merge import merge as merging
 merging.refuse_small_disk = lambda *_: None
 code = 0
 try:

@@ -16,8 +16,8 @@ from tiny import make_llama
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from loradock.config.schema import ModelConfig
-from loradock.merge.proof import kl
 from loradock.model import load, source
+from loradock.use.merge.proof import kl
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning"),

@@ -19,10 +19,10 @@ from transformers import AutoTokenizer
 from wrappers import KINDS, make_wrapper
 
 from loradock.errors import ModelError
-from loradock.merge import plan
-from loradock.merge.job import Asked, prepared
-from loradock.merge.proof import kl
 from loradock.model.tokenizer_copy import as_both_read, copy_tokenizer
+from loradock.use.merge import plan
+from loradock.use.merge.job import Asked, prepared
+from loradock.use.merge.proof import kl
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*tie_word_embeddings.*:UserWarning")
 IN_FLOAT32 = 1e-8

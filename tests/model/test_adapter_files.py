@@ -14,9 +14,9 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from loradock.errors import ModelError
-from loradock.inference.opener import open_model
 from loradock.model import patterns
 from loradock.model.adapter_files import check
+from loradock.use.inference.opener import open_model
 
 SLOW = "(?:(?:[a-z_.0-9]+)+)+!"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from tiny import copy_tree, train
 
 from loradock.errors import LoradockError, ModelError
-from loradock.gguf.export import export
-from loradock.inference.opener import find, open_model
 from loradock.model import finite
+from loradock.use.gguf.export import export
+from loradock.use.inference.opener import find, open_model
 
 WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 VALUES = {"NaN": float("nan"), "infinity": float("inf"), "minus infinity": float("-inf")}

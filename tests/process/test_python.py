@@ -35,7 +35,7 @@ def test_every_python_of_ours_is_started_by_the_one_door() -> None:
         for line in starts_of_python(ast.parse(file.read_text(encoding="utf-8")))
         if file != DOOR
     }
-    in_the_image = {place for place in found if place.startswith("image/stages.py")}
+    in_the_image = {place for place in found if place.startswith("delivery/image/stages.py")}
     assert found == in_the_image, "start it by loradock.process.python.command"
     assert len(in_the_image) == 1
     assert set(starts_of_python(ast.parse(DOOR.read_text(encoding="utf-8"))))

@@ -20,7 +20,7 @@ import transformers
 from published.shapes import FIRST_MARK, MARK, TOWERS, VOCABULARY, Published, chosen, make, published
 from safetensors.torch import load_file
 
-from loradock.inference.opener import open_model
+from loradock.use.inference.opener import open_model
 
 if TYPE_CHECKING:
     from faults.forking import Forking

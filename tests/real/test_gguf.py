@@ -13,7 +13,7 @@ from real.conftest import Real
 
 from loradock.cli import cli
 from loradock.errors import ModelError
-from loradock.gguf import vocabulary
+from loradock.use.gguf import vocabulary
 
 # What llama.cpp's converter takes from a model card and a file's name.
 FROM_CARD = {f"general.{each}" for each in "basename file_type finetune languages license name organization".split()}

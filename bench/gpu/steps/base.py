@@ -112,7 +112,7 @@ class Session:
 
     def write(self, content: Mapping[str, Any]) -> None:
         """Put what the runner reads in place, whole."""
-        from loradock import atomic_io
+        from loradock.files import atomic_io
 
         self.answer_file.parent.mkdir(parents=True, exist_ok=True)
         atomic_io.replace(self.answer_file, json.dumps(content) + "\n")

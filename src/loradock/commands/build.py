@@ -14,13 +14,13 @@ from rich.table import Table
 
 from loradock.commands.page import fitting_console, folded, say, show
 from loradock.commands.paths import LocalPath, PathsAfter
-from loradock.image.build import build as build_image
-from loradock.image.build import preflight
-from loradock.image.engine import connect
-from loradock.image.inputs import VARIANTS, BuildAsk
-from loradock.image.progress import Step
-from loradock.image.scratch import Property, default_scratch
-from loradock.image.space import Room, gb
+from loradock.delivery.image.build import build as build_image
+from loradock.delivery.image.build import preflight
+from loradock.delivery.image.engine import connect
+from loradock.delivery.image.inputs import VARIANTS, BuildAsk
+from loradock.delivery.image.progress import Step
+from loradock.delivery.image.scratch import Property, default_scratch
+from loradock.delivery.image.space import Room, gb
 
 TITLE_CHARACTERS = 120
 """Of a step's command, in its line; the log has all of it."""

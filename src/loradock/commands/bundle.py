@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import click
 
 from loradock.commands.paths import LocalPath
+from loradock.delivery.image.bundle.create import Image, gather, lock_here
+from loradock.delivery.image.bundle.create import create as write_bundle
+from loradock.delivery.image.bundle.load import lay_out, load_image
+from loradock.delivery.image.bundle.manifest import DATA, IMAGE, MODEL, PARTS, Manifest
+from loradock.delivery.image.bundle.verify import verify as verify_bundle
 from loradock.errors import UsageError
-from loradock.image.bundle.create import Image, gather, lock_here
-from loradock.image.bundle.create import create as write_bundle
-from loradock.image.bundle.load import lay_out, load_image
-from loradock.image.bundle.manifest import DATA, IMAGE, MODEL, PARTS, Manifest
-from loradock.image.bundle.verify import verify as verify_bundle
 from loradock.machine import Host
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def create(
     if image is None:
         manifest = write_bundle(target, gather(model=model, data=data, lock=lock, image=None), progress=progress())
     else:
-        from loradock.image.engine import connect
+        from loradock.delivery.image.engine import connect
 
         with closing(connect()) as client:
             inputs = gather(model=model, data=data, lock=lock, image=saved(client, image))
@@ -64,7 +64,7 @@ def create(
 
 def saved(client: DockerClient, reference: str) -> Image:
     """What the engine would save of an image."""
-    from loradock.image.engine import image_named
+    from loradock.delivery.image.engine import image_named
 
     found = image_named(client, reference)
     return Image(
@@ -98,7 +98,7 @@ def load(file: Path, *, output: Path, expect: str | None, is_without_image: bool
     """Verify FILE, unpack its files into a new folder, and load its image."""
     manifest = lay_out(file, output, expect=_digest(expect), progress=progress())
     if manifest.of_part(IMAGE) and not is_without_image:
-        from loradock.image.engine import connect
+        from loradock.delivery.image.engine import connect
 
         with closing(connect()) as client:
             loaded = load_image(client, file)

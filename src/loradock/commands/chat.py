@@ -13,7 +13,7 @@ from loradock.commands.sampling_options import sampling_options
 
 if TYPE_CHECKING:
     from loradock.errors import LoradockError
-    from loradock.inference.chat import Chat
+    from loradock.use.inference.chat import Chat
 
 HELP = "/reset forgets the turns, /system TEXT sets the system turn, /ids shows the last prompt's token ids, /exit ends"
 
@@ -45,8 +45,8 @@ def chat(
     often have several (an instruction, a blank line, an input). /reset, /system TEXT, /ids, /exit.
     """
     quiet()
-    from loradock.inference.chat import Chat
-    from loradock.inference.sampling import Sampling
+    from loradock.use.inference.chat import Chat
+    from loradock.use.inference.sampling import Sampling
 
     with opened_model(model, asked) as (opened, _):
         opened.prompts.check_template()

@@ -60,7 +60,7 @@ def export(
     As sentence-transformers, DIR may also be an adapter directory. Without --merge, ADAPTER links to the base where it
     lies now.
     """
-    from loradock.merge.staging import refuse_existing
+    from loradock.use.merge.staging import refuse_existing
 
     refuse_existing(output)
     if kind == "sentence-transformers":
@@ -104,9 +104,9 @@ def _export_for_others(
     passage_instruction: str | None,
 ) -> None:
     quiet()
-    from loradock.embedding import st_export
-    from loradock.embedding.evaluate import Instructions
-    from loradock.inference.opener import SETTINGS
+    from loradock.use.embedding import st_export
+    from loradock.use.embedding.evaluate import Instructions
+    from loradock.use.inference.opener import SETTINGS
 
     wanted = Instructions(query=instruction or "", passage=passage_instruction or "")
     finished = next((each for each in (directory, directory / ADAPTER) if (each / SETTINGS).is_file()), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from loradock import signals
+from loradock.process import signals
 
 if TYPE_CHECKING:
     from rich.status import Status

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from loradock import atomic_io
 from loradock.commands.data_rows import counted, prepared
 from loradock.commands.page import console_on, page, say
 from loradock.commands.paths import LocalPath
 from loradock.commands.run_options import Ask, RunCommand, run_options
 from loradock.commands.train import QUIET
 from loradock.errors import NotWritable, UsageError
+from loradock.files import atomic_io
 
 SAMPLE = 5
 """Rows shown where no number is asked for."""

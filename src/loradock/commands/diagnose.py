@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loradock import signals
 from loradock.commands import diagnose_accuracy
 from loradock.commands.page import say
 from loradock.commands.run_options import Ask, Price, RunCommand, look_for_inputs, run_options
 from loradock.errors import UsageError
+from loradock.process import signals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,7 +103,7 @@ def diagnose(
     from loradock.analysis.diagnose.accuracy import Asked
     from loradock.analysis.diagnose.diagnose import chosen
     from loradock.commands.train import QUIET, set_environment
-    from loradock.evaluation.tasks import check
+    from loradock.use.evaluation.tasks import check
 
     set_environment(QUIET | children.BEFORE_IMPORT)
     warnings.simplefilter("ignore")
@@ -219,11 +219,11 @@ def told(
     accuracies: dict[str, Any] | None = None,
 ) -> None:
     """Print and keep what was found."""
-    from loradock import atomic_io
     from loradock.analysis.diagnose import accuracy, seeds
     from loradock.analysis.diagnose.document import document
     from loradock.analysis.report import diagnosis as report
     from loradock.commands.page import page
+    from loradock.files import atomic_io
 
     if not search.baseline.rounds:
         note("nothing was measured yet: use a larger --budget")

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import click
 
-from loradock import streams
 from loradock.commands.embed_options import INSTRUCTION, MODEL, opened
 from loradock.commands.model_options import BASE_MODEL, BATCH_TOKENS, computing_options, counted, quiet
 from loradock.commands.paths import LocalPath
+from loradock.process import streams
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -52,7 +52,7 @@ def embed(
     CSV, Parquet: the column `text`). Texts become tokens as in training. The file is written whole or not at all.
     """
     quiet()
-    from loradock.embedding.vectors_file import checked, embed_file
+    from loradock.use.embedding.vectors_file import checked, embed_file
 
     count = checked(file, column=column)
     with opened(adapter, asked) as (embedder, status):

@@ -16,7 +16,7 @@ from loradock.commands.paths import LocalPath
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from loradock.embedding.embedder import Embedder
+    from loradock.use.embedding.embedder import Embedder
 
 MODEL = click.argument("adapter", metavar="ADAPTER", type=LocalPath(exists=True, file_okay=False))
 INSTRUCTION = click.option(
@@ -30,9 +30,9 @@ def opened(adapter: Path, asked: dict[str, Any]) -> Iterator[tuple[Embedder, Sta
 
     status = console_on(stderr=True).status("model")
     with redirect_stdout(sys.stderr), status:  # libraries print there
-        from loradock.embedding.opener import open_embedder
-        from loradock.inference.opener import directory_of
         from loradock.model.adapter_tensors import passed_over
+        from loradock.use.embedding.opener import open_embedder
+        from loradock.use.inference.opener import directory_of
 
         embedder = open_embedder(adapter, **asked)
         if embedder.has_adapter and (note := passed_over(embedder.model, directory_of(adapter))):

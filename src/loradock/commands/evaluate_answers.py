@@ -19,9 +19,9 @@ from loradock.errors import UsageError
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from loradock.evaluation.asked import Wanted
-    from loradock.evaluation.evaluate import Model
-    from loradock.inference.opener import Opened
+    from loradock.use.evaluation.asked import Wanted
+    from loradock.use.evaluation.evaluate import Model
+    from loradock.use.inference.opener import Opened
 
 OPTIONS = Group(
     click.option(
@@ -112,9 +112,9 @@ def evaluate_answers(
 ) -> None:
     """Evaluate, compare, keep and print."""
     quiet()
-    from loradock.evaluation import asked, evaluate
-    from loradock.inference.opener import directory_of
     from loradock.training.lineage import Lineage
+    from loradock.use.evaluation import asked, evaluate
+    from loradock.use.inference.opener import directory_of
 
     if against and has_base:
         raise UsageError("--against and --base both name what to compare with", hint="leave out one of them")
@@ -157,7 +157,7 @@ def _check(opened: Opened, model: Path, *, has_base: bool) -> None:
 
 
 def _runner(wanted: Sequence[Wanted], *, batch_tokens: int) -> Any:
-    from loradock.evaluation import evaluate
+    from loradock.use.evaluation import evaluate
 
     def run(opened: Opened, status: Status, given: Path, folder: Path, *, has_adapter: bool = True) -> Model:
         return evaluate.evaluate(

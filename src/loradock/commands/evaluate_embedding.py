@@ -17,7 +17,7 @@ from loradock.commands.paths import LocalPath
 from loradock.errors import UsageError
 
 if TYPE_CHECKING:
-    from loradock.embedding.evaluate import Measure
+    from loradock.use.embedding.evaluate import Measure
 
 OPTIONS = Group(
     click.option(
@@ -56,8 +56,8 @@ def evaluate_embedding(
 ) -> None:
     """Measure and print."""
     quiet()
-    from loradock.embedding import beir
-    from loradock.embedding import evaluate as evaluating
+    from loradock.use.embedding import beir
+    from loradock.use.embedding import evaluate as evaluating
 
     data = beir.read(retrieval, split=split) if retrieval else None
     pairs = evaluating.read_pairs(sts) if sts else None

@@ -46,10 +46,10 @@ def evaluate_harness(
 ) -> None:
     """Measure, keep in harness.json and print."""
     quiet()
-    from loradock import atomic_io
-    from loradock.evaluation import evaluate
-    from loradock.evaluation import harness as lm_eval
+    from loradock.files import atomic_io
     from loradock.machine import Host
+    from loradock.use.evaluation import evaluate
+    from loradock.use.evaluation import harness as lm_eval
 
     lm_eval.check()
     asked = lm_eval.Asked(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from loradock.evaluation.evaluate import Report, Result
-    from loradock.evaluation.summary import Score, Summary
+    from loradock.use.evaluation.evaluate import Report, Result
+    from loradock.use.evaluation.summary import Score, Summary
 
 UNKNOWN = ""
 

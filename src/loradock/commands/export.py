@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
-from loradock import signals, streams
 from loradock.commands.model_options import MODEL, TRUST, quiet
 from loradock.commands.page import console_on, say
 from loradock.commands.paths import LocalPath
+from loradock.process import signals, streams
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -46,8 +46,8 @@ def gguf(model: Path, output: Path, *, type_name: str, trusted: tuple[str, ...],
     """
     quiet()
 
-    from loradock.gguf.export import export as write
-    from loradock.inference.opener import find
+    from loradock.use.gguf.export import export as write
+    from loradock.use.inference.opener import find
 
     with redirect_stdout(sys.stderr), console_on(stderr=True).status("gguf") as status:
 

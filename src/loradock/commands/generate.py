@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from loradock import streams
 from loradock.commands.model_options import (
     BASE_MODEL,
     BATCH_TOKENS,
@@ -22,6 +21,7 @@ from loradock.commands.model_options import (
 )
 from loradock.commands.paths import LocalPath
 from loradock.commands.sampling_options import sampling_options
+from loradock.process import streams
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -60,8 +60,8 @@ def generate(
     file is written whole at the end; the same command continues one that was stopped.
     """
     quiet()
-    from loradock.inference.answer_file import Asked, answer_file
-    from loradock.inference.sampling import Sampling
+    from loradock.use.inference.answer_file import Asked, answer_file
+    from loradock.use.inference.sampling import Sampling
 
     wanted = Asked(
         max_new_tokens=max_new_tokens,

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from loradock.commands.paths import LocalPath
+from loradock.delivery.image.sbom import bill_of_image, bill_of_materials
 from loradock.errors import storage_error
-from loradock.image.sbom import bill_of_image, bill_of_materials
 
 
 @click.command()
@@ -29,7 +29,7 @@ def sbom(image: str | None, output: Path | None) -> None:
     if image is None:
         text = bill_of_materials(Path(sys.prefix))
     else:
-        from loradock.image.engine import connect
+        from loradock.delivery.image.engine import connect
 
         text = bill_of_image(connect(), image).rstrip("\n")
     if output is None:

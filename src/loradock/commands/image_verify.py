@@ -12,12 +12,12 @@ import click
 
 from loradock.commands.page import say
 from loradock.commands.paths import LocalPath
+from loradock.delivery.image.client import stoppable
+from loradock.delivery.image.content import Content, content_of, differences, read_manifest
+from loradock.delivery.image.engine import connect, image_named
+from loradock.delivery.image.signature import mismatches, sign, statement, statement_file
+from loradock.delivery.image.signature import verify as verify_signature
 from loradock.errors import SHOWN_PROBLEMS, EnvironmentUnfit, Interrupted, Problem, UsageError, storage_error
-from loradock.image.client import stoppable
-from loradock.image.content import Content, content_of, differences, read_manifest
-from loradock.image.engine import connect, image_named
-from loradock.image.signature import mismatches, sign, statement, statement_file
-from loradock.image.signature import verify as verify_signature
 
 if TYPE_CHECKING:
     from docker.models.images import Image

@@ -13,12 +13,11 @@ from typing import Any
 
 import click
 
-from loradock import termination_log
 from loradock.commands.paths import LocalPath
 from loradock.distributed import processes, schedulers, seal
 from loradock.distributed.place import AUTO, LAUNCHER, interfaces, mistakes, place_of
 from loradock.errors import EnvironmentUnfit, LoradockError, Problem, UsageError
-from loradock.process import python
+from loradock.process import python, termination_log
 
 SHOWN_LINES = 30
 TORCHRUNS = "TORCHELASTIC_"

@@ -14,9 +14,9 @@ import click
 from loradock.commands.page import console_on, say
 from loradock.commands.paths import LocalPath
 from loradock.errors import EnvironmentUnfit
-from loradock.image.lockfile.findings import installers
-from loradock.image.lockfile.verify import Verified
-from loradock.image.lockfile.verify import verify as verify_environment
+from loradock.machine.lockfile.findings import installers
+from loradock.machine.lockfile.verify import Verified
+from loradock.machine.lockfile.verify import verify as verify_environment
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

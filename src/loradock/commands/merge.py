@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loradock import signals, streams
 from loradock.commands.model_options import BASE_MODEL, TRUST, quiet
 from loradock.commands.page import console_on, say
 from loradock.commands.paths import LocalPath
+from loradock.process import signals, streams
 
 if TYPE_CHECKING:
-    from loradock.merge.job import Job
-    from loradock.merge.merge import Merged
+    from loradock.use.merge.job import Job
+    from loradock.use.merge.merge import Merged
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -67,8 +67,8 @@ def merge(
     OUT appears whole or not at all. merge.json in it has the hashes of what was merged and of each file.
     """
     quiet()
-    from loradock.merge.job import Asked, prepared
-    from loradock.merge.staging import refuse_existing
+    from loradock.use.merge.job import Asked, prepared
+    from loradock.use.merge.staging import refuse_existing
 
     refuse_existing(output)
     with redirect_stdout(sys.stderr), prepared(adapter, Asked(**asked)) as job:
@@ -102,7 +102,7 @@ def _show_job(job: Job) -> None:
 def _compared(job: Job) -> dict[str, Any]:
 
     from loradock.commands.model_options import counted
-    from loradock.merge.compare import compare
+    from loradock.use.merge.compare import compare
 
     with console_on(stderr=True).status("held-out rows") as status:
         found = compare(job, progress=counted(status, "rows compared"))
@@ -129,7 +129,7 @@ def _facts(job: Job) -> dict[str, Any]:
 
 def _merged(job: Job, output: Path, *, verify: str) -> dict[str, Any]:
 
-    from loradock.merge.run import run
+    from loradock.use.merge.run import run
 
     with console_on(stderr=True).status("merge") as status:
 

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from loradock import signals
 from loradock.commands.page import console_on
 from loradock.commands.paths import LocalPath
 from loradock.commands.train import QUIET
 from loradock.data.templates import NAMES
 from loradock.errors import UsageError
+from loradock.process import signals
 
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from loradock.inference.opener import Opened
+    from loradock.use.inference.opener import Opened
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 MODEL = click.argument("model", metavar="MODEL", type=LocalPath(exists=True, file_okay=False))
@@ -94,8 +94,8 @@ def opened_model(model: Path, asked: dict[str, Any], *, may_have_own: bool = Fal
 
     status = console_on(stderr=True).status("model")
     with redirect_stdout(sys.stderr), status:  # libraries print there
-        from loradock.inference.opener import open_model
         from loradock.model.adapter_tensors import passed_over
+        from loradock.use.inference.opener import open_model
 
         opened = open_model(model, **asked)
         if opened.has_adapter and (note := passed_over(opened.model, opened.origin.directory)):

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from loradock import streams
-from loradock.text import shown
+from loradock.process import streams
+from loradock.text.terminal import shown
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

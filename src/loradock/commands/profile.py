@@ -11,8 +11,8 @@ from pathlib import Path
 
 import click
 
-from loradock import atomic_io
 from loradock.commands.run_options import Ask, RunCommand, look_for_inputs, run_options
+from loradock.files import atomic_io
 
 LEAST_STEPS = 8
 SILENT_KINETO = {"KINETO_LOG_LEVEL": "99"}

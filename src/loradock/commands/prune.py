@@ -15,9 +15,8 @@ import click
 
 from loradock.commands.page import say
 from loradock.commands.paths import LocalPath
-from loradock.errors import StorageError
-from loradock.image.engine import connect
-from loradock.image.prune import (
+from loradock.delivery.image.engine import connect
+from loradock.delivery.image.prune import (
     DEFAULT_AGE_SECONDS,
     Decision,
     Entry,
@@ -28,9 +27,10 @@ from loradock.image.prune import (
     parse_size,
     size_text,
 )
-from loradock.image.prune_engine import inventory, take
-from loradock.image.prune_scratch import scratch_entries, scratch_root, take_scratch
-from loradock.image.scratch import MARKER, Scratch, default_scratch, held
+from loradock.delivery.image.prune_engine import inventory, take
+from loradock.delivery.image.prune_scratch import scratch_entries, scratch_root, take_scratch
+from loradock.delivery.image.scratch import MARKER, Scratch, default_scratch, held
+from loradock.errors import StorageError
 
 if TYPE_CHECKING:
     from docker import DockerClient

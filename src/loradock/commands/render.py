@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from loradock import atomic_io
 from loradock.commands.page import say
 from loradock.commands.paths import LocalPath
 from loradock.commands.render_check import check, refusals
 from loradock.commands.render_options import Site, SiteCommand
 from loradock.commands.run_options import Ask, run_options
 from loradock.errors import DiskFull, NotWritable, UsageError
+from loradock.files import atomic_io
 
 KIND_NAMES = ("pod", "job", "jobset", "trainjob")
 QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
@@ -60,9 +60,9 @@ def render(
     The configuration becomes a ConfigMap. Its relative paths start at the data volume; no cluster is contacted.
     """
     from loradock.commands.render_workload import described
-    from loradock.kubernetes import kinds
-    from loradock.kubernetes.explain import explain
-    from loradock.kubernetes.write import yaml_text
+    from loradock.delivery.kubernetes import kinds
+    from loradock.delivery.kubernetes.explain import explain
+    from loradock.delivery.kubernetes.write import yaml_text
 
     if checked:
         check(checked, skipped=skipped, is_strict=is_strict, as_json=as_json)

@@ -18,7 +18,7 @@ ASKED_FOR = ("pss-host-path",)
 
 def check(files: tuple[Path, ...], *, skipped: tuple[str, ...], is_strict: bool, as_json: bool) -> None:
     """Say what is wrong with manifests, side by side. ConfigError with every error of all of them."""
-    from loradock.kubernetes.check import RULES, problems
+    from loradock.delivery.kubernetes.check import RULES, problems
 
     names = {rule.name for rule in RULES}
     if unknown := [name for name in skipped if name not in names]:
@@ -41,7 +41,7 @@ def check(files: tuple[Path, ...], *, skipped: tuple[str, ...], is_strict: bool,
 
 def refusals(text: str) -> list[str]:
     """Raise UsageError where our own check refuses what was rendered; a warning where it cannot be asked."""
-    from loradock.kubernetes.check import problems
+    from loradock.delivery.kubernetes.check import problems
 
     try:
         found = problems({"": text}, skip=ASKED_FOR)

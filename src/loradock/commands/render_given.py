@@ -9,10 +9,10 @@ from functools import partial
 from typing import TypeVar
 
 from loradock.commands.render_options import Site
+from loradock.delivery.kubernetes import asked, quantities
+from loradock.delivery.kubernetes.workload import CARDS, Placement, SecretVariable
 from loradock.errors import Problem, UsageError
 from loradock.facts import Gpu
-from loradock.kubernetes import asked, quantities
-from loradock.kubernetes.workload import CARDS, Placement, SecretVariable
 from loradock.plan import gpu_table
 
 T = TypeVar("T")

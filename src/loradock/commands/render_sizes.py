@@ -8,10 +8,10 @@ from pathlib import Path
 from loradock.commands.render_given import UNKNOWN_GPU, Given
 from loradock.commands.render_options import Site
 from loradock.config.schema import RunConfig
+from loradock.delivery.kubernetes import sizes as sizing
+from loradock.delivery.kubernetes.sizes import Seen, Sizes, cpus_of
 from loradock.errors import InputMissing
 from loradock.facts import DESCRIBED, DataFacts, Facts, ModelFacts
-from loradock.kubernetes import sizes as sizing
-from loradock.kubernetes.sizes import Seen, Sizes, cpus_of
 from loradock.plan import planner
 
 ROWS = 10_000

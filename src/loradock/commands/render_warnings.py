@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from loradock.config.schema import RunConfig
-from loradock.kubernetes import asked, names
-from loradock.kubernetes.quantities import shown
-from loradock.kubernetes.sizes import Sized, Sizes
-from loradock.kubernetes.workload import Workload
+from loradock.delivery.kubernetes import asked, names
+from loradock.delivery.kubernetes.quantities import shown
+from loradock.delivery.kubernetes.sizes import Sized, Sizes
+from loradock.delivery.kubernetes.workload import Workload
 from loradock.model import hub_cache
 
 HOLDING = ("data", "output", "cache")

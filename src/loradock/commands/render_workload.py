@@ -16,12 +16,12 @@ from loradock.commands.run_options import Ask
 from loradock.config import no_effect
 from loradock.config.load import Loaded
 from loradock.config.schema import RunConfig
+from loradock.delivery.kubernetes import asked, names
+from loradock.delivery.kubernetes.refusals import problems
+from loradock.delivery.kubernetes.sizes import Sizes
+from loradock.delivery.kubernetes.workload import CONFIG_FILE, CONFIG_FOLDER, Account, Fetch, Workload
+from loradock.delivery.kubernetes.write import one_document
 from loradock.errors import UsageError
-from loradock.kubernetes import asked, names
-from loradock.kubernetes.refusals import problems
-from loradock.kubernetes.sizes import Sizes
-from loradock.kubernetes.workload import CONFIG_FILE, CONFIG_FOLDER, Account, Fetch, Workload
-from loradock.kubernetes.write import one_document
 from loradock.machine import Host, probe
 
 GATHERING_SECONDS = 600

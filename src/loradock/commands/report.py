@@ -44,10 +44,10 @@ def report(runs: tuple[Path, ...], *, output: Path | None, watch: bool, port: in
     if watch:
         serve(runs, port=port or 0, is_opened=is_opened)
         return
-    from loradock import atomic_io
     from loradock.analysis.report.html import render
     from loradock.analysis.report.html.runs import read
     from loradock.errors import storage_error
+    from loradock.files import atomic_io
 
     text = render.html(read(runs))
     file = output or default_file(runs)

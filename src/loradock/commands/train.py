@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 
-from loradock import signals, streams
 from loradock.commands.run_options import Ask, RunCommand, look_for_inputs, run_options
 from loradock.config.load import Loaded
 from loradock.config.schema import RunConfig
@@ -21,6 +20,7 @@ from loradock.distributed import schedulers
 from loradock.errors import EnvironmentUnfit, Interrupted, UsageError
 from loradock.machine import Host
 from loradock.machine.probe import instruction_set
+from loradock.process import signals, streams
 
 QUIET = {
     "HF_HUB_DISABLE_TELEMETRY": "1",

@@ -10,12 +10,13 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loradock import atomic_io, signals
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, UsageError
+from loradock.files import atomic_io
+from loradock.process import signals
 
 if TYPE_CHECKING:
-    from loradock.evaluation.evaluate import Report
+    from loradock.use.evaluation.evaluate import Report
 
 MERGED = "merged"
 BATCH_TOKENS = 16_384
@@ -25,7 +26,7 @@ Trusted = tuple[str, ...]
 
 def check(config: RunConfig) -> None:
     """Before anything is trained: ConfigError for a task that is none, InputMissing for a file that is not there."""
-    from loradock.evaluation import tasks
+    from loradock.use.evaluation import tasks
 
     try:
         tasks.check(config.evaluation.tasks)
@@ -66,9 +67,9 @@ def _evaluate(named: tuple[str, ...], directory: Path, trusted: Trusted, note: N
 
 
 def _answered(named: tuple[str, ...], directory: Path, trusted: Trusted) -> tuple[Report, str | None]:
-    from loradock.evaluation import asked, evaluate
-    from loradock.inference.opener import open_model
     from loradock.training.run import trained_prompt
+    from loradock.use.evaluation import asked, evaluate
+    from loradock.use.inference.opener import open_model
 
     wanted = asked.read(named, folder=None, data=None, options=asked.Options())
     opened = open_model(directory, trusted=trusted)
@@ -132,8 +133,8 @@ def write_card(record: dict[str, Any], directory: Path, prompt: str | None, *, n
 
 
 def _merge(onto: Any, directory: Path, trusted: Trusted, note: Note) -> None:
-    from loradock.merge.job import Asked, prepared
-    from loradock.merge.run import run
+    from loradock.use.merge.job import Asked, prepared
+    from loradock.use.merge.run import run
 
     with redirect_stdout(sys.stderr), prepared(directory, Asked(onto=onto, trusted=trusted)) as job:
         note(f"merging onto the {job.plan.onto} weights: {job.why}")

@@ -6,8 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from loradock import redact
 from loradock.errors import UsageError
+from loradock.text import redact
 
 VARIABLE = re.compile(r"\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[^}]*)\}|\((?P<round>[^)]*)\))", re.ASCII)
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)

@@ -13,7 +13,6 @@ from typing import Protocol
 
 import numpy as np
 
-from loradock import signals
 from loradock.data.cache import Chunk
 from loradock.data.formats.base import Conversation, RowError, Sample
 from loradock.data.render import Loss, Renderer
@@ -22,6 +21,7 @@ from loradock.data.special import SpecialTokens
 from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import Encoder, TokenizerSpec
 from loradock.errors import EnvironmentUnfit
+from loradock.process import signals
 
 Row = tuple[int | None, Sample]
 Refused = list[tuple[int | None, str]]

@@ -18,7 +18,7 @@ from loradock.data.special import Apart, SpecialTokens
 from loradock.data.templates import Brought, ChatTemplate, resolve
 from loradock.errors import LoradockError, ModelError
 from loradock.files import regular
-from loradock.foreign import is_panic, reading, said
+from loradock.files.foreign import is_panic, reading, said
 
 if TYPE_CHECKING:
     from tokenizers import Encoding

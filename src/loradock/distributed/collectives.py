@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
-from loradock import signals
 from loradock.config.schema import RunConfig
 from loradock.distributed import rendezvous
 from loradock.distributed.heartbeat import Peers
 from loradock.errors import Interrupted, LoradockError
 from loradock.facts import Facts
+from loradock.process import signals
 
 T = TypeVar("T")
 

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from loradock import streams, termination_log
 from loradock.distributed import failure
 from loradock.distributed.failure import Heard, Report
 from loradock.distributed.rendezvous import Meeting, last_words, mark_as_told
 from loradock.distributed.watchdog import LATE_SECONDS, Watchdog
 from loradock.errors import LoradockError
+from loradock.process import streams, termination_log
 
 TELL_SECONDS = 1.0
 JUDGE_SECONDS = 0.25

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loradock.distributed.place import LAST_WORDS, Place
-from loradock.signals import PR_SET_PDEATHSIG, SIGNALS
+from loradock.process.signals import PR_SET_PDEATHSIG, SIGNALS
 
 BY_SIGNAL = 128
 """What a shell adds to the number of the signal that killed a process."""

@@ -13,11 +13,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from loradock import signals
 from loradock.distributed.place import LAST_WORDS
 from loradock.distributed.seal import SECRET, SECRET_FILE, Seal, secret_in
 from loradock.errors import EnvironmentUnfit, Hung, UsageError
 from loradock.facts import Facts
+from loradock.process import signals
 
 ATTEMPT_SECONDS = 3.0
 STORE_SECONDS = 60.0

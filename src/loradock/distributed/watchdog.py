@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from loradock import streams
 from loradock.errors import Hung, LoradockError
+from loradock.process import streams
 
 Phase = Literal["setup", "step", "save"]
 DOING: dict[Phase, str] = {"setup": "setting up", "step": "training", "save": "saving"}

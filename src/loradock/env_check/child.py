@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from loradock import signals
 from loradock.env_check.base import Check, Finding, Intent, error, warning
 from loradock.env_check.broken import broken
 from loradock.errors import EnvironmentUnfit
 from loradock.facts import Facts
 from loradock.machine import Host, patience
+from loradock.process import signals
 
 QUIET = {
     "BITSANDBYTES_NOWELCOME": "1",

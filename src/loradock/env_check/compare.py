@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from loradock import foreign_json
 from loradock.env_check.base import Severity
 from loradock.env_check.gpu_state import suspects
 from loradock.env_check.node import SAME
 from loradock.errors import DataError, InputMissing, LoradockError, Problem
+from loradock.files import foreign_json
 
 TOLERANCE = 0.05
 RATES = ("_tflops", "_gb_per_second", "_mb_per_second")

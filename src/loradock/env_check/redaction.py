@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from loradock import redact
 from loradock.machine import Host
 from loradock.model import hub_cache
+from loradock.text import redact
 
 COMMON_USERS = {"root", "user", "nobody", "loradock"}
 COMMON_HOSTS = {"localhost", "localhost.localdomain"}

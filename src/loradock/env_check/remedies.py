@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from loradock.errors import InputMissing
-from loradock.image.lockfile.findings import installers
-from loradock.image.lockfile.pins import IMAGE_PREFIX, find_lock, read_lock
 from loradock.machine import Host
+from loradock.machine.lockfile.findings import installers
+from loradock.machine.lockfile.pins import IMAGE_PREFIX, find_lock, read_lock
 
 MOST_NAMED = 5
 ANOTHER_IMAGE = "loradock build"

@@ -12,11 +12,12 @@ import stat
 from io import DEFAULT_BUFFER_SIZE, BufferedReader, FileIO
 from pathlib import Path
 
+from loradock.errors import NOT_REGULAR, TOO_LARGE
+
 MOST_BYTES = 64 << 20
 """Of a file of settings, of a manifest, of a record."""
 MOST_LINES_BYTES = 512 << 20
 """Of lines that a run or a command wrote: a million steps."""
-NOT_REGULAR, TOO_LARGE = errno.ENOTSUP, errno.EFBIG
 KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFCHR: "a character device",

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from loradock import redact
 from loradock.errors import EnvironmentUnfit, HubError, LoradockError, Problem, machine_error, storage_error
-from loradock.foreign import of_system, said
+from loradock.files.foreign import of_system, said
+from loradock.text import redact
 
 ENDPOINT = "HF_ENDPOINT"
 PUBLIC = "https://huggingface.co"

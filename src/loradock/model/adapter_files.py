@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from loradock import foreign_json
 from loradock.errors import InputMissing, ModelError, Problem
+from loradock.files import foreign_json
 from loradock.model import finite
 from loradock.model.config_file import MOST_LAYERS
 from loradock.model.files import check_readable

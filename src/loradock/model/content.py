@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from loradock.files import regular
-from loradock.foreign import unreadable
+from loradock.files.foreign import unreadable
 
 WHOLE_BYTES = 1 << 30
 BLOCK_BYTES = 1 << 20

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import ModelError, Problem
-from loradock.foreign import unreadable
+from loradock.files.foreign import unreadable
 from loradock.model import headers, hub_cache, source, weights
 from loradock.model.source import BaseModel
 

@@ -9,9 +9,9 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loradock import atomic_io
-from loradock.atomic_io import open_to_the_group
 from loradock.errors import Diverged, StorageError
+from loradock.files import atomic_io
+from loradock.files.atomic_io import open_to_the_group
 from loradock.model import adapter_files, adapters, published
 from loradock.model.adapters import BASE_CHANGING
 from loradock.model.files import json_object

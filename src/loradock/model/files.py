@@ -10,7 +10,7 @@ from typing import Any
 
 from loradock.errors import ModelError, Problem
 from loradock.files import regular
-from loradock.foreign import unreadable
+from loradock.files.foreign import unreadable
 
 AGAIN = "copy the model directory again"
 MOST_BYTES = regular.MOST_BYTES

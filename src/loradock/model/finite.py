@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from loradock.errors import ModelError, Problem
 from loradock.files import regular
-from loradock.foreign import reading, unreadable
+from loradock.files.foreign import reading, unreadable
 from loradock.model import headers
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import ModelError, OutOfMemory
-from loradock.foreign import reading, said, unreadable
+from loradock.files.foreign import reading, said, unreadable
 from loradock.model import architecture, dequantised, finite, spread
 from loradock.model.patches import BUILDING, PATCHES
 from loradock.model.shape import is_matrix

@@ -16,7 +16,7 @@ from typing import Any
 
 from loradock.config.schema import ModelConfig
 from loradock.errors import HubError, InputMissing, ModelError, Problem
-from loradock.foreign import reading, unreadable
+from loradock.files.foreign import reading, unreadable
 from loradock.machine import hub_access
 from loradock.model import architecture, config_file, hub_cache, not_a_base, shipped_code, weights
 from loradock.model.files import check_readable

@@ -6,9 +6,9 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loradock import foreign_json
 from loradock.errors import ModelError
-from loradock.foreign import reading
+from loradock.files import foreign_json
+from loradock.files.foreign import reading
 from loradock.model import shipped_code, trial
 from loradock.model.files import check_readable
 

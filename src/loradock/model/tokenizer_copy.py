@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from loradock import foreign_json
-from loradock.files import regular
+from loradock.files import foreign_json, regular
 from loradock.model.files import MOST_VOCABULARY_BYTES
 
 PATTERNS = (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.errors import ModelError, Problem
-from loradock.foreign import reading
+from loradock.files.foreign import reading
 from loradock.model import headers, source
 
 if TYPE_CHECKING:

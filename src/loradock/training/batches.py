@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from loradock import signals
 from loradock.data.collate import MicroBatch
+from loradock.process import signals
 from loradock.training.job import Job
 from loradock.training.passes import pair_tensors
 

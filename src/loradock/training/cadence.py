@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loradock import signals
 from loradock.distributed import collectives
+from loradock.process import signals
 from loradock.training.checkpoint.store import Checkpoint
 from loradock.training.events import EARLY_STOP
 from loradock.training.job import Job

@@ -10,7 +10,6 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, Protocol
 
-from loradock import atomic_io
 from loradock.config.load import Loaded
 from loradock.distributed import collectives
 from loradock.env_check.examination import gathered
@@ -18,6 +17,7 @@ from loradock.env_check.guard import Guard, Shown
 from loradock.env_check.intent import intent
 from loradock.errors import Locked
 from loradock.facts import Facts
+from loradock.files import atomic_io
 from loradock.machine import Host
 from loradock.plan.knobs import parallel
 from loradock.training.context import RunContext, View, opened

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from loradock import redact, signals, termination_log
 from loradock.config.load import Loaded
 from loradock.distributed import collectives
 from loradock.distributed.heartbeat import Peers
@@ -20,6 +19,8 @@ from loradock.env_check.guard import Guard
 from loradock.errors import Interrupted, Locked, LoradockError, NoCheckpoint, Stopped
 from loradock.facts import Facts
 from loradock.plan.plan import Plan
+from loradock.process import signals, termination_log
+from loradock.text import redact
 from loradock.training.endings import as_loradock_error
 from loradock.training.run_dir.record import RunRecord
 from loradock.training.run_dir.status import Status

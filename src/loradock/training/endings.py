@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from loradock import foreign, signals
 from loradock.distributed import collectives
 from loradock.distributed.place import continuing
 from loradock.errors import (
@@ -17,6 +16,8 @@ from loradock.errors import (
     machine_error,
     storage_error,
 )
+from loradock.files import foreign
+from loradock.process import signals
 from loradock.training.checkpoint.manifest import DamagedCheckpoint
 
 

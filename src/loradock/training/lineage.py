@@ -9,9 +9,9 @@ from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
-from loradock import atomic_io, foreign_json
 from loradock.config.schema import ModelConfig, NamedPlace, Reading, Section
 from loradock.errors import InputMissing, ModelError, Problem, StorageError
+from loradock.files import atomic_io, foreign_json
 from loradock.training.run_dir import recorded
 from loradock.training.run_dir.paths import ADAPTER, RECORD
 from loradock.training.run_dir.resume import recorded_config

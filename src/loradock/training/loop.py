@@ -12,12 +12,12 @@ from typing import Any
 import torch
 import torch.distributed
 
-from loradock import signals
 from loradock.distributed import collectives
 from loradock.distributed.place import continuing
 from loradock.distributed.stragglers import Pace
 from loradock.errors import Interrupted, LoradockError, Stopped
 from loradock.model import dtypes
+from loradock.process import signals
 from loradock.training import device_memory, guards, schedule, sdpa
 from loradock.training.backends.base import Backend
 from loradock.training.batches import StepLoader, step_loader

@@ -9,13 +9,13 @@ from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
-from loradock import atomic_io, foreign_json
 from loradock.config.schema import ModelConfig, NamedPlace, RunConfig, Section, TextLength
 from loradock.data.pairs.preparer import PairTask
 from loradock.data.pairs.template import EmbeddingTemplate, resolve
 from loradock.data.special import of_contents
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import InputMissing, ModelError, StorageError
+from loradock.files import atomic_io, foreign_json
 from loradock.training.run_dir import recorded
 from loradock.training.run_dir.paths import RECORD
 

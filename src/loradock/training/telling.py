@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from loradock import termination_log
+from loradock.process import termination_log
 from loradock.training.context import RunContext
 from loradock.training.events import (
     Decided,

@@ -37,7 +37,7 @@ def make_merged(folder: Path) -> None:
 
 def make_answers(folder: Path) -> None:
     """Answers that a kill left journalled."""
-    from loradock.inference.journal import Journal
+    from loradock.use.inference.journal import Journal
 
     make_adapter(folder)
     finish, Journal.finish = Journal.finish, lambda *_: None  # type: ignore[method-assign]

@@ -15,12 +15,12 @@ from click.testing import CliRunner
 from env_check.conftest import namespace
 
 from loradock.commands.bundle import bundle
+from loradock.delivery.image.bundle.archive import BLOCK_BYTES, archive_bytes, header, padding
+from loradock.delivery.image.bundle.create import Image, create, gather
+from loradock.delivery.image.bundle.load import lay_out
+from loradock.delivery.image.bundle.manifest import Manifest, Member
+from loradock.delivery.image.bundle.verify import verify
 from loradock.errors import DataError, DiskFull, InputMissing, LoradockError, NotWritable, UsageError
-from loradock.image.bundle.archive import BLOCK_BYTES, archive_bytes, header, padding
-from loradock.image.bundle.create import Image, create, gather
-from loradock.image.bundle.load import lay_out
-from loradock.image.bundle.manifest import Manifest, Member
-from loradock.image.bundle.verify import verify
 
 LONG = "a-shard-with-a-name-" + "x" * 120 + ".safetensors"
 
@@ -177,7 +177,7 @@ CHANGES: dict[Callable[[dict[str, bytes]], dict[str, bytes]], str] = {
     with_another_content: "data/rows.jsonl is not what went in: its sha256 differs",
     with_more_content: r"data/rows.jsonl has 13 bytes, and 12 in the manifest",
     without_manifest: "holds no manifest.json",
-    of_another_format: "its format is 'loradock.image.bundle/2'",
+    of_another_format: "its format is 'loradock.delivery.image.bundle/2'",
     in_another_order: "its members are in another order",
     no_json: "its manifest is damaged",
 }

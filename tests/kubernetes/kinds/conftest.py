@@ -13,10 +13,10 @@ from tiny import BASE
 
 from bench.train.models import MODELS
 from loradock.config.load import load
+from loradock.delivery.kubernetes import asked
+from loradock.delivery.kubernetes.sizes import sizes
+from loradock.delivery.kubernetes.workload import SecretVariable, Workload
 from loradock.facts import Facts, Gpu
-from loradock.kubernetes import asked
-from loradock.kubernetes.sizes import sizes
-from loradock.kubernetes.workload import SecretVariable, Workload
 
 CONFIG = """\
 name: support-answers

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from kubernetes.kinds.conftest import IMAGE
 
 from loradock.cli import cli
-from loradock.kubernetes.check import problems
-from loradock.kubernetes.policy import POLICY
+from loradock.delivery.kubernetes.check import problems
+from loradock.delivery.kubernetes.policy import POLICY
 
 COMMANDS = {
     "pod-demo.yaml": "pod --demo",

@@ -15,12 +15,12 @@ from pydantic import ValidationError
 
 from loradock.config.schema import RunConfig
 from loradock.config.strict_yaml import parse_document
-from loradock.kubernetes import kinds
-from loradock.kubernetes.asked import secret_variable, toleration
-from loradock.kubernetes.explain import explain
-from loradock.kubernetes.refusals import problems
-from loradock.kubernetes.workload import Account, Fetch, Placement, Volume, Workload
-from loradock.kubernetes.write import yaml_text
+from loradock.delivery.kubernetes import kinds
+from loradock.delivery.kubernetes.asked import secret_variable, toleration
+from loradock.delivery.kubernetes.explain import explain
+from loradock.delivery.kubernetes.refusals import problems
+from loradock.delivery.kubernetes.workload import Account, Fetch, Placement, Volume, Workload
+from loradock.delivery.kubernetes.write import yaml_text
 
 
 def put(**parts: Any) -> Workload:

@@ -11,15 +11,15 @@ import yaml
 from kubernetes.kinds.conftest import pod_of, workload
 
 import loradock.errors
+from loradock.delivery.kubernetes import kinds
+from loradock.delivery.kubernetes.check import problems
+from loradock.delivery.kubernetes.container import environment
+from loradock.delivery.kubernetes.explain import explain
+from loradock.delivery.kubernetes.policy import POLICY, codes
+from loradock.delivery.kubernetes.workload import Account, Fetch, Placement, Toleration
+from loradock.delivery.kubernetes.write import yaml_text
 from loradock.errors import UsageError
 from loradock.facts import IMAGE_DIGEST
-from loradock.kubernetes import kinds
-from loradock.kubernetes.check import problems
-from loradock.kubernetes.container import environment
-from loradock.kubernetes.explain import explain
-from loradock.kubernetes.policy import POLICY, codes
-from loradock.kubernetes.workload import Account, Fetch, Placement, Toleration
-from loradock.kubernetes.write import yaml_text
 
 CORE = ("Pod", "Job", "ConfigMap", "Service", "NetworkPolicy")
 EVERYTHING = Placement(

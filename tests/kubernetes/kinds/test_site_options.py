@@ -15,7 +15,7 @@ from kubernetes.kinds.conftest import IMAGE, pod_of
 from kubernetes.kinds.test_command import UNKNOWN, content, render
 
 from loradock.config.load import load
-from loradock.kubernetes.refusals import is_open_secret
+from loradock.delivery.kubernetes.refusals import is_open_secret
 
 HERE = ("--data-claim", "data", "--output-claim", "runs")
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tiny import Silent, adapter_bytes, losses, train
 
-from loradock import atomic_io
 from loradock.errors import DiskFull, Diverged, NoCheckpoint
+from loradock.files import atomic_io
 from loradock.training.checkpoint.store import visible
 from loradock.training.events import Event, StepDone
 

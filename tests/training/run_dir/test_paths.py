@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from loradock import atomic_io
 from loradock.commands import profile
 from loradock.errors import DiskFull, LoradockError, NotWritable, StorageError, UsageError, storage_error
+from loradock.files import atomic_io
 from loradock.training.run_dir import paths as directories
 
 MAKE_NUMBERED = """

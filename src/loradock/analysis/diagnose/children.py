@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loradock import redact, signals, termination_log
 from loradock.analysis.diagnose.measure import Failed
 from loradock.errors import EnvironmentUnfit, LoradockError, OutOfMemory
+from loradock.process import signals, termination_log
+from loradock.text import redact
 
 BEFORE_IMPORT = {
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",

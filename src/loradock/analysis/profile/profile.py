@@ -9,7 +9,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from loradock import signals
 from loradock.analysis import step_time
 from loradock.analysis.profile import ceilings, flame, reading, roles, work
 from loradock.analysis.profile import trace as traces
@@ -25,6 +24,7 @@ from loradock.plan import planner
 from loradock.plan.context import CPU_TOKENS
 from loradock.plan.memory.widths import widths
 from loradock.plan.plan import Plan
+from loradock.process import signals
 from loradock.training.context import View, opened
 from loradock.training.run import Result, run
 from loradock.training.run_dir.record import metrics

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loradock import redact
 from loradock.env_check.redaction import redactor
 from loradock.errors import LoradockError
-from loradock.image.lockfile.installed import installed_in
-from loradock.image.lockfile.pins import find_lock, python_of, read_lock, site_packages
 from loradock.machine import Host
+from loradock.machine.lockfile.installed import installed_in
+from loradock.machine.lockfile.pins import find_lock, python_of, read_lock, site_packages
+from loradock.text import redact
 
 HEAD = "### loradock environment report\n\nWhat happened, and what you expected: \n"
 # Variables that change what a run does.

@@ -16,7 +16,7 @@ from loradock.data.chat_template import MEMORY_BYTES, SECONDS
 from loradock.data.templates import text_of
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import ConfigError
-from loradock.foreign import said
+from loradock.files.foreign import said
 
 NAMED = {
     "gritlm": "{% set wish = instruction.strip('\t\n :') %}{{ bos_token }}"

@@ -12,11 +12,11 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
-from loradock import signals
 from loradock.env_check.cluster.base import Me
 from loradock.env_check.cluster.rendezvous import Launched, open_store
 from loradock.env_check.compute.collective import first_line
 from loradock.env_check.compute.places import is_full
+from loradock.process import signals
 
 STEPS = (
     "started",

@@ -17,7 +17,7 @@ from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.compute.places import HOLDERS, is_full, used_gpus
 from loradock.facts import Facts
 from loradock.machine import Host
-from loradock.signals import die_with_parent
+from loradock.process.signals import die_with_parent
 
 LIMIT_SECONDS = 20
 # Until every process has imported torch and started its GPU: on a cold disk one may take a minute longer than others.

@@ -6,10 +6,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from loradock import foreign_json
 from loradock.env_check.base import Check, Finding, Intent, error, ok
 from loradock.errors import ModelError
 from loradock.facts import Facts
+from loradock.files import foreign_json
 from loradock.machine import Host
 from loradock.model import headers, hub_cache, tokenizer_files, weights
 from loradock.model.tokenizer_files import TokenizerFiles

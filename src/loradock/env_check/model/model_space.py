@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from loradock import foreign_json
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.remedies import train_with
 from loradock.errors import DiskFull
 from loradock.facts import Facts
+from loradock.files import foreign_json
 from loradock.machine import Host
 from loradock.model import headers, hub_cache
 from loradock.model import weights as weight_files

@@ -9,11 +9,11 @@ from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.remedies import ANOTHER_IMAGE
 from loradock.errors import EnvironmentUnfit, InputMissing
 from loradock.facts import Facts
-from loradock.image.lockfile import findings as packages
-from loradock.image.lockfile.known import Known
-from loradock.image.lockfile.pins import find_lock
-from loradock.image.lockfile.verify import verify
 from loradock.machine import Host
+from loradock.machine.lockfile import findings as packages
+from loradock.machine.lockfile.known import Known
+from loradock.machine.lockfile.pins import find_lock
+from loradock.machine.lockfile.verify import verify
 
 # What is imported is not what was locked. The other kinds name what is there besides, or in another release.
 BROKEN = {"tampered", "absent", "unreadable", "byte-code", "manifest"}

@@ -11,9 +11,9 @@ from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.remedies import ANOTHER_IMAGE, reinstall
 from loradock.errors import InputMissing
 from loradock.facts import Facts
-from loradock.image.lockfile.pins import IMAGE_PREFIX, find_lock, optional_pins, read_lock
 from loradock.machine import Host
 from loradock.machine.answers import Distribution
+from loradock.machine.lockfile.pins import IMAGE_PREFIX, find_lock, optional_pins, read_lock
 
 # The lock of what runs; one for development holds tools besides, without which a run does as well.
 RUN_TIME = "requirements.lock"

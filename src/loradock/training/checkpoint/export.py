@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from loradock import atomic_io
-from loradock.atomic_io import open_to_the_group
 from loradock.config.schema import RunConfig
 from loradock.errors import InputMissing, ModelError, storage_error
+from loradock.files import atomic_io
+from loradock.files.atomic_io import open_to_the_group
 from loradock.model.adapters import BASE_CHANGING
 from loradock.training.checkpoint.manifest import Checkpoint
 

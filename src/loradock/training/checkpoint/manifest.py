@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from loradock import foreign_json
 from loradock.errors import InputMissing, LoradockError, StorageError, machine_error
-from loradock.files import regular
+from loradock.files import foreign_json, regular
 
 MANIFEST = "manifest.json"
 FORMAT = 1

@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from loradock import atomic_io
 from loradock.errors import LoradockError, NoCheckpoint, Problem, storage_error
+from loradock.files import atomic_io
 from loradock.training.checkpoint import manifest as manifests
 from loradock.training.checkpoint.manifest import (
     MANIFEST,

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from loradock.signals import SIGNALS
+from loradock.process.signals import SIGNALS
 from loradock.training.observers import trackers
 
 LONGEST_MESSAGE = 1 << 20

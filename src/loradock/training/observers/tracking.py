@@ -19,8 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from loradock import redact, signals
+from loradock.process import signals
 from loradock.process.python import command
+from loradock.text import redact
 from loradock.training.observers import trackers
 from loradock.training.observers.tracker_process import LONGEST_MESSAGE
 

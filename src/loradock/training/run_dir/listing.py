@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loradock import foreign_json
 from loradock.errors import LoradockError
+from loradock.files import foreign_json
 from loradock.training.run_dir import recorded
 from loradock.training.run_dir.paths import RECORD, STATUS
 from loradock.training.run_dir.record import metrics

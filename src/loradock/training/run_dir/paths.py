@@ -7,8 +7,8 @@ import os
 import re
 from pathlib import Path
 
-from loradock import atomic_io
 from loradock.errors import NotWritable, UsageError, storage_error
+from loradock.files import atomic_io
 
 RECORD = "run.json"
 STATUS = "status.json"

@@ -20,11 +20,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-from loradock import __version__, atomic_io, foreign_json, streams
+from loradock import __version__
 from loradock.config.schema import RunConfig
 from loradock.errors import StorageError
 from loradock.facts import Facts
-from loradock.files import regular
+from loradock.files import atomic_io, foreign_json, regular
+from loradock.process import streams
 from loradock.training.run_dir.paths import METRICS, RECORD
 
 BLOCK_BYTES = 1 << 22

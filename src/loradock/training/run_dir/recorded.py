@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from loradock import foreign_json
 from loradock.errors import Problem, StorageError
+from loradock.files import foreign_json
 from loradock.training.run_dir.paths import RECORD
 
 HINT = "put back what loradock wrote, or start a new run with another --output"

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from loradock import redact
+from loradock.text import redact
 
 STATUS = "status.json"
 STATES = ("setup", "training", "evaluating", "saving", "exporting", "finished", "interrupted", "failed")

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from loradock import foreign_json, redact
 from loradock.errors import InputMissing, storage_error
-from loradock.files import regular
+from loradock.files import foreign_json, regular
+from loradock.text import redact
 from loradock.training.run_dir.paths import CHECKPOINTS, RECORD, STATUS
 
 METRICS = "metrics.jsonl"

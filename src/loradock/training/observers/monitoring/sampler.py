@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from loradock import atomic_io
+from loradock.files import atomic_io
 
 FILE = "monitor.jsonl"
 MOST_LINES = 20_000

@@ -1,0 +1,1 @@
+"""Where a run is brought to: the image and what it is built of, and Kubernetes."""

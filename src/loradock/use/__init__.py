@@ -1,0 +1,1 @@
+"""What is done with a run, an adapter or a model: opened, answered from, scored, embedded, merged, exported."""

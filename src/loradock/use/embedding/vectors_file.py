@@ -1,0 +1,112 @@
+"""A file of texts to a file of vectors, by windows of rows: neither has to fit in memory. Whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from numpy.lib import format as npy
+
+from loradock.data.formats.base import RowError
+from loradock.data.pairs.preparer import Document
+from loradock.data.rows import Rows
+from loradock.errors import StorageError, storage_error
+from loradock.files import atomic_io
+from loradock.use.embedding.embedder import WINDOW_ROWS, Embedder, Kind, Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedded:
+    """What was written: rows, numbers of a row, tokens that were embedded, texts that were cut to the length."""
+
+    rows: int
+    width: int
+    tokens: int
+    cut: int
+
+
+def checked(file: Path, *, column: str) -> int:
+    """How many texts there are. DataError with every bad row, and what reading raises."""
+    return sum(1 for _ in Rows(file).texts(column))
+
+
+def embed_file(
+    embedder: Embedder,
+    file: Path,
+    output: Path,
+    *,
+    rows: int,
+    column: str,
+    instruction: str,
+    kind: Kind,
+    is_unit: bool = True,
+    progress: Progress | None = None,
+) -> Embedded:
+    """Write numpy float32 [rows, width] to `output`: row i is the vector of row i of `file`.
+
+    `rows` is how many `checked` found. Raises DataError with every bad row, what reading raises, and DiskFull,
+    NotWritable or StorageError; then `output` is as it was.
+    """
+    done = tokens = cut = 0
+    with _staged(output) as staged:
+        _write_header(staged, rows=rows, width=embedder.width)
+        for window in _windows(embedder, Rows(file), column=column, instruction=instruction, kind=kind):
+            base = done
+
+            def counted(number: int, base: int = base) -> None:
+                if progress:
+                    progress(base + number)
+
+            staged.write(embedder.vectors(window, is_unit=is_unit, progress=counted).tobytes())
+            done += len(window)
+            tokens += sum(len(each.ids) for each in window)
+            cut += sum(each.is_cut for each in window)
+        if done != rows:
+            raise StorageError(f"{file} changed while it was read", hint="run the same command again")
+    return Embedded(rows=rows, width=embedder.width, tokens=tokens, cut=cut)
+
+
+def _windows(embedder: Embedder, rows: Rows, **given: Any) -> Iterator[list[Document]]:
+    """Documents in the order of the file, window by window. DataError for one whose instruction is too long."""
+    window: list[Document] = []
+    column = given.pop("column")
+    for row, text in rows.texts(column):
+        try:
+            window.append(embedder.document(text, **given))
+        except RowError as error:
+            rows.refuse(row.file, row.line, str(error))
+            rows.check()
+        if len(window) == WINDOW_ROWS:
+            yield window
+            window = []
+    if window:
+        yield window
+
+
+def _write_header(stream: BinaryIO, *, rows: int, width: int) -> None:
+    described = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
+    npy.write_array_header_1_0(stream, described)
+
+
+@contextmanager
+def _staged(output: Path) -> Iterator[BinaryIO]:
+    """A file beside `output` that takes its place at the end; after an error nothing of it stays."""
+    staged = output.with_name(f".{output.name}.{os.getpid()}-{threading.get_native_id()}")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with staged.open("wb") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(staged, output)
+            atomic_io.sync_folder(output.parent)
+        finally:
+            staged.unlink(missing_ok=True)
+    except OSError as error:
+        raise storage_error(error, output) from error

@@ -1,0 +1,121 @@
+"""What is asked of an evaluation: which rows, by which method, measured how; checked before a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from loradock.config.schema import Reading
+from loradock.errors import InputMissing, UsageError
+from loradock.use.evaluation import tasks
+from loradock.use.evaluation.items import Items, of_data
+from loradock.use.evaluation.methods import Choice, Generate, LlmAdapters, Loss, Method
+from loradock.use.evaluation.tasks.base import Task
+from loradock.use.evaluation.text_metrics import METRICS, exact
+from loradock.use.inference.opener import Opened
+
+TASK_TOKENS, DATA_TOKENS, MORE_TOKENS = 32, 256, 8
+"""The longest answer of a task, which is a word; of rows of one's own; and beyond the longest right one of `exact`."""
+ACCURACY = "accuracy"
+NEEDS: dict[str, Literal["candidates", "prompts", "rows"]] = {"choice": "candidates", "loss": "rows"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Rows, what they are measured by, and the method of a model that answers them."""
+
+    items: Items
+    metric: str
+    method: Callable[[Opened], Method]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How rows are answered, as typed; None: the default of each kind of rows."""
+
+    metric: str = "exact"
+    method: Literal["choice", "generate"] | None = None
+    protocol: Literal["own", "llm-adapters"] = "own"
+    limit: int | None = None
+    max_new_tokens: int | None = None
+
+
+def read(
+    named: Sequence[str],
+    *,
+    folder: Path | None,
+    data: Path | None,
+    options: Options,
+    readings: Sequence[Reading] = (),
+) -> list[Wanted]:
+    """The tasks that `named` lists (`boolq=FILE`, or `boolq` in `folder`; with commas too), and rows of one's own.
+
+    `readings`: how the model's training read the columns of such rows. UsageError for options that contradict or name
+    no task, InputMissing, DataError with every row that is wrong.
+    """
+    _check(options, has_data=data is not None)
+    found = [_task(text, folder=folder, options=options) for part in named for text in part.split(",") if text.strip()]
+    if data:
+        found.append(_data(data, options, readings))
+    names = [each.items.name for each in found]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"{twice[0]} is asked for twice", hint="name each task and file once")
+    if not found:
+        raise UsageError("there is nothing to evaluate on", hint="add --task boolq=FILE, or --data FILE")
+    return found
+
+
+def _check(options: Options, *, has_data: bool) -> None:
+    if options.protocol == "own":
+        return
+    if options.method == "choice":
+        raise UsageError("protocol llm-adapters generates its answers", hint="leave out --method, or --protocol")
+    if has_data:
+        what = "protocol llm-adapters is one for its tasks; figures of two protocols do not belong in one table"
+        raise UsageError(what, hint="evaluate --data in a command of its own")
+    if options.max_new_tokens:
+        raise UsageError("protocol llm-adapters has answers of 32 tokens", hint="leave out --max-new-tokens")
+
+
+def _task(text: str, *, folder: Path | None, options: Options) -> Wanted:
+    name, is_named, path = text.strip().partition("=")
+    task = tasks.named(name.strip())
+    if not is_named and folder is None:
+        what = f"nothing says where the rows of task {task.name} are: data are local, and never fetched"
+        raise InputMissing(what, hint=f"--task {task.name}=FILE, or --tasks-dir DIR")
+    file = Path(path) if is_named else task.file_in(folder or Path())
+    if not file.is_file():
+        raise InputMissing(f"{file} does not exist", hint=f"--task {task.name}=FILE names the rows of the task")
+    return Wanted(items=task.read(file, limit=options.limit), metric=ACCURACY, method=_of_task(task, options))
+
+
+def _of_task(task: Task, options: Options) -> Callable[[Opened], Method]:
+    if options.protocol == "llm-adapters":
+        return partial(LlmAdapters, task=task)
+    if options.method != "generate":
+        return Choice
+    most = options.max_new_tokens or TASK_TOKENS
+    return partial(Generate, max_new_tokens=most, extract=task.extract, score=exact)
+
+
+def _data(file: Path, options: Options, readings: Sequence[Reading]) -> Wanted:
+    needs = NEEDS.get(options.metric, "prompts")
+    items = of_data(file, needs=needs, limit=options.limit, readings=readings)
+    if options.metric == "choice":
+        return Wanted(items=items, metric=ACCURACY, method=Choice)
+    if options.metric == "loss":
+        return Wanted(items=items, metric="loss", method=Loss)
+
+    def method(opened: Opened) -> Method:
+        most = options.max_new_tokens or (longest(opened, items) if options.metric == "exact" else DATA_TOKENS)
+        return Generate(opened, max_new_tokens=most, score=METRICS[options.metric])
+
+    return Wanted(items=items, metric=options.metric, method=method)
+
+
+def longest(opened: Opened, items: Items) -> int:
+    """Tokens of the longest right answer, and a few: what goes beyond them is another answer."""
+    return MORE_TOKENS + max(len(opened.prompts.raw(item.answer)) for item in items.items)

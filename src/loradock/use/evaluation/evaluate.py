@@ -1,0 +1,216 @@
+"""A model on tasks and rows: what it answered, how good that is, where it was trained on them; and another model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from loradock import __version__
+from loradock.config.schema import SourceConfig
+from loradock.data.readers import hub
+from loradock.errors import InputMissing, storage_error
+from loradock.files import atomic_io
+from loradock.training.run_dir.resume import recorded_config
+from loradock.use.evaluation import contamination
+from loradock.use.evaluation.asked import Wanted
+from loradock.use.evaluation.compare import Comparison, compare
+from loradock.use.evaluation.contamination import Contamination
+from loradock.use.evaluation.scoring import Scored, remove_staged, score
+from loradock.use.evaluation.summary import Score, Summary, score_of, summary, without
+from loradock.use.inference.opener import Opened, Origin
+
+RESULTS = "results.json"
+FOLDER = "evaluations"
+RULES = {
+    "accuracy": "Wilson's interval; pairs: Newcombe's interval, exact McNemar, Holm over tasks",
+    "others": "bootstrap over rows; pairs: bootstrap, random sign flips, Holm over tasks",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model that was evaluated, with what came of each task by name."""
+
+    given: str
+    kind: str
+    base: str
+    digest: str
+    dtype: str
+    device: str
+    has_adapter: bool
+    scored: Mapping[str, Scored]
+
+    @property
+    def name(self) -> str:
+        """As tables name it."""
+        return self.given if self.has_adapter or self.kind in ("merged", "base") else f"{self.given} without adapter"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What is said of a task; `clean`: the score of the rows that were not trained on, None where all or none were."""
+
+    wanted: Wanted
+    scored: Scored
+    summary: Summary
+    contamination: Contamination | None
+    clean: Score | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """An evaluation: the model's results in order, and the comparison of each task where there was another model."""
+
+    model: Model
+    settings: Mapping[str, Any]
+    results: Sequence[Result]
+    other: Model | None
+    comparisons: Mapping[str, Comparison]
+
+
+def evaluate(
+    opened: Opened,
+    wanted: Sequence[Wanted],
+    *,
+    given: Path,
+    directory: Path,
+    batch_tokens: int,
+    progress: Callable[[str, int], None],
+    has_adapter: bool = True,
+) -> Model:
+    """All rows of an open model; `has_adapter` False: of its base alone. Raises as `scoring.score` does."""
+    origin = opened.origin
+    is_adapted = opened.has_adapter and has_adapter
+    identity = {
+        "model": origin.digest,
+        "has_adapter": is_adapted,
+        "dtype": str(opened.dtype),
+        "device": opened.model.device.type,
+    }
+    scored: dict[str, Scored] = {}
+    for each in wanted:
+        name = each.items.name
+        method, done = each.method(opened), (lambda rows, name=name: progress(name, rows))
+        identified = {**identity, "metric": each.metric}
+        given_to = {"directory": directory, "identity": identified, "batch_tokens": batch_tokens, "progress": done}
+        if opened.has_adapter and not has_adapter:
+            with opened.without_adapter():
+                scored[name] = score(method, each.items, **given_to)
+        else:
+            scored[name] = score(method, each.items, **given_to)
+    return Model(
+        given=str(given),
+        kind=origin.kind,
+        base=origin.base.name,
+        digest=identity["model"],
+        dtype=str(opened.dtype).removeprefix("torch."),
+        device=opened.model.device.type,
+        has_adapter=is_adapted,
+        scored=scored,
+    )
+
+
+def report(
+    model: Model,
+    wanted: Sequence[Wanted],
+    *,
+    settings: Mapping[str, Any],
+    other: Model | None = None,
+    trained: Sequence[SourceConfig] = (),
+) -> Report:
+    """What the outcomes say. Raises as `compare` and, for the training rows, `samples` do."""
+    texts = list(contamination.texts_of(trained)) if trained else None
+    results: list[Result] = []
+    for each in wanted:
+        scored = model.scored[each.items.name]
+        found = contamination.find(each.items.items, texts) if texts is not None else None
+        left = without(scored.outcomes, found.rows) if found else []
+        results.append(
+            Result(
+                wanted=each,
+                scored=scored,
+                summary=summary(each.metric, each.items, scored.outcomes),
+                contamination=found,
+                clean=score_of(each.metric, left) if found and found.rows and left else None,
+            )
+        )
+    comparisons: dict[str, Comparison] = {}
+    if other:
+        metrics = {each.items.name: each.metric for each in wanted}
+        own, others = ({name: each.outcomes for name, each in m.scored.items()} for m in (model, other))
+        comparisons = compare(metrics, own, others)
+    return Report(model=model, settings=settings, results=results, other=other, comparisons=comparisons)
+
+
+def trained_on(origin: Origin, given: Sequence[Path]) -> tuple[list[SourceConfig], list[str]]:
+    """The training rows that can be looked at: those given, else the run's own; and of its own those that are gone."""
+    if given:
+        if missing := [file for file in given if not file.exists()]:
+            raise InputMissing(f"{missing[0]} does not exist", hint="--training-data names rows that were trained on")
+        return [SourceConfig(path=str(file)) for file in given], []
+    if not origin.record:
+        return [], []
+    sources = recorded_config(origin.record, origin.directory.parent).data.sources
+    there = [each for each in sources if not hub.is_hub(each.path) and Path(each.path).exists()]
+    return there, [each.path for each in sources if each not in there]
+
+
+def directory_of(origin: Origin, given: Path) -> Path:
+    """Where evaluations of a model are kept unless named: in the run's directory, of others below the working one.
+
+    Never in an adapter or model directory, which is for others.
+    """
+    if origin.record:
+        return origin.directory.parent / FOLDER
+    return Path(FOLDER) / given.resolve().name
+
+
+def write(found: Report, directory: Path) -> Path:
+    """Put results.json in place, whole. DiskFull, NotWritable or StorageError."""
+    file = directory / RESULTS
+    try:
+        remove_staged(file)
+        atomic_io.replace(file, json.dumps(as_dict(found), indent=2, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise storage_error(error, file) from error
+    return file
+
+
+def as_dict(found: Report) -> dict[str, Any]:
+    """The report as JSON; what does not apply is left out."""
+    content: dict[str, Any] = {
+        "loradock": __version__,
+        "model": _model(found.model),
+        "settings": dict(found.settings),
+        "statistics": RULES,
+        "tasks": [_result(each) for each in found.results],
+    }
+    if found.other:
+        against = {"model": _model(found.other), "tasks": {n: _plain(each) for n, each in found.comparisons.items()}}
+        files = {name: str(each.file) for name, each in found.other.scored.items()}
+        content["against"] = against | {"rows": files}
+    return content
+
+
+def _model(model: Model) -> dict[str, Any]:
+    return {name: value for name, value in vars(model).items() if name != "scored"}
+
+
+def _result(found: Result) -> dict[str, Any]:
+    items, scored = found.wanted.items, found.scored
+    content: dict[str, Any] = {"task": items.name, "file": items.file, "sha256": items.sha256}
+    content |= {"rows_of_file": items.of_file, "rows": str(scored.file), **_plain(found.summary)}
+    content |= {"computed": scored.computed, "seconds": round(scored.seconds, 2)}
+    if found.contamination:
+        content["contamination"] = {
+            **_plain(found.contamination),
+            "clean": _plain(found.clean) if found.clean else None,
+        }
+    return content
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return {name: each for name, each in asdict(value).items() if each is not None}

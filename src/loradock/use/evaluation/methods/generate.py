@@ -1,0 +1,65 @@
+"""Greedy generation: the answer is what the model says, or what a task finds in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from loradock.use.evaluation.items import Item
+from loradock.use.evaluation.methods.base import Work
+from loradock.use.evaluation.outcomes import Outcome
+from loradock.use.inference.decoding import Request, answers
+from loradock.use.inference.opener import Opened
+
+
+class Generate:
+    """The run's own template, one greedy answer of at most `max_new_tokens`.
+
+    `extract` makes the answer of a text (empty: none), `score` compares it with the right one.
+    """
+
+    name = "generate"
+    cpu_tokens: int | None = None
+
+    def __init__(
+        self,
+        opened: Opened,
+        *,
+        max_new_tokens: int,
+        extract: Callable[[str], str] = str.strip,
+        score: Callable[[str, str], float],
+    ) -> None:
+        self.opened, self._most = opened, max_new_tokens
+        self._extract, self._score = extract, score
+        self.settings = {"max_new_tokens": max_new_tokens}
+
+    def prepare(self, item: Item) -> Work:
+        """The prompt's tokens."""
+        ids = self.opened.prompts.prompt_of(item.sample)
+        whole = len(ids) + self._most
+        return Work(item=item, longest=whole, tokens=whole, logits=1, given=ids)
+
+    def run(self, works: Sequence[Work]) -> list[Outcome]:
+        """One answer each."""
+        requests = [Request(ids=work.given) for work in works]
+        found = answers(self.opened, requests, max_new_tokens=self._most)
+        return [
+            generated(work.item, answer.text, answer.finish, extract=self._extract, score=self._score)
+            for work, answer in zip(works, found, strict=True)
+        ]
+
+
+def generated(
+    item: Item, text: str, finish: str, *, extract: Callable[[str], str], score: Callable[[str, str], float]
+) -> Outcome:
+    """The outcome of a text that was generated for a row; without an answer in it, its score is 0."""
+    given = extract(text)
+    return Outcome(
+        row=item.row,
+        key=item.key,
+        place=item.place,
+        answer=item.answer,
+        given=given,
+        score=score(given, item.answer) if given else 0.0,
+        text=text,
+        finish=finish,
+    )

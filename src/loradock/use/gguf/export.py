@@ -1,0 +1,248 @@
+"""Export: a model directory becomes one GGUF file and a Modelfile beside it, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loradock.errors import EnvironmentUnfit, UsageError, storage_error
+from loradock.files import atomic_io
+from loradock.model.files import json_object
+from loradock.use.gguf import metadata, modelfile, vocabulary, weights
+from loradock.use.gguf.metadata import Shape
+from loradock.use.gguf.modelfile import Form, form_of, writes_bos
+from loradock.use.gguf.vocabulary import Vocabulary
+from loradock.use.inference.exclusive import locked
+from loradock.use.inference.opener import Origin
+from loradock.use.merge.staging import refuse_existing, refuse_small_disk
+
+HEADER_BYTES = 64 << 20
+"""Names and merges of the largest vocabularies, and what a file system rounds up."""
+
+PROBE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What was written. `template`: the name of the Modelfile's; None where the GGUF alone holds it."""
+
+    file: Path
+    modelfile: Path
+    size_bytes: int
+    tensors: int
+    pre: str
+    template: str | None
+    notes: tuple[str, ...]
+
+
+def export(origin: Origin, file: Path, *, type_name: str, progress: Callable[[int, int], None]) -> Exported:
+    """Write `file`, which does not exist yet, and FILE.Modelfile. `type_name`: a key of `weights.TYPES`.
+
+    Raises UsageError for an adapter or a file that exists, ModelError where llama.cpp has not the architecture or the
+    tokenizer, or a weight is not finite, EnvironmentUnfit without the package gguf, and DiskFull, NotWritable,
+    StorageError or Locked; then no file appears.
+    """
+    refuse(origin, file)
+    origin.check_finite()
+    shape = metadata.read(origin.base.config)
+    tied = bool(getattr(origin.base.config, "tie_word_embeddings", False))
+    own = weights.of_language_model(origin.base)
+    found = weights.resolve(origin.base.weight_files, shape, type_name=type_name, is_tied=tied, own=own)
+    rows = next(each.entry.shape[0] for each in found if each.name == "token_embd.weight")
+    words = vocabulary.read(origin.directory, rows=rows)
+    size = sum(map(weights.size, found))
+    refuse_small_disk(file, size + HEADER_BYTES)
+    special = Tokens.of(origin, words)
+    with staged(file) as place:
+        writer = _writer(place, origin, shape, words, special, type_name=type_name)
+        try:
+            _write(writer, found, shape, progress)
+        except OSError as error:
+            raise (_reason(place) or error) from error
+        beside = file.with_name(f"{file.name}.Modelfile")
+        ends = [words.tokens[each] for each in special.ends]
+        text = modelfile.text(file, special.form, eos=words.tokens[special.eos], ends=ends)
+        _put(beside, text)
+    return Exported(
+        file=file,
+        modelfile=beside,
+        size_bytes=file.stat().st_size,
+        tensors=len(found),
+        pre=words.pre,
+        template=special.form.name if special.form else None,
+        notes=_notes(shape, is_part=own is not None),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokens:
+    """Ids that have a meaning. `ends`: all that end an answer; `adds_bos`: prompts of training begin with BOS."""
+
+    bos: int | None
+    eos: int
+    pad: int | None
+    unknown: int | None
+    ends: tuple[int, ...]
+    adds_bos: bool
+    template: str | None
+    form: Form | None
+
+    @classmethod
+    def of(cls, origin: Origin, words: Vocabulary) -> Tokens:
+        """Those of a model directory."""
+        from loradock.model.tokenizer import open_tokenizer
+
+        tokenizer: Any = open_tokenizer(origin.base, directory=origin.directory)
+        settings = origin.directory / "generation_config.json"
+        content = json_object(settings) if settings.is_file() else {}
+        named = content.get("eos_token_id")
+        listed = named if isinstance(named, list) else [] if named is None else [named]
+        others = {
+            index for index, kind in enumerate(words.types) if kind in (vocabulary.CONTROL, vocabulary.USER_DEFINED)
+        }
+        others -= {tokenizer.eos_token_id}
+        return cls(
+            bos=words.id_of(tokenizer.bos_token),
+            eos=tokenizer.eos_token_id,
+            pad=words.id_of(_own_pad(origin.directory)),
+            unknown=words.id_of(tokenizer.unk_token),
+            ends=(tokenizer.eos_token_id, *dict.fromkeys(each for each in listed if each in others)),
+            adds_bos=_adds_bos(tokenizer),
+            template=tokenizer.chat_template,
+            form=form_of(tokenizer),
+        )
+
+
+def _own_pad(folder: Path) -> str | None:
+    """The pad token that the tokenizer names itself; where it has none, an opened one takes EOS for it."""
+    settings = json_object(folder / "tokenizer_config.json")
+    pad = settings.get("pad_token")
+    return pad.get("content") if isinstance(pad, dict) else pad
+
+
+def refuse(origin: Origin, file: Path) -> None:
+    """UsageError for what cannot be exported, EnvironmentUnfit without the package."""
+    refuse_existing(file, is_folder=False)
+    if origin.has_adapter:
+        hint = f"loradock merge {origin.directory} MERGED, then loradock export gguf MERGED -o {file}"
+        raise UsageError(f"{origin.directory} is an adapter; GGUF holds whole models", hint=hint)
+    try:
+        import gguf  # noqa: F401
+    except ImportError as error:
+        raise EnvironmentUnfit("the package gguf is not installed", hint="pip install gguf==0.19.0") from error
+
+
+def _adds_bos(tokenizer: Any) -> bool:
+    """Whether prompts begin with BOS: as the chat template writes them, else as the tokenizer does.
+
+    llama.cpp puts BOS before what a template wrote where the file says so, and takes a second one away.
+    """
+    if tokenizer.chat_template:
+        return writes_bos(tokenizer)
+    return tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
+
+
+def _writer(place: Path, origin: Origin, shape: Shape, words: Vocabulary, special: Tokens, *, type_name: str) -> Any:
+    import gguf
+
+    writer = gguf.GGUFWriter(place, shape.architecture)
+    writer.add_type("model")
+    writer.add_name(origin.directory.resolve().name)
+    writer.add_file_type(gguf.LlamaFileType[weights.FILE_TYPES[type_name]])
+    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+    metadata.put(writer, shape, rows=len(words.tokens))
+    writer.add_tokenizer_model(words.model)
+    writer.add_tokenizer_pre(words.pre)
+    writer.add_token_list(words.tokens)
+    writer.add_token_types(words.types)
+    if words.scores:
+        writer.add_token_scores(words.scores)
+    if words.merges:
+        writer.add_token_merges(words.merges)
+    writer.add_add_space_prefix(words.adds_space)
+    writer.add_add_bos_token(special.adds_bos)
+    writer.add_eos_token_id(special.eos)
+    others = [each for each in special.ends if each != special.eos]
+    for put, index in (
+        (writer.add_bos_token_id, special.bos),
+        (writer.add_unk_token_id, special.unknown),
+        (writer.add_pad_token_id, special.pad),
+        (writer.add_eot_token_id, others[0] if others else None),
+    ):
+        if index is not None:
+            put(index)
+    if special.template:
+        writer.add_chat_template(special.template)
+    return writer
+
+
+def _write(writer: Any, found: list[weights.Weight], shape: Shape, progress: Callable[[int, int], None]) -> None:
+    """Header and metadata, then one tensor after another."""
+    import gguf
+    import numpy as np
+
+    factors = np.array(shape.factors, dtype=np.float32)
+    if len(factors):
+        writer.add_tensor_info("rope_freqs.weight", factors.shape, factors.dtype, factors.nbytes)
+    dtypes = {"F32": np.dtype("f4"), "F16": np.dtype("f2"), "BF16": np.dtype("i2"), "Q8_0": np.dtype("i1")}
+    for each in found:
+        kind = gguf.GGMLQuantizationType[each.type]
+        writer.add_tensor_info(each.name, each.entry.shape, dtypes[each.type], weights.size(each), raw_dtype=kind)
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        if len(factors):
+            writer.write_tensor_data(factors)
+        for number, each in enumerate(found, 1):
+            writer.write_tensor_data(weights.values(each, shape))
+            progress(number, len(found))
+    finally:
+        writer.close()
+
+
+def _reason(place: Path) -> OSError | None:
+    """Why the file takes no more: numpy's short write has no errno. None where it does take more."""
+    try:
+        with place.open("ab") as stream:
+            stream.write(bytes(PROBE_BYTES))
+    except OSError as error:
+        return error
+    return None
+
+
+def _put(file: Path, text: str) -> None:
+    """Write a file whole or not at all, staged under a name that does not change: a run after a kill removes it."""
+    place = file.with_name(f".{file.name}.staged")
+    place.unlink(missing_ok=True)
+    atomic_io.write(place, text.encode())
+    os.rename(place, file)
+
+
+@contextmanager
+def staged(file: Path) -> Iterator[Path]:
+    """Inside, the path to write to; on a clean exit it is flushed and renamed to `file`, else removed."""
+    place = file.with_name(f".{file.name}.staged")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with locked(file):
+            refuse_existing(file, is_folder=False)
+            try:
+                yield place
+                atomic_io.sync_file(place)
+                os.rename(place, file)
+                atomic_io.sync_folder(file.parent)
+            finally:
+                place.unlink(missing_ok=True)
+    except OSError as error:
+        raise storage_error(error, file) from error
+
+
+def _notes(shape: Shape, *, is_part: bool) -> tuple[str, ...]:
+    cut = f"context_length is {shape.context}: llama.cpp has no sliding window for this architecture"
+    part = "the language model alone: llama.cpp has vision towers in a file of their own (--mmproj)"
+    return tuple(note for note, holds in ((cut, shape.is_windowed), (part, is_part)) if holds)

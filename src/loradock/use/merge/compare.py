@@ -1,0 +1,133 @@
+"""Both merges on the held-out rows of the run: onto the weights of training, and onto the original ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from loradock.data.corpora import prepare_corpus
+from loradock.data.corpus import Corpus
+from loradock.errors import UsageError
+from loradock.machine import Host, probe
+from loradock.model import load
+from loradock.model.tokenizer import open_tokenizer
+from loradock.model.whole import quiet
+from loradock.training.run_dir import fetching
+from loradock.training.run_dir.resume import recorded_config
+from loradock.use.merge.job import Job
+from loradock.use.merge.merge import computed
+from loradock.use.merge.plan import MergePlan, Onto, make
+from loradock.use.merge.proof import of_adapter
+
+MOST_ROWS = 200
+Row = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """Loss a learned token (nats) over the first `rows` held-out rows; `wins`: rows on which the first is lower."""
+
+    rows: int
+    tokens: int
+    adapter: float
+    trained: float
+    original: float
+    trained_wins: int
+
+
+def compare(job: Job, *, progress: Callable[[int], None]) -> Compared:
+    """Both merges, rounded to the dtype of the result, and the adapter itself, in float32 on the CPU.
+
+    `progress` is called with the rows done, of all three. UsageError without a run, held-out rows or NF4 weights.
+    """
+    if job.plan.asked.quantization != "nf4":
+        raise UsageError("--compare needs an NF4 run: otherwise there is one merge", hint="leave out --compare")
+    rows = held_out(job)
+    done = 0
+
+    def count() -> None:
+        nonlocal done
+        done += 1
+        progress(done)
+
+    trained = losses(merged_in_memory(job, "trained"), rows, count)
+    original = losses(merged_in_memory(job, "original"), rows, count)
+    adapter = losses(of_adapter(replace(job, plan=_plan(job, "trained"))), rows, count)
+    tokens = int(sum(int(mask.sum()) for _, mask in rows))
+    return Compared(
+        rows=len(rows),
+        tokens=tokens,
+        adapter=float(adapter.sum()) / tokens,
+        trained=float(trained.sum()) / tokens,
+        original=float(original.sum()) / tokens,
+        trained_wins=int((trained < original).sum()),
+    )
+
+
+def held_out(job: Job) -> list[Row]:
+    """(ids, which are learned) of the rows that the run did not train on, as it prepared them."""
+    if not job.record:
+        raise UsageError("--compare needs a run: an adapter alone has no held-out rows", hint="name the run directory")
+    config = recorded_config(job.record, job.given)
+    fetching.refuse_data(config.data.sources)
+    decisions = {each["name"]: each["value"] for each in job.record["plan"]["decisions"]}
+    tokenizer = open_tokenizer(job.origin.base)
+    facts = probe.gather(Host())
+    corpus = prepare_corpus(config, tokenizer=tokenizer, max_length=decisions["max_length"], facts=facts)
+    part = corpus.validation if isinstance(corpus, Corpus) else None
+    if part is None:
+        raise UsageError("the run held out no rows (data.validation)", hint="leave out --compare; loradock evaluate")
+    fitted = part.fitted
+    places = zip(fitted.rows.tolist(), fitted.starts.tolist(), fitted.lengths.tolist(), strict=True)
+    found: list[Row] = []
+    for row, start, length in list(places)[:MOST_ROWS]:
+        ids, mask = part.prepared.row(row, start=start, length=length)
+        found.append((torch.tensor(ids, dtype=torch.long), torch.tensor(mask)))
+    return found
+
+
+def merged_in_memory(job: Job, onto: Onto) -> Any:
+    """The model that a merge onto these weights would leave, in float32."""
+    plan = _plan(job, onto)
+    unquantised = plan.asked.model_copy(update={"quantization": "none"})
+    with quiet():
+        model = load.load_whole(plan.base, unquantised, dtype="auto", device="cpu")
+    own = {step.weight for step in plan.steps}
+    for step in plan.steps:
+        if step.kind == "copy" or step.weight not in plan.adapted.names:
+            continue
+        value = torch.nn.Parameter(computed(step, plan, {}), requires_grad=False)
+        for name in {step.weight} | (plan.adapted.tied_to(step.weight) - own):
+            parent, _, key = name.rpartition(".")
+            setattr(model.get_submodule(parent), key, value)
+    return model.float().eval()
+
+
+def _plan(job: Job, onto: Onto) -> MergePlan:
+    plan = job.plan
+    if plan.onto == onto:
+        return plan
+    return make(
+        plan.base,
+        plan.adapter,
+        asked=plan.asked,
+        load_dtype=plan.load_dtype,
+        onto=onto,
+        dtype=job.dtype,
+        device=plan.device,
+    )
+
+
+def losses(model: Any, rows: Sequence[Row], count: Callable[[], None]) -> torch.Tensor:
+    """The negative log-likelihood in nats of each row's learned tokens, float64 [rows]."""
+    found: list[float] = []
+    for ids, mask in rows:
+        with torch.no_grad():
+            logits = model(ids[None]).logits[0, :-1].double()
+        each = torch.nn.functional.cross_entropy(logits, ids[1:], reduction="none")
+        found.append(float(each[mask[1:]].sum()))
+        count()
+    return torch.tensor(found, dtype=torch.float64)

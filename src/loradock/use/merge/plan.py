@@ -1,0 +1,235 @@
+"""What becomes of each tensor of a base: copied, dequantised, merged or replaced; decided from headers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from loradock.config.schema import ModelConfig
+from loradock.errors import ModelError
+from loradock.model import load, names, whole
+from loradock.model.source import BaseModel
+from loradock.use.merge import tensors
+from loradock.use.merge.adapted import Adapted, adapted, empty
+from loradock.use.merge.tensors import Entry, Slot
+
+if TYPE_CHECKING:
+    import torch
+
+Kind = Literal["copy", "cast", "dequantise", "merge", "replace"]
+Onto = Literal["trained", "original"]
+START_BYTES = 1 << 29
+BYTES_OF_TARGET = 16
+FILE_BYTES = 32 << 20
+"""Tokenizer, configuration and headers, and what a file system rounds up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One tensor of the result. `name`: in the files, `weight`: in the model; `entry`: where its base lies.
+
+    `is_quantised`: the base values are NF4's. `source`: the adapter's tensor that stands in the place of the base's;
+    where the kind is merge, LoRA or trained rows are put on it.
+    """
+
+    kind: Kind
+    name: str
+    weight: str
+    entry: Entry
+    dtype: str
+    shape: tuple[int, ...]
+    is_quantised: bool = False
+    is_transposed: bool = False
+    source: str | None = None
+
+    @property
+    def slot(self) -> Slot:
+        """Where it will lie."""
+        count = 1
+        for each in self.shape:
+            count *= each
+        return Slot(name=self.name, dtype=self.dtype, shape=self.shape, size=count * tensors.width(self.dtype))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergePlan:
+    """Steps by the name of the file that will hold them, in the layout of the base's files.
+
+    `load_dtype`: that in which the base was loaded in training; `device` (cpu or cuda) quantises.
+    `is_untied`: head and embedding are two tensors now.
+    """
+
+    base: BaseModel
+    adapter: Path
+    onto: Onto
+    asked: ModelConfig
+    load_dtype: torch.dtype
+    device: str
+    adapted: Adapted
+    shards: Mapping[str, tuple[Step, ...]]
+    is_untied: bool
+    vocabulary: int
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """All of them."""
+        return tuple(step for steps in self.shards.values() for step in steps)
+
+    @property
+    def disk_bytes(self) -> int:
+        """What the result takes."""
+        return sum(step.slot.size for step in self.steps) + FILE_BYTES
+
+    @property
+    def memory_bytes(self) -> int:
+        """At most this much beyond what the process has at its start."""
+        computed = [step.entry.count for step in self.steps if step.kind != "copy"]
+        return START_BYTES + BYTES_OF_TARGET * max(computed, default=0)
+
+    def count(self, kind: Kind) -> int:
+        """Tensors that this happens to."""
+        return sum(step.kind == kind for step in self.steps)
+
+
+def make(
+    base: BaseModel,
+    adapter: Path,
+    *,
+    asked: ModelConfig,
+    load_dtype: torch.dtype,
+    onto: Onto,
+    dtype: str | None,
+    device: str = "cpu",
+) -> MergePlan:
+    """The plan. `asked`: how training loaded the base; `dtype`: safetensors' name of the result's, None as the base's.
+
+    Raises what `whole.check` and `adapted` raise, and ModelError where a weight that is to change is not in the base's
+    files.
+    """
+    whole.check(base)
+    found = adapted(base, adapter)
+    quantised = _quantised(base, asked, load_dtype) if onto == "trained" and asked.quantization == "nf4" else {}
+    files = {file.name: tensors.entries(file) for file in base.weight_files}
+    named = [entry.name for each in files.values() for entry in each]
+    weight_of = {name: name for name in named} | names.in_model(empty(base), named)
+    there = set(weight_of.values())
+    _refuse_absent(base, wanted={*found.deltas, *found.whole, *found.rows, *quantised}, there=there, found=found)
+    shards = {
+        name: tuple(
+            step
+            for entry in each
+            for step in _steps(entry, weight_of[entry.name], found, quantised, dtype=dtype, there=there)
+        )
+        for name, each in files.items()
+    }
+    steps = [step for each in shards.values() for step in each]
+    refuse_unused(adapter, steps, found)
+    vocabulary = next((step.shape[0] for step in steps if step.weight in found.tied_to(found.embedding)), 0)
+    return MergePlan(
+        base=base,
+        adapter=adapter,
+        onto=onto,
+        asked=asked,
+        load_dtype=load_dtype,
+        device=device,
+        adapted=found,
+        shards=shards,
+        is_untied=any(step.name not in weight_of for step in steps),
+        vocabulary=vocabulary,
+    )
+
+
+def _steps(
+    entry: Entry, weight: str, found: Adapted, quantised: Mapping[str, bool], *, dtype: str | None, there: set[str]
+) -> list[Step]:
+    """What comes of one tensor: itself, and the tensors that were tied to it and are their own now."""
+    group = found.tied_to(weight)
+    name_of = {weight: entry.name}
+    if len({_change(each, found) for each in group}) > 1:
+        name_of |= {each: each for each in sorted(group - there)}
+    steps: list[Step] = []
+    for each, name in name_of.items():
+        source = found.whole.get(each)
+        is_quantised = each in quantised and source is None
+        kind, code = _kind(each, entry, found, is_quantised=is_quantised, dtype=dtype)
+        steps.append(
+            Step(
+                kind=kind,
+                name=name,
+                weight=each,
+                entry=entry,
+                dtype=code,
+                shape=found.files[source].shape if source else entry.shape,
+                is_quantised=is_quantised,
+                is_transposed=quantised.get(each, False),
+                source=source,
+            )
+        )
+    return steps
+
+
+def _change(weight: str, found: Adapted) -> str:
+    """What tells the values of tied names apart: equal texts, equal values."""
+    key, rows = found.whole.get(weight), found.rows.get(weight)
+    changes = [tensors.digest(found.files[key])] if key else []
+    changes += [weight] if weight in found.deltas else []
+    changes += [f"{rows.key} {rows.places}"] if rows else []
+    return " ".join(changes)
+
+
+def _kind(weight: str, entry: Entry, found: Adapted, *, is_quantised: bool, dtype: str | None) -> tuple[Kind, str]:
+    code = dtype if dtype and entry.dtype in tensors.FLOATING else entry.dtype
+    is_merged = weight in found.deltas or weight in found.rows
+    if (is_merged or is_quantised) and entry.dtype not in tensors.FLOATING:
+        raise ModelError(f"{entry.name} is {entry.dtype}: not a base in 16 or 32 bits", hint="give the original model")
+    if is_merged:
+        return "merge", code
+    if weight in found.whole:
+        return "replace", code
+    if is_quantised:
+        return "dequantise", code
+    return ("copy" if code == entry.dtype else "cast"), code
+
+
+def _quantised(base: BaseModel, asked: ModelConfig, dtype: torch.dtype) -> dict[str, bool]:
+    """The weights that transformers quantises, as its own quantiser chooses; True for those of Conv1D."""
+    from bitsandbytes.nn import Linear4bit
+    from transformers.pytorch_utils import Conv1D
+    from transformers.quantizers.auto import AutoHfQuantizer
+
+    model = empty(base)
+    quantiser: Any = AutoHfQuantizer.from_config(load.quantization(asked, dtype), pre_quantized=False)
+    quantiser.preprocess_model(model=model, device_map={"": "cpu"})
+    return {
+        f"{name}.weight": issubclass(getattr(module, "source_cls", type(None)), Conv1D)
+        for name, module in model.named_modules()
+        if isinstance(module, Linear4bit)
+    }
+
+
+def _refuse_absent(base: BaseModel, *, wanted: set[str], there: set[str], found: Adapted) -> None:
+    absent = sorted(each for each in wanted if not there & found.tied_to(each))
+    if absent:
+        raise ModelError(
+            f"{base.directory} has no tensor {absent[0]} ({len(absent)} are missing): its files name or fuse weights "
+            "differently from the model",
+            hint="save the base again: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)",
+        )
+
+
+def refuse_unused(adapter: Path, steps: Sequence[Step], found: Adapted) -> None:
+    """ModelError where the adapter changes a weight, and no step would write that change."""
+    written = {step.weight for step in steps if step.kind in ("merge", "replace")}
+    changed = sorted({*found.deltas, *found.whole, *found.rows})
+    unused = [
+        weight
+        for weight in changed
+        if not any(_change(each, found) == _change(weight, found) for each in written & found.tied_to(weight))
+    ]
+    if unused:
+        raise ModelError(
+            f"{len(unused)} weights that {adapter} changes would stay as they are, first {unused[0]}",
+            hint="serve the adapter beside its base instead; please report the model",
+        )

@@ -1,0 +1,107 @@
+"""Proof of a merged model before it is put in place: files read back, tensors, answers beside the adapter's."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from loradock.errors import ModelError, StorageError
+from loradock.model import load
+from loradock.model.dense import densify
+from loradock.model.files import json_object
+from loradock.model.whole import quiet
+from loradock.process import python
+from loradock.use.inference.opener import with_adapter
+from loradock.use.merge import tensors
+from loradock.use.merge.job import Job
+from loradock.use.merge.merge import INDEX
+from loradock.use.merge.plan import MergePlan
+
+ROWS, TOKENS = 4, 64
+MOST_KL = 1e-3
+"""Nats per token. Rounding to 16 bits costs 1e-5 on small models; a wrong base or a lost tensor more than 1e-2."""
+
+
+def weights(folder: Path, files: Mapping[str, str]) -> None:
+    """Read the files back. StorageError where one is not what was written."""
+    for name, digest in files.items():
+        if tensors.sha256(folder / name) != digest:
+            raise StorageError(f"{name} read back from disk differs from what was written", hint="check the disk")
+
+
+def names(folder: Path, plan: MergePlan) -> None:
+    """ModelError where the files lack a tensor of the base's, or have one of another shape or in another file."""
+    wanted = {
+        entry.name: (file.name, entry.shape) for file in plan.base.weight_files for entry in tensors.entries(file)
+    }
+    wanted |= {step.name: (name, step.shape) for name, steps in plan.shards.items() for step in steps}
+    written = (folder / name for name in plan.shards)
+    found = {entry.name: (file.name, entry.shape) for file in written for entry in tensors.entries(file)}
+    if len(plan.shards) > 1:
+        index = json_object(folder / INDEX)["weight_map"]
+        found = {name: (index.get(name), shape) for name, (_, shape) in found.items()}
+    if wrong := sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)):
+        raise ModelError(
+            f"the merged model has not the tensors of its base: {len(wrong)} are missing or differ, first {wrong[0]}",
+            hint="serve the adapter beside its base instead; please report the model",
+        )
+
+
+def answers(folder: Path, job: Job) -> dict[str, Any]:
+    """KL divergence (nats per token: mean and largest) of the merged model from base and adapter, in float32.
+
+    The merged model is loaded by plain transformers in another process; the rows are random tokens of a fixed seed.
+    ModelError where it does not load, or the mean is above MOST_KL.
+    """
+    vocabulary = min(job.plan.vocabulary, job.plan.adapted.names[job.plan.adapted.embedding][0])
+    ids = torch.randint(vocabulary, (ROWS, TOKENS), generator=torch.Generator().manual_seed(0))
+    merged = _of_directory(folder, ids)
+    with torch.no_grad():
+        reference = of_adapter(job)(ids).logits.float().log_softmax(dim=-1)
+    width = min(reference.shape[-1], merged.shape[-1])
+    divergence = kl(reference[..., :width], merged[..., :width])
+    found = {"kl_mean": float(divergence.mean()), "kl_max": float(divergence.max())}
+    if not found["kl_mean"] <= MOST_KL:
+        raise ModelError(
+            f"the merged model is not base and adapter: KL divergence {found['kl_mean']:.2g} nats per token",
+            hint="--dtype f32 tells rounding apart; please report the model",
+        )
+    return {"verified": {"rows": ROWS, "tokens": TOKENS, **found}}
+
+
+def kl(reference: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """KL divergence in nats of each token, float64, of log-probabilities [..., vocabulary]."""
+    first, second = reference.double(), other.double()
+    first, second = (each - each.logsumexp(dim=-1, keepdim=True) for each in (first, second))
+    return (first.exp() * (first - second)).sum(dim=-1)
+
+
+def of_adapter(job: Job) -> Any:
+    """Base and adapter as PEFT computes them, in float32 on the CPU, on the weights that are merged onto."""
+    plan = job.plan
+    asked = plan.asked if plan.onto == "trained" else plan.asked.model_copy(update={"quantization": "none"})
+    with quiet():
+        dtype = plan.load_dtype if plan.onto == "trained" else "auto"
+        model = load.load_whole(plan.base, asked, dtype=dtype, device="cpu")
+        if asked.quantization == "none" or densify(model, dtype=torch.float32):
+            model = model.float()
+        return with_adapter(model, plan.adapter).eval()
+
+
+def _of_directory(folder: Path, ids: torch.Tensor) -> torch.Tensor:
+    with TemporaryDirectory(prefix="loradock-proof-") as place:
+        given, output = Path(place, "ids.pt"), Path(place, "out.pt")
+        torch.save(ids, given)
+        command = python.command("-m", "loradock.use.merge.loaded", str(folder), str(given), str(output))
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+            raise ModelError(
+                f"plain transformers does not load the merged model: {last[0]}", hint="please report the model"
+            )
+        return torch.load(output)
