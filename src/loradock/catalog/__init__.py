@@ -1,0 +1,1 @@
+"""What each member of a kind is: objectives, engines, storages, families. Words, rules and numbers, without torch."""
