@@ -1,4 +1,4 @@
-"""docs/adding.md's objective, carried out on a copy of the package."""
+"""docs/adding.md's objective, carried out on a copy of the package and trained by the command line."""
 
 from __future__ import annotations
 
@@ -9,46 +9,57 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import loradock
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "adding.md"
-USE = """
-import json, sys
-from dataclasses import replace
-from pathlib import Path
-from jobs import job_of, trained
-from loradock.training.events import StepResult
-from loradock.training.objectives import objective_of
-settings = ("engine=peft", "train.max_steps=2", "logging.every=1")
-for name in ("supervised", "reweighted"):
-    job = job_of(Path(name), *settings, model=Path(sys.argv[1]), data=Path(sys.argv[2]))
-    objective = objective_of(job.config.model_copy(update={"objective": name}))
-    outcome, events = trained(replace(job, objective=objective))
-    losses = [each.loss for each in events if isinstance(each, StepResult)]
-    print(json.dumps({"steps": outcome.steps, "losses": losses, "metrics": list(objective.metrics(1.0))}))
-"""
+PAGE = Path(__file__).parents[2] / "docs" / "adding.md"
+
+
+def added(folder: Path, pure: str, computing: str, line: str, *, name: str) -> dict[str, str]:
+    """The environment of a copy of the package that has one more objective."""
+    package = folder / "loradock"
+    shutil.copytree(Path(loradock.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "catalog" / "objectives" / f"{name}.py").write_text(pure, "utf-8")
+    (package / "training" / "objectives" / f"{name}.py").write_text(computing, "utf-8")
+    table = package / "catalog" / "objectives" / "__init__.py"
+    text, last = table.read_text("utf-8"), "        gritlm.SPEC,\n"
+    assert text.count(last) == 1
+    text = text.replace(last, last + line)
+    table.write_text(text.replace("import embedding, gritlm,", f"import embedding, gritlm, {name},"), "utf-8")
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+def typed(folder: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "loradock", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 def test_the_objective_of_the_walk_through_trains_two_steps(tmp_path: Path, llama: Path, rows: Path) -> None:
     section = PAGE.read_text("utf-8").split("## An objective")[1].split("\n## ")[0]
-    module, line = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    package = tmp_path / "loradock"
-    shutil.copytree(Path(loradock.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "training" / "objectives" / "reweighted.py").write_text(module, "utf-8")
-    table = package / "training" / "objectives" / "__init__.py"
-    opening = "OBJECTIVES = {"
-    text = table.read_text("utf-8")
-    assert text.count(opening) == 1
-    table.write_text(text.replace(opening, f"{opening}\n{line}"), "utf-8")
-
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT / 'tests'}"}
-    command = [sys.executable, "-c", USE, str(llama), str(rows)]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    plain, reweighted = (json.loads(each) for each in done.stdout.splitlines()[-2:])
-    assert (plain["steps"], plain["metrics"]) == (2, ["perplexity"])
-    assert (reweighted["steps"], reweighted["metrics"]) == (2, [])
+    pure, computing, line = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    environment = added(tmp_path, pure, computing, line, name="reweighted")
+    records: dict[str, dict[str, Any]] = {}
+    for name in ("supervised", "reweighted"):
+        options = ("--model", str(llama), "--data", str(rows), "--output", name, "--max-steps", "2")
+        settings = ("--set", f"objective={name}", "--set", "logging.every=1", "--set", "data.validation=4")
+        done = typed(tmp_path, environment, "train", *options, *settings)
+        assert done.returncode == 0, done.stderr
+        lines = [json.loads(each) for each in (tmp_path / name / "metrics.jsonl").read_text("utf-8").splitlines()]
+        engine = json.loads((tmp_path / name / "run.json").read_text("utf-8"))["plan"]["decisions"]
+        records[name] = {
+            "losses": [each["loss"] for each in lines if each["kind"] == "train"],
+            "perplexity": [each["perplexity"] for each in lines if "perplexity" in each],
+            "engine": next(each for each in engine if each["name"] == "engine"),
+        }
+    plain, reweighted = records["supervised"], records["reweighted"]
+    assert (plain["engine"]["value"], reweighted["engine"]["value"]) == ("fast", "peft")
+    assert "objective reweighted computes a loss of its own" in reweighted["engine"]["why"]
+    assert plain["perplexity"]
+    assert not reweighted["perplexity"]
     for weighted, whole in zip(reweighted["losses"], plain["losses"], strict=True):
         assert 0 < weighted < whole / 2
+
+    refused = typed(tmp_path, environment, "config", "show", "--set", "objective=reweigthed")
+    assert refused.returncode == 78
+    assert "reweighted" in refused.stderr

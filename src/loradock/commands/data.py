@@ -75,7 +75,7 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
     for warning in loaded.warnings:
         say(f"warning: {warning}", stderr=True)
     status = console_on(stderr=True).status("rows")
-    if not loaded.config.model.name or loaded.config.objective != "supervised":
+    if not loaded.config.model.name or loaded.config.objective_spec.embeds:
         refuse_without_model({"--lengths": lengths, "--png": png})
         texts_only(loaded.config, status, as_json=as_json)
         return

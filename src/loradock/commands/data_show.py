@@ -62,7 +62,7 @@ def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) ->
     told = (line for source in every.sources for line in source.told())
     for note in dict.fromkeys((*told, *corpus.notes)):
         say(note, stderr=True)
-    long_rows = loaded.config.data.long_rows if loaded.config.objective == "supervised" else None
+    long_rows = loaded.config.data.long_rows if not loaded.config.objective_spec.embeds else None
     if html:
         title = f"{len(found)} of {every.rows:,} rows as the model sees them"
         try:

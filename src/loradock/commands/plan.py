@@ -105,7 +105,7 @@ def described_facts(config: RunConfig, rows: int, mean: int, longest: int, *, le
     """Facts of rows that are only described; of a run that embeds they are pairs, each document of `mean` tokens."""
     from loradock.data.pair_corpus import described_pairs
 
-    if config.objective == "supervised":
+    if not config.objective_spec.embeds:
         return made_up_facts(rows, mean, longest, length=length, data=config.data)
     return described_pairs(config, rows, mean_tokens=mean, longest_tokens=longest, learned_share=LEARNED_SHARE)
 

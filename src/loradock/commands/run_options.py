@@ -131,7 +131,7 @@ def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
         yield functools.partial(files, source)
     yield functools.partial(check_fields, data.sources)
     yield functools.partial(resolve, data.template, own=Brought())
-    if config.objective != "supervised":
+    if config.objective_spec.embeds:
         yield functools.partial(template.source, config.embedding.template)
     if config.train.deepspeed:
         yield functools.partial(zero_config.read, Path(config.train.deepspeed))

@@ -37,7 +37,7 @@ def check(config: RunConfig) -> None:
 def make(config: RunConfig, directory: Path, *, note: Note) -> None:
     """What is missing of it: the same command makes it where a run was finished before, or was stopped here."""
     trusted = (config.model.trust_remote_code,) if config.model.trust_remote_code else ()
-    if config.evaluation.tasks and config.objective != "embedding":
+    if config.evaluation.tasks and config.objective_spec.answers:
         _evaluate(config.evaluation.tasks, directory, trusted, note)
     if config.after.merge != "none" and not os.path.lexists(directory / MERGED):
         _merge(config.after.merge, directory, trusted, note)

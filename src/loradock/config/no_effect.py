@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from loradock.catalog.objectives import OBJECTIVES, is_foreign, owners
 from loradock.config.rules import HUB_PREFIX, KeyProblem, Rule, has_validation, is_hub_model
-from loradock.config.schema import RunConfig
+from loradock.config.schema import RunConfig, Section
 
 HEX_DIGITS = frozenset("0123456789abcdef")
 SHORTEST_COMMIT = 7
@@ -28,11 +29,6 @@ def _double_quant(config: RunConfig) -> Iterator[KeyProblem]:
 def _evaluation_cadence(config: RunConfig) -> Iterator[KeyProblem]:
     if not has_validation(config):
         yield _idle("evaluation.every", "nothing is held out (data.validation)")
-
-
-def _tasks(config: RunConfig) -> Iterator[KeyProblem]:
-    if config.objective == "embedding":
-        yield _idle("evaluation.tasks", "objective embedding answers nothing")
 
 
 def _split_seed(config: RunConfig) -> Iterator[KeyProblem]:
@@ -113,21 +109,21 @@ def _unused_mapping(config: RunConfig) -> Iterator[KeyProblem]:
 
 
 def _objective_keys(config: RunConfig) -> Iterator[KeyProblem]:
-    objective = config.objective
-    if objective == "supervised":
-        for name in type(config.embedding).model_fields:
-            yield _idle(f"embedding.{name}", "objective supervised embeds nothing (--set objective=embedding)")
-    if objective != "gritlm":
-        for name in ("generative_loss", "generative_weight"):
-            yield _idle(f"train.{name}", f"objective {objective} has one loss (--set objective=gritlm has two)")
-    if objective == "embedding":
-        yield _idle("train.global_batch", "objective embedding counts pairs: embedding.global_batch")
-        yield _idle("embedding.weight", "objective embedding has one loss")
-        for name in ("template", "loss", "long_rows", "max_length"):
-            yield _idle(f"data.{name}", f"objective embedding has embedding.{OWN.get(name, 'template')}")
+    spec = config.objective_spec
+    for key in (key for key in _own_keys(config) if is_foreign(key, spec)):
+        names = [owner.name for owner in owners(key)]
+        belongs = f"it belongs to objective {' and '.join(names)}, and objective is {spec.name}"
+        yield _idle(key, f"{belongs} (--set objective={names[0]})")
+    for key, reason in spec.without_effect.items():
+        yield _idle(key, reason)
 
 
-OWN = {"long_rows": "passage_length", "max_length": "passage_length"}
+def _own_keys(config: RunConfig) -> list[str]:
+    """The dotted keys that belong to some objectives alone."""
+    names = dict.fromkeys(key for spec in OBJECTIVES.values() for key in spec.keys)
+    sections: dict[str, Section] = {name: getattr(config, name.rstrip(".")) for name in names if name.endswith(".")}
+    inside = [f"{name}{key}" for name, section in sections.items() for key in type(section).model_fields]
+    return [*inside, *(name for name in names if name not in sections)]
 
 
 def _idle(key: str, why: str) -> KeyProblem:
@@ -142,7 +138,6 @@ WARNINGS: tuple[Rule, ...] = (
     _epochs,
     _double_quant,
     _evaluation_cadence,
-    _tasks,
     _split_seed,
     _tracker_project,
     _deterministic,

@@ -185,16 +185,8 @@ def _micro_batch_fits(config: RunConfig) -> Iterator[KeyProblem]:
         yield KeyProblem(keys=("train.micro_batch", config.batch_key), what=what, hint=hint)
 
 
-METRICS = {
-    "supervised": ("loss",),
-    "embedding": ("loss", "in_batch_accuracy"),
-    "gritlm": ("loss", "embedding_loss", "generative_loss", "in_batch_accuracy"),
-}
-"""What an evaluation of each objective reports that a checkpoint can be judged by."""
-
-
 def _metric_is_reported(config: RunConfig) -> Iterator[KeyProblem]:
-    metric, reported = config.checkpoints.metric, METRICS[config.objective]
+    metric, reported = config.checkpoints.metric, config.objective_spec.metrics
     if metric not in reported:
         what = f"checkpoints.metric {metric} is not reported by objective {config.objective}: {', '.join(reported)}"
         yield KeyProblem(keys=("checkpoints.metric", "objective"), what=what, hint="--set checkpoints.metric=loss")
@@ -202,7 +194,7 @@ def _metric_is_reported(config: RunConfig) -> Iterator[KeyProblem]:
 
 def _embeds_whole(config: RunConfig) -> Iterator[KeyProblem]:
     """What training of embeddings does not do."""
-    if config.objective == "supervised":
+    if not config.objective_spec.embeds:
         return
     key, asked = "objective", config.objective
     if config.engine in ("fsdp", "zero") or config.train.parallel not in ("auto", "ddp"):

@@ -11,6 +11,9 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from loradock.catalog.objectives import DEFAULT, OBJECTIVES, Metric, ObjectiveName
+from loradock.catalog.objectives.base import ObjectiveSpec
+
 Auto = Literal["auto"]
 MOST = 1_000_000_000
 """Of what is counted: beyond any run, and far from what a number can hold."""
@@ -335,7 +338,7 @@ class CheckpointConfig(Section):
         default="auto",
         description="Keep the one with the best evaluation too, and export it; auto: with early stopping.",
     )
-    metric: Literal["loss", "embedding_loss", "generative_loss", "in_batch_accuracy"] = Field(
+    metric: Metric = Field(
         default="loss",
         description="What makes an evaluation the best, for keep_best and early stopping; of losses the lowest.",
     )
@@ -387,9 +390,9 @@ class RunConfig(Section):
     output: NamedPlace | None = Field(
         default=None, description="Run directory; default runs/NAME-NNN, a new one each time."
     )
-    objective: Literal["supervised", "embedding", "gritlm"] = Field(
-        default="supervised",
-        description="What is learned: to answer (supervised), to embed texts (embedding), or both together (gritlm).",
+    objective: ObjectiveName = Field(
+        default=DEFAULT,
+        description=f"What is learned: {', '.join(f'{spec.meaning} ({spec.name})' for spec in OBJECTIVES.values())}.",
     )
     engine: Literal["auto", "fast", "peft", "fsdp", "zero"] = Field(
         default="auto",
@@ -421,11 +424,16 @@ class RunConfig(Section):
     @property
     def step_samples(self) -> int:
         """Samples of an optimiser step over all GPUs: rows to answer from, and the documents that are embedded."""
-        rows = self.train.global_batch if self.objective != "embedding" else 0
+        rows = self.train.global_batch if self.objective_spec.answers else 0
         documents = self.embedding.global_batch * (2 + self.embedding.negatives)
-        return rows + (documents if self.objective != "supervised" else 0)
+        return rows + (documents if self.objective_spec.embeds else 0)
+
+    @property
+    def objective_spec(self) -> ObjectiveSpec:
+        """What the objective is; everybody asks it, and nobody its name."""
+        return OBJECTIVES[self.objective]
 
     @property
     def batch_key(self) -> str:
         """The key that says how much an optimiser step sees."""
-        return "train.global_batch" if self.objective == "supervised" else "embedding.global_batch"
+        return self.objective_spec.batch_key

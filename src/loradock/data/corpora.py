@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from loradock.catalog.objectives import learning_from
+from loradock.catalog.objectives.base import HELD, MISSING, SampleKind
 from loradock.config.schema import DataConfig, RunConfig, SourceConfig
 from loradock.data.corpus import Corpus, all_prepared, all_there, prepare_rows, prepared_by
 from loradock.data.formats import pairs
@@ -42,12 +44,13 @@ def prepare_corpus(
         own = config.model_copy(update={"data": of_rows}) if of_pairs.sources else config
         return prepare_rows(own, tokenizer=tokenizer, max_length=max_length, facts=facts, progress=progress)
 
-    if config.objective == "supervised":
+    spec = config.objective_spec
+    if not spec.embeds:
         return rows()
     prepared = prepared_by(of_pairs, tokenizer, facts=facts, progress=progress, embedding=config.embedding)
     trained, judged = pair_parts(of_pairs, prepared)
     check_batches(trained, config=config)
-    beside = rows() if config.objective == "gritlm" else None
+    beside = rows() if spec.answers else None
     return PairCorpus(config=config, train=trained, validation=judged, rows=beside)
 
 
@@ -72,37 +75,35 @@ def by_kind(config: RunConfig) -> tuple[DataConfig, DataConfig]:
     ConfigError where the objective has no use for one of them, or lacks what it trains on.
     """
     data = config.data
-    are_pairs = [is_pairs(source, index) for index, source in enumerate(data.sources)]
-    check_kinds(config, are_pairs)
+    kinds: list[SampleKind] = [kind_of(source, index) for index, source in enumerate(data.sources)]
+    check_kinds(config, kinds)
     files = data.validation_files
-    judged = [is_pairs(source, 0) for source in held_out(data)] if files else []
+    judged = [kind_of(source, 0) for source in held_out(data)] if files else []
 
-    def part(wanted: bool) -> DataConfig:
-        sources = tuple(source for source, kind in zip(data.sources, are_pairs, strict=True) if kind == wanted)
+    def part(wanted: SampleKind) -> DataConfig:
+        sources = tuple(source for source, kind in zip(data.sources, kinds, strict=True) if kind == wanted)
         own = {name: file for (name, file), kind in zip(files.items(), judged, strict=True) if kind == wanted}
         validation = data.validation if not files else (own.get("") or own or 0.0)
         return data.model_copy(update={"sources": sources, "validation": validation})
 
-    return part(True), part(False)
+    return part("pairs"), part("rows")
 
 
-def is_pairs(source: SourceConfig, index: int) -> bool:
-    """Whether the source holds pairs, by its format or by its first row."""
-    return format_of(source, index=index) in pairs.NAMES
+def kind_of(source: SourceConfig, index: int) -> SampleKind:
+    """What a source holds, by its format or by its first row."""
+    return "pairs" if format_of(source, index=index) in pairs.NAMES else "rows"
 
 
-def check_kinds(config: RunConfig, are_pairs: Sequence[bool]) -> None:
+def check_kinds(config: RunConfig, kinds: Sequence[SampleKind]) -> None:
     """ConfigError where the sources are not those of the objective."""
-    objective, sources = config.objective, config.data.sources
-    useless = {"supervised": True, "embedding": False}.get(objective)
-    if useless is not None and useless in are_pairs:
-        index = are_pairs.index(useless)
-        holds = "queries with passages to embed" if useless else "no queries with passages, but rows to answer from"
-        instead = "embedding" if useless and all(are_pairs) else "gritlm"
-        what = f"data.sources.{index}: {sources[index].path} holds {holds}; objective {objective} learns nothing of it"
-        raise ConfigError(what, hint=f"--set objective={instead}, or leave the file out")
-    if objective == "gritlm" and len(set(are_pairs)) < 2:
-        missing = "rows to answer from" if are_pairs[0] else "queries with passages"
-        what = f"objective gritlm learns from both kinds of rows, and the data hold no {missing}"
-        alone = "embedding" if are_pairs[0] else "supervised"
-        raise ConfigError(what, hint=f"add a file of them (--data FILE --data FILE), or --set objective={alone}")
+    spec, sources = config.objective_spec, config.data.sources
+    useless = next((index for index, kind in enumerate(kinds) if kind not in spec.samples), None)
+    if useless is not None:
+        holds = f"{sources[useless].path} holds {HELD[kinds[useless]]}"
+        what = f"data.sources.{useless}: {holds}; objective {spec.name} learns nothing of it"
+        raise ConfigError(what, hint=f"--set objective={learning_from(kinds).name}, or leave the file out")
+    missing = [MISSING[kind] for kind in sorted(spec.samples.difference(kinds))]
+    if missing:
+        what = f"objective {spec.name} learns from both kinds of rows, and the data hold no {', '.join(missing)}"
+        hint = f"add a file of them (--data FILE --data FILE), or --set objective={learning_from(kinds).name}"
+        raise ConfigError(what, hint=hint)

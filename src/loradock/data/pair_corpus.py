@@ -217,7 +217,7 @@ def described_pairs(
     """
     asked, steps = config.embedding, max(1, pairs // config.embedding.global_batch)
     documents = steps * min(pairs, asked.global_batch) * (2 + asked.negatives)
-    answered = steps * config.train.global_batch if config.objective == "gritlm" else 0
+    answered = steps * config.train.global_batch if config.objective_spec.answers else 0
     lengths = [asked.query_length, asked.passage_length]
     if answered and config.data.max_length != "auto":
         lengths.append(config.data.max_length)

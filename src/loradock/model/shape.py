@@ -46,7 +46,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     check_coverage(facts, quantization=config.model.quantization)
     check_modules_to_save(config, model, facts)
     check_rank(config.lora.rank, facts)
-    if config.objective != "supervised":
+    if config.objective_spec.embeds:
         check_texts(config, facts, window=sliding_window(text))
     return facts
 

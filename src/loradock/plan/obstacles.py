@@ -28,6 +28,7 @@ def of_fast(config: RunConfig, model: ModelFacts) -> str | None:
             "the model runs code of its own": config.model.trust_remote_code is not None,
             model.peculiarity or "": model.peculiarity is not None,
             "its matrices are NF4 or unquantised, not int8": config.model.quantization == "int8",
+            f"objective {config.objective} computes a loss of its own": "loss_sum" in config.objective_spec.passes,
             "its own kernels leave nothing to compile": config.train.compile != "off",
         }
         | _not_plain(config)
@@ -39,7 +40,7 @@ def of_sharded(config: RunConfig, *, compute_dtype: str) -> str | None:
     obstacles = {
         "float16 needs a loss scale, which it does not keep": compute_dtype == "float16",
         "its layers are not compiled": config.train.compile != "off",
-        f"objective {config.objective} needs the whole model on each GPU": config.objective != "supervised",
+        f"objective {config.objective} needs the whole model on each GPU": config.objective_spec.embeds,
     }
     return _first(_needs_whole_weights(config) | obstacles | _not_plain(config))
 

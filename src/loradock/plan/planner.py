@@ -20,7 +20,7 @@ SHORTEST_TOKENS = 1024
 def require_samples(config: RunConfig, *, processes: int) -> None:
     """ConfigError where a step has fewer samples than the run has processes: some would never have anything to do."""
     key = config.batch_key
-    samples = config.train.global_batch if config.objective == "supervised" else config.embedding.global_batch
+    samples = config.embedding.global_batch if config.objective_spec.embeds else config.train.global_batch
     if processes > samples:
         raise ConfigError(
             f"{processes} processes (GPUs times machines), and {key} is {samples}: "

@@ -177,7 +177,7 @@ def prepare(context: RunContext, config: RunConfig, words: Any, model: ModelFact
     with context.stage("data"):
         data = collectives.first_then_all(context.facts, work)
         context.record.put(data=data.as_dict())
-        if config.objective != "supervised":
+        if config.objective_spec.embeds:
             context.record.put(embedding=Recipe.of(config, words, base=context.record.content["base"]).model_dump())
     sources = [each for part in data.parts.values() for each in part.prepared.sources]
     told = dict.fromkeys(line for each in sources for line in each.told())

@@ -17,8 +17,8 @@ ALL = "all"
 def decide(context: Context) -> Decision[int | str]:
     """As many as fit beside one that is computed."""
     wanted = context.config.embedding.passes
-    if context.config.objective == "supervised":
-        return Decision(name=NAME, value=0, why=f"{NOT_APPLICABLE}objective supervised")
+    if not context.config.objective_spec.embeds:
+        return Decision(name=NAME, value=0, why=f"{NOT_APPLICABLE}objective {context.config.objective}")
     if wanted != "auto":
         return asked(NAME, ALL if wanted == "direct" else 0)
     passes = step_passes(context)
@@ -57,7 +57,7 @@ def vectors(context: Context) -> int:
 def run_twice(context: Context) -> float:
     """The share of a step's tokens that is run forward a second time."""
     config, held = context.config, context.plan.held_passes.value
-    if config.objective == "supervised" or held == ALL:
+    if not config.objective_spec.embeds or held == ALL:
         return 0.0
     documents = config.embedding.global_batch * (2 + config.embedding.negatives)
     return min(1.0, documents / context.step_samples) * (1 - min(1.0, int(held) / step_passes(context)))
@@ -65,7 +65,7 @@ def run_twice(context: Context) -> float:
 
 def with_vectors(expected: dict[str, int], context: Context) -> dict[str, int]:
     """The expected bytes of a run by component, with what contrastive training adds."""
-    if context.config.objective == "supervised":
+    if not context.config.objective_spec.embeds:
         return expected
     asked_for, passes = context.plan.held_passes.value, step_passes(context)
     held = passes - 1 if asked_for == ALL else min(int(asked_for), passes - 1)
@@ -76,7 +76,7 @@ def with_vectors(expected: dict[str, int], context: Context) -> dict[str, int]:
 
 def propose(context: Context) -> tuple[Trial, ...]:
     """The other way than now."""
-    if context.config.objective == "supervised":
+    if not context.config.objective_spec.embeds:
         return ()
     is_direct = context.plan.held_passes.value == ALL
     name = "cached" if is_direct else "direct"

@@ -7,14 +7,8 @@ import importlib
 from loradock.config.schema import RunConfig
 from loradock.training.objectives.base import Objective
 
-OBJECTIVES = {
-    "supervised": ("supervised", "Supervised"),
-    "embedding": ("embedding", "Embedding"),
-    "gritlm": ("gritlm", "Gritlm"),
-}
-
 
 def objective_of(config: RunConfig) -> Objective:
     """The objective of a run: its libraries are imported here, not before."""
-    module, kind = OBJECTIVES[config.objective]
+    module, kind = config.objective_spec.computed_by.split(":")
     return getattr(importlib.import_module(f"{__name__}.{module}"), kind)(config)

@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from loradock.catalog.objectives import DEFAULT, OBJECTIVES
+from loradock.catalog.objectives.base import ObjectiveSpec
 from loradock.facts import UNREACHABLE_SHARE, unreachable_words
 from loradock.plan.plan import shown
 from loradock.training.run_dir import fingerprint
@@ -25,7 +27,7 @@ def write(
     """
     model, plan = content["config"]["model"], content["plan"]
     base_id = hub_id(model["name"], content["base"])
-    embeds, answers = "embedding" in content, content["config"].get("objective") != "embedding"
+    embeds, answers = "embedding" in content, objective_of(content).answers
     front = {"library_name": "peft", "pipeline_tag": "text-generation" if answers else "feature-extraction"}
     front |= {"tags": ["lora", *(["sentence-similarity"] if embeds else [])]}
     front = {"base_model": base_id, **front} if base_id else front
@@ -46,6 +48,11 @@ def write(
     file.write_text("\n\n".join(section for section in sections if section) + "\n", encoding="utf-8")
 
 
+def objective_of(content: dict[str, Any]) -> ObjectiveSpec:
+    """What a recorded run optimised; records of before there was a choice name none."""
+    return OBJECTIVES[content["config"].get("objective", DEFAULT)]
+
+
 def training_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
     """Hyper-parameters and environment, as label and value."""
     config, facts = content["config"], content["facts"]
@@ -57,7 +64,7 @@ def training_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ("base weights", ", ".join([config["model"]["quantization"], *weights_digest(content)])),
         ("quantisation", quantisation(content) or "none"),
         ("learning rate", f"{train['learning_rate']:g}, {train['schedule']}, warm-up {train['warmup']:g}"),
-        *(() if config.get("objective") == "embedding" else [("samples a step", str(train["global_batch"]))]),
+        *([("samples a step", str(train["global_batch"]))] if objective_of(content).answers else []),
         *contrast(content),
         ("steps", str(content["outcome"]["steps"])),
         ("seed", str(train["seed"])),

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock import __version__
+from loradock.catalog.objectives import DEFAULT, is_foreign
+from loradock.catalog.objectives.base import ObjectiveSpec
 from loradock.config.load import leaves
 from loradock.config.rules import HUB_PREFIX, is_hub_model
 from loradock.config.schema import RunConfig
@@ -92,7 +94,7 @@ def of_config(config: RunConfig) -> dict[str, str]:
     is_judged = config.keeps_best or config.train.early_stopping is not None
     fields: dict[str, str] = {}
     for key, value in leaves(config).items():
-        if _is_free(key) or (key in JUDGED_KEYS and not is_judged) or _is_of_other(key, config.objective):
+        if _is_free(key) or (key in JUDGED_KEYS and not is_judged) or _is_of_other(key, config.objective_spec):
             continue
         if key in LATER_KEYS and value == LATER_KEYS[key]:
             continue
@@ -218,11 +220,9 @@ def _is_free(key: str) -> bool:
     return any(key == free or (free.endswith(".") and f"{key}.".startswith(free)) for free in FREE_KEYS)
 
 
-def _is_of_other(key: str, objective: str) -> bool:
-    """True for a key of embedding training where a run embeds nothing; so are runs of before they existed."""
-    if objective == "supervised":
-        return key == "objective" or key.startswith(("embedding.", "train.generative_"))
-    return objective == "embedding" and key.startswith("train.generative_")
+def _is_of_other(key: str, spec: ObjectiveSpec) -> bool:
+    """True for a key of other objectives, and for that of the only one that there was at first."""
+    return is_foreign(key, spec) or (key == "objective" and spec.name == DEFAULT)
 
 
 def _is_path(key: str, value: object) -> bool:

@@ -1,0 +1,52 @@
+"""What an objective is, apart from its mathematics: the samples that it learns from, its keys, what it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+SampleKind = Literal["rows", "pairs"]
+"""`rows` are answered, a token after the other; `pairs` are queries and passages that are embedded."""
+HELD: dict[SampleKind, str] = {
+    "rows": "no queries with passages, but rows to answer from",
+    "pairs": "queries with passages to embed",
+}
+MISSING: dict[SampleKind, str] = {"rows": "rows to answer from", "pairs": "queries with passages"}
+Pass = Literal["likelihood", "score", "embed", "loss_sum"]
+"""What a step asks of a backend (`training.passes`): the negative log-likelihood of all learned tokens, the
+log-probability of each document, vectors of documents, or the objective's own `loss_sum`, by autograd alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveSpec:
+    """The pure face of an objective; `computed_by` is the other, `module:Class` below `training.objectives`.
+
+    `meaning` ends "what is learned: ...". `batch_key` says how much an optimiser step sees. `metrics` are those that a
+    checkpoint can be judged by. `keys` are sections (`embedding.`) and keys that only it has, and those which share
+    them; `without_effect` gives a reason for each key of all runs that does nothing under it.
+    """
+
+    name: str
+    meaning: str
+    samples: frozenset[SampleKind]
+    passes: frozenset[Pass]
+    computed_by: str
+    batch_key: str = "train.global_batch"
+    metrics: tuple[str, ...] = ("loss",)
+    keys: tuple[str, ...] = ()
+    without_effect: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def answers(self) -> bool:
+        """Whether the adapter answers prompts: rows are learned."""
+        return "rows" in self.samples
+
+    @property
+    def embeds(self) -> bool:
+        """Whether the adapter embeds texts: pairs are learned."""
+        return "pairs" in self.samples
+
+    def owns(self, key: str) -> bool:
+        """Whether a dotted key is one of its own."""
+        return any(key == one or (one.endswith(".") and key.startswith(one)) for one in self.keys)
