@@ -41,6 +41,18 @@ class Embedded:
     backward: Callable[[torch.Tensor], None]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """The log-probability of each document's learned tokens, float32 [documents] on the device, in nats.
+
+    Documents come in the order of the micro-batch; those that only fill up its shape come last, with 0. `backward` adds
+    the gradients of the adapters from those of the sums, of the same shape.
+    """
+
+    log_probabilities: torch.Tensor
+    backward: Callable[[torch.Tensor], None]
+
+
 class Passes(Protocol):
     """What an objective knows of a backend; see `backends.base.Backend`."""
 
@@ -70,6 +82,14 @@ class Passes(Protocol):
 
     def embed(self, batch: Any, *, at: MicroStep | None, keeps: bool) -> Embedded:
         """The vectors of a micro-batch of documents."""
+        ...
+
+    def score(self, batch: Any, *, at: MicroStep | None, keeps: bool) -> Scored:
+        """The log-probabilities of a micro-batch's documents."""
+        ...
+
+    def without_adapter(self) -> AbstractContextManager[None]:
+        """Inside, the base computes alone: what a reference model is."""
         ...
 
     def waiting(self) -> AbstractContextManager[None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -20,7 +20,7 @@ from loradock.training.backends.base import Backend
 from loradock.training.checkpoint.state import RandomState
 from loradock.training.job import Job
 from loradock.training.objectives.base import Objective
-from loradock.training.passes import Embedded, MicroStep
+from loradock.training.passes import Embedded, MicroStep, Scored
 
 PAD_TO = 8
 """Tensor cores want lengths in eights."""
@@ -64,27 +64,53 @@ class AutogradBackend(Backend):
         (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def embed(self, batch: dict[str, torch.Tensor], *, at: MicroStep | None, keeps: bool) -> Embedded:
-        """Outside of any packing: documents are padded. A second forward draws the dropout that the first one drew."""
+        """Outside of any packing: documents are padded."""
+        is_causal = self.job.config.embedding.attention == "causal"
+        vectors, backward = self.passed(
+            lambda inputs: pooled(self.job.model, inputs, is_causal=is_causal), batch, at=at, keeps=keeps
+        )
+        return Embedded(vectors=vectors, backward=backward)
+
+    def score(self, batch: dict[str, torch.Tensor], *, at: MicroStep | None, keeps: bool) -> Scored:
+        """By the head that `objectives.supervised` puts in."""
+        sums, backward = self.passed(lambda inputs: scores(self.computing, inputs), batch, at=at, keeps=keeps)
+        return Scored(log_probabilities=sums, backward=backward)
+
+    def passed(
+        self,
+        forward: Callable[[dict[str, torch.Tensor]], torch.Tensor],
+        batch: dict[str, torch.Tensor],
+        *,
+        at: MicroStep | None,
+        keeps: bool,
+    ) -> tuple[torch.Tensor, Callable[[torch.Tensor], None]]:
+        """What `forward` makes of a micro-batch, and what runs backward from its gradient.
+
+        Unless it `keeps` activations, that makes a second forward, which draws the dropout that the first one drew.
+        """
         on_device = {key: value.to(self.device, non_blocking=True) for key, value in batch.items()}
         before = RandomState.now() if at and not keeps else None
 
-        def forward() -> torch.Tensor:
-            with self.autocast():
-                return pooled(self.job.model, on_device, is_causal=self.job.config.embedding.attention == "causal")
-
         def backward(gradient: torch.Tensor) -> None:
             if before is None:
-                again = vectors
+                output = first
             else:
                 after = RandomState.now()
                 before.restore()
-                again = forward()
+                with self.autocast():
+                    output = forward(on_device)
                 after.restore()
-            again.backward(self.scaler.scale(gradient) if self.scaler else gradient)
+            output.backward(self.scaler.scale(gradient) if self.scaler else gradient)
 
-        with torch.set_grad_enabled(keeps):
-            vectors = forward()
-        return Embedded(vectors=vectors.detach(), backward=backward)
+        with torch.set_grad_enabled(keeps), self.autocast():
+            first = forward(on_device)
+        return first.detach(), backward
+
+    @contextmanager
+    def without_adapter(self) -> Iterator[None]:
+        """PEFT's own switch; modules that are trained whole are the base's inside."""
+        with self.job.model.disable_adapter():
+            yield
 
     def loss(self, batch: dict[str, torch.Tensor], *, share: float) -> torch.Tensor:
         """The objective's loss of a micro-batch, in nats."""
@@ -124,12 +150,22 @@ def pooled(model: Any, tensors: dict[str, torch.Tensor], *, is_causal: bool) -> 
         return torch.einsum("nt,nth->nh", tensors["pooling"], states.float())
 
 
+def scores(model: Any, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The summed log-probabilities of each document's labelled tokens, float32 [documents], padded or packed."""
+    of_tokens = model(**tensors, use_cache=False, fused_lm_head=True).log_probs.double()
+    if "position_ids" not in tensors:
+        return of_tokens.sum(dim=1).float()
+    documents = (tensors["position_ids"][0] == 0).cumsum(0) - 1
+    sums = torch.zeros(int(documents[-1]) + 1, dtype=torch.float64, device=of_tokens.device)
+    return sums.index_add(0, documents[1:], of_tokens[0]).float()
+
+
 def checked_vectors(job: Job) -> str | None:
     """That the model embeds by the attention that was asked for; a line to tell, None where nothing is embedded.
 
     Not every architecture takes it. Raises ModelError where the first token does not see what it should.
     """
-    if job.config.objective == "supervised":
+    if not job.config.objective_spec.embeds:
         return None
     batch = next(iter(job.steps[0].pairs.micro_batches))
     ids = next(torch.from_numpy(ids.astype("int64")) for ids, _ in batch.samples())[None]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from loradock.training.checkpoint.state import Stateful
 from loradock.training.checkpoint.store import Checkpoint
 from loradock.training.events import Emit
 from loradock.training.job import Job
-from loradock.training.passes import Embedded, MicroStep
+from loradock.training.passes import Embedded, MicroStep, Scored
 
 
 class Backend(ABC):
@@ -78,6 +78,14 @@ class Backend(ABC):
         `keeps`: its activations stay for backward; else backward runs it forward once more, with the same dropout.
         """
         raise NotImplementedError(f"{type(self).__name__} embeds nothing")
+
+    @abstractmethod
+    def score(self, batch: Any, *, at: MicroStep | None, keeps: bool) -> Scored:
+        """The log-probability of each document of a micro-batch; `at` and `keeps` as those of `embed`."""
+
+    @abstractmethod
+    def without_adapter(self) -> AbstractContextManager[None]:
+        """Inside, the base computes alone, as if nothing was trained."""
 
     @property
     def hidden(self) -> int:

@@ -7,7 +7,8 @@ with a common input are stacked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -56,6 +57,16 @@ class FlatAdapters:
         """Make the working copy that of the present values; to be called after every change of them."""
         if self.working is not self.values:
             self.working.copy_(self.values)
+
+    @contextmanager
+    def at_zero(self) -> Iterator[None]:
+        """Inside, the working copy is zero: every layer computes what its base does."""
+        before = self.working.clone()
+        self.working.zero_()
+        try:
+            yield
+        finally:
+            self.working.copy_(before)
 
     def accumulate(self) -> None:
         """Add the gradient of the micro-batch that ran to the step's."""

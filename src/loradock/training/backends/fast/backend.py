@@ -6,6 +6,8 @@ It reads the model, chooses what computes it, and holds it against PEFT before i
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -29,8 +31,10 @@ from loradock.training.backends.fast.optimizer import FlatAdamW
 from loradock.training.checkpoint.store import Checkpoint
 from loradock.training.events import Decided, Emit
 from loradock.training.job import Job, Unsound
-from loradock.training.passes import Embedded, MicroStep
+from loradock.training.passes import Embedded, MicroStep, Scored
 
+Forward = Callable[..., torch.Tensor]
+ForwardKept = Callable[..., tuple[torch.Tensor, Callable[[torch.Tensor], None]]]
 CLIP_EPSILON = 1e-6
 CPU_ELEMENTS_AT_ONCE = 1 << 16
 
@@ -96,16 +100,38 @@ class FastBackend(Backend):
 
     def embed(self, batch: PooledBatch, *, at: MicroStep | None, keeps: bool) -> Embedded:
         """By documents end to end; dropout follows from the micro-step, so a second forward has the same."""
-        own, seed = batch.to(self.device), self.seed(at) if at else None
+        vectors, backward = self.passed(self.model.vectors, self.model.vectors_kept, batch, at=at, keeps=keeps)
+        return Embedded(vectors=vectors, backward=backward)
+
+    def score(self, batch: FlatBatch, *, at: MicroStep | None, keeps: bool) -> Scored:
+        """By documents end to end; dropout as that of `embed`."""
+        sums, backward = self.passed(self.model.scores, self.model.scores_kept, batch, at=at, keeps=keeps)
+        return Scored(log_probabilities=sums, backward=backward)
+
+    def passed(
+        self,
+        forward: Callable[..., torch.Tensor],
+        forward_kept: ForwardKept,
+        batch: Tokens,
+        *,
+        at: MicroStep | None,
+        keeps: bool,
+    ) -> tuple[torch.Tensor, Callable[[torch.Tensor], None]]:
+        """What a forward pass makes of a micro-batch, and what runs backward from its gradient."""
+        inputs, seed = batch.to(self.device), self.seed(at) if at else None
         if keeps:
-            vectors, kept = self.model.vectors_kept(own, seed=seed)
-            return Embedded(vectors=vectors, backward=lambda gradient: kept(gradient * self.grown))
+            output, kept = forward_kept(inputs, seed=seed)
+            return output, lambda gradient: kept(gradient * self.grown)
 
         def backward(gradient: torch.Tensor) -> None:
-            _, again = self.model.vectors_kept(own, seed=seed)
+            _, again = forward_kept(inputs, seed=seed)
             again(gradient * self.grown)
 
-        return Embedded(vectors=self.model.vectors(own, seed=seed), backward=backward)
+        return forward(inputs, seed=seed), backward
+
+    def without_adapter(self) -> AbstractContextManager[None]:
+        """With the working copy of all adapters at zero."""
+        return self.model.adapters.at_zero()
 
     def forward_backward(self, batch: FlatBatch, *, scale: float, at: MicroStep) -> torch.Tensor:
         """Into the flat gradient, times the loss scale of float16."""
@@ -174,10 +200,10 @@ def made_ready(job: Job) -> tuple[FastModel, tuple[Decision[Any], ...]]:
     except Unfit as error:
         raise Unsound(f"the fast engine cannot train this model: {error}", hint="--set engine=peft") from error
     checks: list[Decision[Any]] = []
-    if job.config.objective != "embedding":
+    if job.config.objective_spec.answers:
         found = self_check.check(model, job)
         checks.append(Decision(name="self-check", value="passed", why=str(found)))
-    if job.config.objective != "supervised":
+    if job.config.objective_spec.embeds:
         found = vector_check.check_vectors(model, job)
         checks.append(Decision(name="self-check of vectors", value="passed", why=str(found)))
     if torch.cuda.is_available():  # what the comparison took counts neither as the run's peak nor as its own

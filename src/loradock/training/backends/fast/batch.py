@@ -79,6 +79,11 @@ class FlatBatch(Tokens):
     targets: torch.Tensor
     weights: torch.Tensor
 
+    @property
+    def owners(self) -> torch.Tensor:
+        """int64 [M]: the document of each position."""
+        return torch.bucketize(self.rows, self.documents.cu_seqlens[1:].long(), right=True)
+
 
 def flatten(
     micro_batch: MicroBatch, *, pad_token_id: int, longest: int, multiple: int = 1, documents_multiple: int = 1

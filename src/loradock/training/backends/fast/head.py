@@ -6,6 +6,8 @@ instead of three, and its memory does not grow with the batch.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from loradock.training.backends.fast.batch import FlatBatch
@@ -56,15 +58,31 @@ class Head:
 
     def loss(self, x: torch.Tensor, batch: FlatBatch) -> torch.Tensor:
         """Summed negative log-likelihood of the supervised tokens, in nats."""
-        normed, _ = self._normed(x.index_select(0, batch.rows))
         total = torch.zeros((), dtype=torch.float32, device=x.device)
+        for _, losses in self._losses(x, batch):
+            total += losses.sum()
+        return total
+
+    def scores(self, x: torch.Tensor, batch: FlatBatch) -> torch.Tensor:
+        """The log-probability of each document's supervised tokens, float32 [documents], added up in float64."""
+        sums = torch.zeros(len(batch.documents.bounds) - 1, dtype=torch.float64, device=x.device)
+        owners = batch.owners
+        for part, losses in self._losses(x, batch):
+            sums.index_add_(0, owners[part], losses.double(), alpha=-1)
+        return sums.float()
+
+    def _losses(self, x: torch.Tensor, batch: FlatBatch) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Chunk by chunk the weighted negative log-likelihoods of the supervised tokens, float32."""
+        normed, _ = self._normed(x.index_select(0, batch.rows))
         for part in self._chunks(len(normed)):
             logits = torch.mm(normed[part], self.weight.t())
-            total += self.kernels.cross_entropy_(
-                logits, batch.targets[part], batch.weights[part], softcap=self.softcap, with_gradient=False
-            ).sum()
+            yield (
+                part,
+                self.kernels.cross_entropy_(
+                    logits, batch.targets[part], batch.weights[part], softcap=self.softcap, with_gradient=False
+                ),
+            )
             del logits
-        return total
 
     def _normed(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.kernels.rms_norm(x, self.norm.weight, self.norm.epsilon, offset=self.norm.offset)

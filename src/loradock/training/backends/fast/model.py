@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -130,6 +131,25 @@ class FastModel:
             self._backward(self.pooler.backward(gradient, x, batch), kept, batch, seed=seed)
 
         return self.pooler.forward(x, batch), backward
+
+    def scores(self, batch: FlatBatch, *, seed: int | None = None) -> torch.Tensor:
+        """Documents' log-probabilities, float32 [documents], in nats; nothing is kept for backward."""
+        x = self._embed(batch)
+        for layer in self.layers:
+            x = layer.forward(x, batch, seed=seed)[0]
+        return self.head.scores(x, batch)
+
+    def scores_kept(
+        self, batch: FlatBatch, *, seed: int | None = None
+    ) -> tuple[torch.Tensor, Callable[[torch.Tensor], None]]:
+        """The same, and what adds the adapters' gradients, from those of the sums, to `adapters.gradient`, once."""
+        x, kept = self._forward(batch, seed=seed)
+
+        def backward(gradient: torch.Tensor) -> None:
+            weighted = replace(batch, weights=-gradient[batch.owners] * batch.weights)
+            self._backward(self.head.loss_and_gradient(x, weighted, scale=1.0)[1], kept, batch, seed=seed)
+
+        return self.head.scores(x, batch), backward
 
     def _forward(self, batch: Tokens, *, seed: int | None) -> tuple[torch.Tensor, list[LayerKept | torch.Tensor]]:
         """The states after the last layer, and what backward needs of each."""
