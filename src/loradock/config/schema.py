@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from loradock.catalog.engines import EngineName, ModeName
+
 Auto = Literal["auto"]
 MOST = 1_000_000_000
 """Of what is counted: beyond any run, and far from what a number can hold."""
@@ -227,7 +229,7 @@ class TrainConfig(Section):
     optimizer: Literal["auto", "adamw_fused", "adamw", "adamw_8bit", "paged_adamw_8bit"] = Field(
         default="auto", description="auto: fused AdamW; paged 8-bit only when memory demands it."
     )
-    parallel: Literal["auto", "ddp", "fsdp", "zero2", "zero3"] = Field(
+    parallel: Literal["auto", ModeName] = Field(
         default="auto",
         description="How processes share the model; auto: ddp where it fits one GPU, fsdp where it does not.",
     )
@@ -391,7 +393,7 @@ class RunConfig(Section):
         default="supervised",
         description="What is learned: to answer (supervised), to embed texts (embedding), or both together (gritlm).",
     )
-    engine: Literal["auto", "fast", "peft", "fsdp", "zero"] = Field(
+    engine: Literal["auto", EngineName] = Field(
         default="auto",
         description="What computes: auto is fast where it serves the model, else peft; fsdp, zero (DeepSpeed) shard.",
     )
