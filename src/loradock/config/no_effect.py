@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from loradock.catalog import engines
 from loradock.catalog.objectives import OBJECTIVES, is_foreign, owners
 from loradock.config.rules import HUB_PREFIX, KeyProblem, Rule, has_validation, is_hub_model
 from loradock.config.schema import RunConfig, Section
@@ -65,8 +66,8 @@ def _on_cpu(config: RunConfig) -> Iterator[KeyProblem]:
 
 
 def _kernels(config: RunConfig) -> Iterator[KeyProblem]:
-    if config.engine == "peft" and config.model.kernels != "auto":
-        yield _idle("model.kernels", "the peft backend computes with the model's own modules")
+    if config.model.kernels != "auto" and not any(engine.has_own_kernels for engine in engines.eligible(config.engine)):
+        yield _idle("model.kernels", f"{engines.of(config.engine).title} computes with the model's own modules")
 
 
 def _model_revision(config: RunConfig) -> Iterator[KeyProblem]:

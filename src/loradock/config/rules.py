@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from loradock.catalog import engines
 from loradock.config.schema import RunConfig
 
 HUB_PREFIX = "hub:"
@@ -197,7 +198,8 @@ def _embeds_whole(config: RunConfig) -> Iterator[KeyProblem]:
     if not config.objective_spec.embeds:
         return
     key, asked = "objective", config.objective
-    if config.engine in ("fsdp", "zero") or config.train.parallel not in ("auto", "ddp"):
+    mode, choice = engines.MODES.get(config.train.parallel), engines.eligible(config.engine)
+    if all(engine.is_sharding for engine in choice) or (mode and mode.cuts_state):
         what = f"objective {asked} is not trained on a model that is cut among GPUs"
         yield KeyProblem(keys=("train.parallel", key), what=what, hint="--set train.parallel=ddp --set engine=auto")
     if not config.embedding.in_batch and not config.embedding.negatives:
@@ -207,9 +209,10 @@ def _embeds_whole(config: RunConfig) -> Iterator[KeyProblem]:
 
 
 def _deepspeed_has_a_use(config: RunConfig) -> Iterator[KeyProblem]:
-    given, mode = config.train.deepspeed, config.train.parallel
-    if given is not None and mode not in ("zero2", "zero3"):
-        what = f"train.deepspeed {given} configures DeepSpeed, and train.parallel {mode} does not use it"
+    file, name = config.train.deepspeed, config.train.parallel
+    mode = engines.MODES.get(name)
+    if file is not None and not (mode and mode.zero_stage):
+        what = f"train.deepspeed {file} configures DeepSpeed, and train.parallel {name} does not use it"
         hint = "--set train.parallel=zero2 (or zero3), or delete the key"
         yield KeyProblem(keys=("train.deepspeed", "train.parallel"), what=what, hint=hint)
 

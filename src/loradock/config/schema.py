@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from loradock.catalog.engines import EngineName, ModeName
 from loradock.catalog.objectives import DEFAULT, OBJECTIVES, Metric, ObjectiveName
 from loradock.catalog.objectives.base import ObjectiveSpec
 
@@ -230,7 +231,7 @@ class TrainConfig(Section):
     optimizer: Literal["auto", "adamw_fused", "adamw", "adamw_8bit", "paged_adamw_8bit"] = Field(
         default="auto", description="auto: fused AdamW; paged 8-bit only when memory demands it."
     )
-    parallel: Literal["auto", "ddp", "fsdp", "zero2", "zero3"] = Field(
+    parallel: Literal["auto", ModeName] = Field(
         default="auto",
         description="How processes share the model; auto: ddp where it fits one GPU, fsdp where it does not.",
     )
@@ -394,7 +395,7 @@ class RunConfig(Section):
         default=DEFAULT,
         description=f"What is learned: {', '.join(f'{spec.meaning} ({spec.name})' for spec in OBJECTIVES.values())}.",
     )
-    engine: Literal["auto", "fast", "peft", "fsdp", "zero"] = Field(
+    engine: Literal["auto", EngineName] = Field(
         default="auto",
         description="What computes: auto is fast where it serves the model, else peft; fsdp, zero (DeepSpeed) shard.",
     )

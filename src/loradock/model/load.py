@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from loradock.catalog.engines import MODES
 from loradock.config.schema import ModelConfig
 from loradock.errors import ModelError, OutOfMemory
 from loradock.files.foreign import reading, said, unreadable
 from loradock.model import architecture, dequantised, finite, spread
 from loradock.model.patches import BUILDING, PATCHES
 from loradock.model.shape import is_matrix
-from loradock.plan.memory.sharded import CUTS_WEIGHTS
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +55,8 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
     dtype = getattr(torch, plan.compute_dtype.value)
     device = f"cuda:{local_rank}" if plan.device.value == "cuda" else "cpu"
     attention = plan.attention.value
-    if plan.parallel.value not in CUTS_WEIGHTS:
+    mode = MODES[plan.parallel.value]
+    if not mode.cuts_weights:
         model = load_whole(base, asked, dtype=dtype, device=device, attention=attention)
     else:
         with _refusals(base, device):
@@ -63,7 +64,7 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
                 base,
                 asked,
                 dtype=dtype,
-                storage=dtype if plan.parallel.value == "fsdp" else torch.uint8,
+                storage=torch.uint8 if mode.zero_stage else dtype,
                 attention=attention,
                 device=device,
                 kept_on="cpu" if plan.cpu_offload.value else device,

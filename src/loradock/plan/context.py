@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from loradock.catalog import engines
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError
 from loradock.facts import DataFacts, Facts, ModelFacts
@@ -35,8 +36,8 @@ ROW_SPREAD = 0.75
 FULL_STEP = 1.6
 """Standard deviations above the mean that a full step has: 95 % of all steps are smaller."""
 FIRST_FLASH = (8, 0)
-SHARDED = ("fsdp", "zero2", "zero3")
-"""Ways to share a model in which something of it is cut among the processes."""
+PAGED = "paged_adamw_8bit"
+"""The optimiser whose state goes to host memory where memory demands it."""
 UNKNOWN_GPU = "a100-40"
 """A GPU that is not in the table is taken to relate products, traffic and launches as this one does."""
 
@@ -94,7 +95,7 @@ class Context:
         """Rows of a micro-batch beyond which there is nothing left to put in, or the device is busy anyway."""
         most = self.samples_per_rank
         if self.plan.packing.value:
-            fullest = self.fullest if self.is_fast else 1.0
+            fullest = self.fullest if self.engine.plans_shapes else 1.0
             most = min(most, math.ceil(most * self.data.mean_tokens * fullest / self.row_tokens))
         busy_tokens = GPU_TOKENS if self.on_gpu else CPU_TOKENS
         return max(1, min(most, busy_tokens // self.row_tokens))
@@ -106,11 +107,11 @@ class Context:
 
         `checkpointing`: all layers, none, or for the fast and the fsdp backend how many.
         """
-        if self.plan.parallel.value in SHARDED:
+        if self.mode.cuts_state:
             batch = memory.peft.Batch(rows=micro_batch, length=self.row_tokens, is_packed=self.plan.packing.value)
             setting = self.sharded_setting(checkpointing, optimizer=optimizer)
             return sharded.parts(self.model, batch, setting=setting, sharing=self.sharing)
-        if self.is_fast:
+        if self.engine.plans_shapes:
             layers = self.model.layers * checkpointing if isinstance(checkpointing, bool) else checkpointing
             shape = Shape(tokens=micro_batch * self.row_tokens, checkpointed=layers, cached=cached_layers)
             return self.fast_memory.parts(shape)
@@ -159,21 +160,22 @@ class Context:
         would be.
         """
         train = self.config.train
-        is_fast = mode == "ddp" and self.config.engine != "peft" and not obstacles.of_fast(self.config, self.model)
+        choice = [engine for engine in engines.serving(mode) if self.config.engine in ("auto", engine.name)]
+        engine = next((engine for engine in choice if not self.obstacle(engine.cannot)), engines.serving(mode)[-1])
         guess = {
             "parallel": mode,
             "cpu_offload": cpu_offload,
-            "engine": "fast" if is_fast else {"ddp": "peft", "fsdp": "fsdp"}.get(mode, "zero"),
-            "packing": is_fast if train.packing == "auto" else train.packing,
+            "engine": engine.name,
+            "packing": engine.always_packs if train.packing == "auto" else train.packing,
             "attention": "flash_attention_2" if self.on_gpu and "flash-attn" in self.facts.packages else "sdpa",
         }
         other = replace(self, plan=self.plan.supposing(**guess))
-        is_paged = mode == "ddp" and self.on_gpu and not is_fast and train.optimizer == "auto"
+        is_paged = self.on_gpu and PAGED in engine.optimizers and train.optimizer == "auto"
         optimizer = "adamw_fused" if train.optimizer == "auto" else train.optimizer
         return other.expected_bytes(
             micro_batch=1 if train.micro_batch == "auto" else train.micro_batch,
             checkpointing=True if train.checkpointing == "auto" else self.asked_layers(train.checkpointing),
-            optimizer="paged_adamw_8bit" if is_paged else optimizer,
+            optimizer=PAGED if is_paged else optimizer,
         )
 
     def host_bytes(self, *, mode: str) -> int:
@@ -184,9 +186,18 @@ class Context:
         return sharded.host_bytes(self.model, setting=setting, sharing=sharing)
 
     @property
-    def is_fast(self) -> bool:
-        """True where the fast engine trains."""
-        return self.plan.engine.value == "fast"
+    def engine(self) -> engines.Engine:
+        """The engine that trains."""
+        return engines.of(self.plan.engine.value)
+
+    @property
+    def mode(self) -> engines.Mode:
+        """How the processes share the model."""
+        return engines.MODES[self.plan.parallel.value]
+
+    def obstacle(self, cannot: engines.Cannot) -> str | None:
+        """The first of these reasons that holds for the run, or None."""
+        return obstacles.first(cannot, self.config, self.model, compute_dtype=self.plan.compute_dtype.value)
 
     @property
     def fast_memory(self) -> FastMemory:

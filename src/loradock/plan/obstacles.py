@@ -1,9 +1,8 @@
-"""What keeps an engine from a run, or a base from being read part by part: the first reason that holds, in words."""
+"""What keeps an engine, or a way of sharing a model, from a run: the first reason that holds, in words."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from loradock.catalog.engines import PREFERRED, Cannot, Limit
 from loradock.config.schema import RunConfig
 from loradock.facts import ModelFacts
 
@@ -17,62 +16,29 @@ FAST_DECODERS = (
     "Qwen2Model",
     "Qwen3Model",
 )
-FAST_OPTIMIZERS = ("auto", "adamw_fused")
 
 
-def of_fast(config: RunConfig, model: ModelFacts) -> str | None:
-    """Why the fast engine cannot be used, or None."""
-    return _first(
-        {
-            f"it has no family for {model.decoder}": model.decoder not in FAST_DECODERS,
-            "the model runs code of its own": config.model.trust_remote_code is not None,
-            model.peculiarity or "": model.peculiarity is not None,
-            "its matrices are NF4 or unquantised, not int8": config.model.quantization == "int8",
-            f"objective {config.objective} computes a loss of its own": "loss_sum" in config.objective_spec.passes,
-            "its own kernels leave nothing to compile": config.train.compile != "off",
-        }
-        | _not_plain(config)
-    )
+def first(cannot: Cannot, config: RunConfig, model: ModelFacts, *, compute_dtype: str) -> str | None:
+    """The first of these reasons that holds, or None."""
+    limits = met(config, model, compute_dtype=compute_dtype)
+    return next((why.format(config=config, model=model) for limit, why in cannot.items() if limits[limit]), None)
 
 
-def of_sharded(config: RunConfig, *, compute_dtype: str) -> str | None:
-    """Why the fsdp backend cannot be used, or None."""
-    obstacles = {
-        "float16 needs a loss scale, which it does not keep": compute_dtype == "float16",
-        "its layers are not compiled": config.train.compile != "off",
-        f"objective {config.objective} needs the whole model on each GPU": config.objective_spec.embeds,
-    }
-    return _first(_needs_whole_weights(config) | obstacles | _not_plain(config))
-
-
-def of_parts(config: RunConfig) -> str | None:
-    """Why a base cannot be read part by part and adapted as any engine but the sharded one does it, or None."""
-    lora = config.lora
-    obstacles = {
-        "DoRA takes the norms of unquantised base weights": lora.dora,
-        "modules_to_save copies unquantised base weights": bool(lora.modules_to_save),
-    }
-    return _first(_needs_whole_weights(config) | obstacles)
-
-
-def _first(obstacles: Mapping[str, bool]) -> str | None:
-    return next((text for text, holds in obstacles.items() if holds), None)
-
-
-def _needs_whole_weights(config: RunConfig) -> dict[str, bool]:
-    """What no base gives whose weights are read part by part."""
-    return {
-        "int8 layers keep statistics that are not cut": config.model.quantization == "int8",
-        f"lora.init {config.lora.init} takes unquantised base weights apart": config.lora.init in ("pissa", "olora"),
-    }
-
-
-def _not_plain(config: RunConfig) -> dict[str, bool]:
-    """What neither the fast nor the fsdp backend does."""
+def met(config: RunConfig, model: ModelFacts, *, compute_dtype: str) -> dict[Limit, bool]:
+    """Of what not everyone has, whether the run asks for it."""
     lora, train = config.lora, config.train
     return {
-        "it has no DoRA": lora.dora,
-        "it trains adapters only, no modules_to_save": bool(lora.modules_to_save),
-        "it has no NEFTune noise": train.neftune_alpha > 0,
-        f"its optimiser is adamw_fused, not {train.optimizer}": train.optimizer not in FAST_OPTIMIZERS,
+        "decoder": model.decoder not in FAST_DECODERS,
+        "remote code": config.model.trust_remote_code is not None,
+        "peculiarity": model.peculiarity is not None,
+        "outlier columns": config.model.quantization == "int8",
+        "changed base": lora.init in ("pissa", "olora"),
+        "float16": compute_dtype == "float16",
+        "compile": train.compile != "off",
+        "embedding": config.objective_spec.embeds,
+        "loss_sum": "loss_sum" in config.objective_spec.passes,
+        "dora": lora.dora,
+        "modules_to_save": bool(lora.modules_to_save),
+        "neftune": train.neftune_alpha > 0,
+        "optimizer": train.optimizer not in ("auto", *PREFERRED.optimizers),
     }

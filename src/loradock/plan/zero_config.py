@@ -12,19 +12,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from loradock.catalog.engines import MODES
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, InputMissing, Problem
 from loradock.files import regular
 from loradock.plan.plan import Plan
 
-STAGES = {"zero2": 2, "zero3": 3}
+STAGES = {mode.name: mode.zero_stage for mode in MODES.values() if mode.zero_stage}
 TRIED = "0.19.8"
 """The release that is locked; its partitions are read and written here, so another one counts as untried."""
 BUILD = "loradock build --variant deepspeed"
 INSTALL = "python -m pip install --require-hashes --no-deps --no-build-isolation -r docker/requirements-deepspeed.lock"
 AUTO = "auto"
-OPTIMIZERS = ("adamw", "adamw_fused")
-"""Those whose state has a moment for each weight, so that it can be gathered; sharding makes eight bits needless."""
 BUCKET_NUMBERS = 50_000_000
 """Of gradients reduced, or weights gathered, at a time: 200 MB in float32. DeepSpeed's own 500 million would reserve
 2 GB for adapters that have fewer weights than that."""

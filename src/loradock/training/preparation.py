@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from loradock.catalog import engines
 from loradock.config.schema import RunConfig
 from loradock.data.corpora import prepare_corpus
 from loradock.data.corpus import Corpus
@@ -18,7 +19,6 @@ from loradock.facts import Facts, ModelFacts
 from loradock.machine import host_memory
 from loradock.model import adapters, export, load, shape, source, tokenizer, untrained, whole
 from loradock.plan import planner
-from loradock.plan.memory.sharded import CUTS_WEIGHTS
 from loradock.plan.plan import Plan
 from loradock.training import device_memory, packing_check
 from loradock.training.backends import backend_named
@@ -79,9 +79,9 @@ def ready(context: RunContext, *, has_exam: bool) -> Ready:
         except Unsound as error:
             if config.engine != "auto":
                 raise
-            refusal, instead = error.what, "engine peft"
-            reasons["engine"] = f"the fast engine cannot be used: {refusal}"
-            config = config.model_copy(update={"engine": "peft"})
+            refusal, instead = error.what, f"engine {engines.PREFERRED.fallback}"
+            reasons["engine"] = f"{engines.PREFERRED.title} cannot be used: {refusal}"
+            config = config.model_copy(update={"engine": engines.PREFERRED.fallback})
         except Leaking as error:
             if config.train.packing != "auto":
                 raise
@@ -291,7 +291,7 @@ def is_late(field: str) -> bool:
 def check_exam(plan: Plan) -> None:
     """An exam is held by each rank on its own. ConfigError where none has the whole model."""
     mode = plan.parallel.value
-    if mode in CUTS_WEIGHTS:
+    if engines.MODES[mode].cuts_weights:
         what = f"the demo is examined before and after training, and under train.parallel {mode} no rank has its model"
         raise ConfigError(what, hint="--set train.parallel=ddp, or train a model of your own: --model, --data")
 
@@ -348,6 +348,6 @@ def check_backend(context: RunContext, backend: Backend) -> None:
         except (Unsound, Leaking) as error:
             refused = error
         if what := collectives.first_word(refused.what if refused else None):
-            if backend.job.plan.engine.value == "fast":
-                raise Unsound(what, hint="--set engine=peft")
+            if fallback := engines.of(backend.job.plan.engine.value).fallback:
+                raise Unsound(what, hint=f"--set engine={fallback}")
             raise Leaking(what, hint=packing_check.HINT)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
+from loradock.catalog import engines
 from loradock.process import termination_log
 from loradock.training.context import RunContext
 from loradock.training.events import (
@@ -80,7 +81,7 @@ def monitored(job: Job, context: RunContext) -> Iterator[Monitor | None]:
         cpus=record.content["facts"]["cpus"],
         fence=record.fence,
     )
-    remedy = remedy_for_padding(engine=job.plan.engine.value, is_packed=job.plan.packing.value)
+    remedy = remedy_for_padding(engines.of(job.plan.engine.value), is_packed=job.plan.packing.value)
     before = record.content.get("alerts", ())
     with Monitor(sampler, tell=tell, before=before, against_padding=remedy) as monitor:
         yield monitor
@@ -89,9 +90,9 @@ def monitored(job: Job, context: RunContext) -> Iterator[Monitor | None]:
         view.note(f"warning: {sampler.problem}")
 
 
-def remedy_for_padding(*, engine: str, is_packed: bool) -> str:
+def remedy_for_padding(engine: engines.Engine, *, is_packed: bool) -> str:
     """What of it is not on already; the fast backend pads nothing but packs, on a GPU, to even shapes."""
-    if engine == "fast":
+    if engine.always_packs:
         return "a larger train.micro_batch: packs are filled up to even shapes"
     return UNPADDED if is_packed else PACK
 

@@ -33,11 +33,11 @@ EVERY = (
 """What the loop does, whichever backend it drives."""
 
 
-def autograd(name: str) -> tuple[tuple[str, str, str, str], ...]:
-    """What a backend does that computes by autograd."""
+def autograd(name: str, *, has_backward: bool = True) -> tuple[tuple[str, str, str, str], ...]:
+    """What a backend does that computes by autograd. `has_backward`: it has a `backward` of its own."""
     shared = (f"{BACKENDS}.autograd", "AutogradBackend")
     owner = (f"{BACKENDS}.{name}.backend", f"{name.capitalize()}Backend")
-    module, kind = shared if name == "peft" else owner
+    module, kind = owner if has_backward else shared
     return (
         *EVERY,
         (*shared, "loss", FORWARD),
@@ -72,7 +72,7 @@ METHODS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
             for method in ("forward", "backward")
         ),
     ),
-    "peft": autograd("peft"),
+    "peft": autograd("peft", has_backward=False),
     "fsdp": autograd("fsdp"),
     "zero": autograd("zero"),
 }

@@ -35,7 +35,7 @@ def of_step(plan: Plan, config: RunConfig, *, facts: Facts, tokens: float, padde
 
     def counts(rates: throughput.Rates) -> dict[str, float]:
         memory = context.fast_memory
-        if context.is_fast:
+        if context.engine.plans_shapes:
             shape = context.shape
             return throughput.fast_seconds(
                 memory.widths, shape, memory.setting, tokens=tokens / passes, rows=context.rows, rates=rates

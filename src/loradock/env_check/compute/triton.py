@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from loradock.catalog import engines
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.compute.places import Device, at_each
 from loradock.env_check.remedies import as_locked
@@ -55,7 +56,8 @@ def is_used(facts: Facts, plan: Intent) -> bool:
     """True where the run cannot do without: the fast engine's kernels on a GPU, or torch.compile."""
     if plan.config is None:
         return False
-    has_kernels = plan.config.engine in ("auto", "fast") and plan.config.model.kernels != "torch"
+    has_kernels = any(engine.has_own_kernels for engine in engines.eligible(plan.config.engine))
+    has_kernels = has_kernels and plan.config.model.kernels != "torch"
     return plan.config.train.compile != "off" or (plan.uses_gpu(facts) and has_kernels)
 
 

@@ -121,7 +121,7 @@ def judge(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int, on
 def expected(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int) -> tuple[int, int, dict[str, int]]:
     """(bytes needed, bytes to plan with, the needed by component), with all that saves memory and is not ruled out."""
     from loradock.plan import planner
-    from loradock.plan.context import Context
+    from loradock.plan.context import PAGED, Context
     from loradock.plan.plan import Decision, draft
 
     rows = DataFacts(
@@ -139,7 +139,7 @@ def expected(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int)
     )
     optimizer = config.train.optimizer
     if optimizer == "auto":
-        optimizer = "paged_adamw_8bit" if context.on_gpu and not context.is_fast else "adamw_fused"
+        optimizer = PAGED if context.on_gpu and PAGED in context.engine.optimizers else "adamw_fused"
     micro_batch = config.train.micro_batch
     parts = context.expected_bytes(
         micro_batch=micro_batch if isinstance(micro_batch, int) else 1,

@@ -1,5 +1,6 @@
 """Which attention kernel: by what is there and works on this GPU, or forced by name."""
 
+from loradock.catalog import engines
 from loradock.errors import EnvironmentUnfit
 from loradock.plan.context import Context, asked
 from loradock.plan.plan import Decision, Plan
@@ -72,5 +73,5 @@ def propose(context: Context) -> tuple[Trial, ...]:
 
 
 def gains(_before: Plan, after: Plan) -> bool:
-    """flash-attn in the peft backend."""
-    return after.attention.value == "flash_attention_2" and after.engine.value == "peft"
+    """flash-attn in the model's own modules."""
+    return after.attention.value == "flash_attention_2" and not engines.of(after.engine.value).has_own_kernels

@@ -15,11 +15,11 @@ MORE = "activations fill the memory, which keeps micro-batches small"
 def decide(context: Context) -> Decision[int]:
     """As few as fit: each costs a second forward of its own."""
     layers = context.model.layers
-    if context.plan.engine.value == "fsdp":
-        return _decide_sharded(context)
-    if not context.is_fast:
+    if not context.engine.recomputes_any_count:
         is_on = context.plan.checkpointing.value
         return Decision(name=NAME, value=layers if is_on else 0, why="the peft backend recomputes all layers or none")
+    if not context.engine.plans_shapes:
+        return _decide_sharded(context)
     wanted = context.config.train.checkpointing
     if wanted != "auto":
         return asked(NAME, context.asked_layers(wanted))
@@ -60,7 +60,7 @@ def propose(context: Context) -> tuple[Trial, ...]:
     plan = context.plan
     layers, now = plan.model.layers, plan.checkpointed_layers.value
     wanted = {0: ("off", "false"), layers: ("on", "true")}
-    if plan.engine.value == "fast":
+    if context.engine.plans_shapes:
         wanted = {0: wanted[0], layers // 2: ("half", str(layers // 2)), layers: wanted[layers]}
     trials = [
         Trial(

@@ -14,7 +14,7 @@ from loradock.plan.plan import Decision
 def decide(context: Context) -> Decision[bool]:
     """Off while a useful micro-batch fits without it, because it costs about a third more compute."""
     wanted = context.config.train.checkpointing
-    if context.is_fast:
+    if context.engine.plans_shapes:
         return _decide_fast(context)
     if wanted != "auto":
         return asked("checkpointing", _all_or_none(context, wanted))
@@ -40,7 +40,7 @@ def _decide_fast(context: Context) -> Decision[bool]:
 
 def _all_or_none(context: Context, wanted: bool | int) -> bool:
     count = context.asked_layers(wanted)
-    if context.plan.engine.value == "fsdp":
+    if context.engine.recomputes_any_count:
         return count > 0
     if 0 < count < context.model.layers:
         raise ConfigError(

@@ -65,10 +65,10 @@ def graph_obstacles(context: Context) -> Iterator[str]:
 def propose(context: Context) -> tuple[Trial, ...]:
     """On where it is off, and the other way; the fast engine has nothing to compile."""
     config = context.config
-    if context.plan.engine.value != "peft":
+    if not context.engine.has_compile:
         return ()
     is_off = config.train.compile == OFF
-    held = ("engine=peft",) if config.engine == "auto" else ()
+    held = (f"engine={context.engine.name}",) if config.engine == "auto" else ()
     wanted = "default" if is_off else OFF
     return (
         Trial(

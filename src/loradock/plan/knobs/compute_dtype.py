@@ -60,7 +60,7 @@ def _weights(context: Context) -> tuple[Trial, ...]:
                 accuracy_risk="low",
             ),
         )
-    if context.plan.engine.value == "fsdp":  # unquantised weights are four times as many to gather for each pass
+    if context.mode.cuts_weights:  # unquantised weights are four times as many to gather for each pass
         return ()
     return (
         Trial(

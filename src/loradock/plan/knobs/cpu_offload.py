@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loradock.errors import ConfigError, OutOfMemory
-from loradock.plan.context import SHARDED, Context, asked, of_memory
+from loradock.plan.context import Context, asked, of_memory
 from loradock.plan.plan import Decision
 
 NAME = "cpu_offload"
@@ -38,7 +38,6 @@ def decide(context: Context) -> Decision[bool]:
 
 
 def _obstacle(context: Context) -> str | None:
-    mode = context.plan.parallel.value
-    if mode not in SHARDED:
-        return "each GPU has the whole model" if mode == "ddp" else "one process: nothing is sharded"
+    if not context.mode.cuts_state:
+        return "each GPU has the whole model" if context.facts.world_size > 1 else "one process: nothing is sharded"
     return None if context.on_gpu else "there is no GPU to offload from"

@@ -45,7 +45,7 @@ def decide(context: Context) -> Decision[bool]:
 
 def graph_obstacle(context: Context) -> str | None:
     """Why they cannot be used, or None."""
-    if context.plan.engine.value != "fast":
+    if not context.engine.has_cuda_graphs:
         return "only the fast engine has static shapes"
     if not context.on_gpu:
         return "there is no GPU"
@@ -78,7 +78,7 @@ def _gpu_seconds(context: Context, shape: Shape) -> float:
 def propose(context: Context) -> tuple[Trial, ...]:
     """The other way than now, with the fast engine on a GPU."""
     plan = context.plan
-    if plan.engine.value != "fast" or plan.device.value != "cuda":
+    if not context.engine.has_cuda_graphs or plan.device.value != "cuda":
         return ()
     is_on = plan.cuda_graphs.value
     return (

@@ -34,7 +34,8 @@ def decide(context: Context) -> Decision[int | str]:
 
 def step_passes(context: Context) -> int:
     """Passes over the documents of a full step, of one process."""
-    return max(1, context.plan.accumulation.value if not context.is_fast else context.passes(context.shape.tokens))
+    by_shape = context.engine.plans_shapes
+    return max(1, context.passes(context.shape.tokens) if by_shape else context.plan.accumulation.value)
 
 
 def expected_bytes(context: Context) -> dict[str, int]:

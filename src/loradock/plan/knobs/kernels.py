@@ -13,9 +13,9 @@ NAME = "kernels"
 def decide(context: Context) -> Decision[str]:
     """triton, torch, or none where the fast engine does not train. Raises ConfigError for triton without a GPU."""
     wanted = context.config.model.kernels
-    if not context.is_fast:
+    if not context.engine.has_own_kernels:
         idle = f", so model.kernels={wanted} has no effect" if wanted != "auto" else ""
-        own = f"the {context.plan.engine.value} engine computes with the model's own modules{idle}"
+        own = f"the {context.engine.name} engine computes with the model's own modules{idle}"
         found = context.model.recurrence
         if found and found.missing:
             return Decision(name=NAME, value="torch", why=f"{own}, {_cost(found, context)}")

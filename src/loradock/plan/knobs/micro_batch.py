@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from loradock.catalog.engines import SHARDING
 from loradock.errors import OutOfMemory
-from loradock.plan import obstacles
-from loradock.plan.context import Context, asked
+from loradock.plan.context import PAGED, Context, asked
 from loradock.plan.plan import Decision
 from loradock.plan.trial import Trial
 
@@ -20,7 +20,7 @@ def decide(context: Context) -> Decision[int]:
     wanted = context.config.train.micro_batch
     if wanted != "auto":
         return asked("micro_batch", wanted)
-    return _decide_fast(context) if context.is_fast else _decide_peft(context)
+    return _decide_fast(context) if context.engine.plans_shapes else _decide_peft(context)
 
 
 def need(context: Context, rows: int) -> dict[str, int]:
@@ -45,17 +45,17 @@ def too_large(context: Context, expected: dict[str, int]) -> OutOfMemory:
     if not context.on_gpu:
         remedy = f"--set data.max_length={max(64, length // 2)}, a smaller lora.rank, or a smaller model"
         return OutOfMemory(f"one row of {length} tokens needs about {needed:.1f} GiB, {gpu}", hint=remedy)
-    mode = context.plan.parallel.value
-    if mode == "fsdp" and not context.plan.cpu_offload.value:
+    is_whole = context.facts.world_size > 1 and not context.mode.cuts_state
+    if context.mode.cuts_weights and not context.plan.cpu_offload.value:
         remedy = "--set train.cpu_offload=true"
-    elif mode == "ddp" and not obstacles.of_sharded(context.config, compute_dtype=context.plan.compute_dtype.value):
-        remedy = "--set train.parallel=fsdp --set engine=auto"
+    elif is_whole and not context.obstacle(SHARDING.cannot):
+        remedy = f"--set train.parallel={SHARDING.name} --set engine=auto"
     elif not context.plan.checkpointing.value:
         remedy = "--set train.checkpointing=true"
     elif context.config.model.cache_weights not in ("auto", 0):
         remedy = "--set model.cache_weights=auto"
-    elif context.is_fast and fits_paged(context):
-        remedy = "--set engine=peft, whose optimiser state can be paged to host memory"
+    elif fits_paged(context):
+        remedy = f"--set engine={context.engine.fallback}, whose optimiser state can be paged to host memory"
     else:
         remedy = f"--set data.max_length={max(64, length // 2)}, a smaller model, or {room(context)}"
     return OutOfMemory(f"one row of {length} tokens needs about {needed:.1f} GiB, {gpu}", hint=remedy)
@@ -74,9 +74,11 @@ def room(context: Context) -> str:
 
 
 def fits_paged(context: Context) -> bool:
-    """Whether one row fits with the peft backend, all layers checkpointed and the optimiser's state paged."""
-    other = replace(context, plan=context.plan.supposing(engine="peft"))
-    paged = other.expected_bytes(micro_batch=1, checkpointing=True, optimizer="paged_adamw_8bit")
+    """Whether one row fits with the engine's fallback, all layers checkpointed and the optimiser's state paged."""
+    if context.engine.fallback is None:
+        return False
+    other = replace(context, plan=context.plan.supposing(engine=context.engine.fallback))
+    paged = other.expected_bytes(micro_batch=1, checkpointing=True, optimizer=PAGED)
     return paged["total"] <= context.memory_bytes
 
 

@@ -1,7 +1,7 @@
 """The optimiser. An adapter's state is small, so 8-bit and paged states buy little and cost a sync a parameter."""
 
 from loradock.errors import EnvironmentUnfit
-from loradock.plan.context import Context, asked
+from loradock.plan.context import PAGED, Context, asked
 from loradock.plan.plan import Decision, Plan
 from loradock.plan.trial import CLAIMED, Risk, Stated, Trial
 
@@ -18,14 +18,14 @@ def decide(context: Context) -> Decision[str]:
         raise EnvironmentUnfit(f"optimizer {wanted} needs a GPU", hint="--set train.optimizer=adamw_fused")
     if wanted != "auto":
         return asked("optimizer", wanted)
-    if context.plan.engine.value == "fast":
-        why = "one kernel over all adapters at once; the fast engine's only one"
-        return Decision(name="optimizer", value="adamw_fused", why=why)
+    if len(context.engine.optimizers) == 1:
+        why = f"one kernel over all adapters at once; {context.engine.title}'s only one"
+        return Decision(name="optimizer", value=context.engine.optimizers[0], why=why)
     state = context.model.adapter_parameters(context.config.lora.rank) * 8
     need = context.expected_bytes(
         micro_batch=1, checkpointing=context.plan.checkpointing.value, optimizer="adamw_fused"
     )["total"]
-    if context.on_gpu and need > context.memory_bytes:
+    if context.on_gpu and PAGED in context.engine.optimizers and need > context.memory_bytes:
         return Decision(
             name="optimizer", value="paged_adamw_8bit", why=f"memory demands it: {state / 2**20:.0f} MiB less"
         )
@@ -36,7 +36,7 @@ def propose(context: Context) -> tuple[Trial, ...]:
     """Fused AdamW where it is another; else plain and paged 8-bit AdamW, which show how much there is to gain."""
     plan = context.plan
     now = plan.optimizer.value
-    if plan.engine.value != "peft":
+    if PAGED not in context.engine.optimizers:
         return ()
     if now != FUSED:
         return (_trial(context, FUSED, cause=f"the optimiser {now}"),)
@@ -57,7 +57,7 @@ def _trial(
     accuracy_risk: Risk = "none",
 ) -> Trial:
     now = context.plan.optimizer.value
-    held = ("engine=peft",) if context.config.engine == "auto" else ()
+    held = (f"engine={context.engine.name}",) if context.config.engine == "auto" else ()
     return Trial(
         name=f"optimizer-{wanted.replace('_', '-')}",
         title=f"optimiser {wanted} instead of {now}",

@@ -20,8 +20,8 @@ def decide(context: Context) -> Decision[bool]:
         raise ConfigError(what, hint="--set train.packing=false")
     if wanted != "auto":
         return asked("packing", wanted)
-    if context.plan.engine.value == "fast":
-        why = "the fast engine always packs; order and samples per step stay the same"
+    if context.engine.always_packs:
+        why = f"{context.engine.title} always packs; order and samples per step stay the same"
         return Decision(name="packing", value=True, why=why)
     if context.model.recurrence:
         return Decision(name="packing", value=False, why=CARRIES_ON)

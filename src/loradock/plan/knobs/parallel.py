@@ -5,16 +5,13 @@ The number of parameters decides nothing; the memory that one row needs, against
 
 from __future__ import annotations
 
+from loradock.catalog import engines
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, EnvironmentUnfit, OutOfMemory
-from loradock.plan import obstacles
 from loradock.plan.context import Context, asked, of_memory
 from loradock.plan.plan import Decision
 
 NAME = "parallel"
-ENGINES = {"ddp": ("fast", "peft"), "fsdp": ("fsdp",), "zero2": ("zero",), "zero3": ("zero",)}
-ASKED_BY_ENGINE = {"fsdp": "fsdp", "zero": "zero2"}
-"""The engines that share in this way."""
 LEAST_BILLIONS = 0.1
 """Fewer weights than this are said in full."""
 
@@ -25,15 +22,15 @@ def decide(context: Context) -> Decision[str]:
     if processes == 1:
         check_processes(context.config, processes)
         return Decision(name=NAME, value="none", why="one process")
-    if wanted == "auto":
-        wanted = ASKED_BY_ENGINE.get(engine, wanted)
+    if wanted == "auto" and (sharding := _sharding_engine(context.config)):
+        wanted = sharding.modes[0].name
     if wanted == "auto":
         return _decide_by_memory(context)
-    if engine != "auto" and engine not in ENGINES[wanted]:
+    if engine != "auto" and engines.of(engine) not in engines.serving(wanted):
         raise ConfigError(
             f"train.parallel is {wanted}, and engine {engine} does not support it", hint="--set engine=auto"
         )
-    if obstacle := {"fsdp": _sharding_obstacle(context), "zero3": obstacles.of_parts(context.config)}.get(wanted):
+    if obstacle := context.obstacle(engines.MODES[wanted].cannot):
         raise ConfigError(f"train.parallel {wanted} cannot be used: {obstacle}", hint="--set train.parallel=auto")
     return asked(NAME, wanted)
 
@@ -42,7 +39,7 @@ def asks_for_several(config: RunConfig) -> str | None:
     """What of a configuration shares a model among several processes; None where nothing does."""
     if config.train.parallel != "auto":
         return f"train.parallel {config.train.parallel}"
-    return f"engine {config.engine}" if config.engine in ASKED_BY_ENGINE else None
+    return f"engine {config.engine}" if _sharding_engine(config) else None
 
 
 def check_processes(config: RunConfig, processes: int) -> None:
@@ -68,13 +65,15 @@ def _decide_by_memory(context: Context) -> Decision[str]:
     if need <= have:
         why = f"it fits: {size}; only the adapters' gradients are all-reduced"
         return Decision(name=NAME, value="ddp", why=why)
-    if obstacle := _sharding_obstacle(context):
+    if obstacle := context.obstacle(engines.SHARDING.cannot):
         raise OutOfMemory(
             f"the model does not fit: {size}; and it cannot be sharded: {obstacle}",
             hint="a larger GPU, or settings that the fsdp backend supports",
         )
-    return Decision(name=NAME, value="fsdp", why=f"it does not fit: {size}")
+    return Decision(name=NAME, value=engines.SHARDING.name, why=f"it does not fit: {size}")
 
 
-def _sharding_obstacle(context: Context) -> str | None:
-    return obstacles.of_sharded(context.config, compute_dtype=context.plan.compute_dtype.value)
+def _sharding_engine(config: RunConfig) -> engines.Engine | None:
+    """The engine that was asked for, where it needs several processes."""
+    engine = engines.ENGINES.get(config.engine)
+    return engine if engine and engine.is_sharding else None

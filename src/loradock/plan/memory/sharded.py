@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loradock.catalog.engines import MODES
 from loradock.facts import ModelFacts
 from loradock.plan.memory.base import BYTES, NF4_BITS, NF4_SINGLE_QUANT_BITS, RUNTIME_BYTES, widest_input, widest_matrix
 from loradock.plan.memory.peft import (
@@ -37,8 +38,6 @@ NCCL_BYTES = 400 << 20
 """Channels of a communicator. An assumption: 200 to 500 MiB a GPU are reported for 8 GPUs on one machine."""
 STAGING_BYTES = 2 << 30
 """Beside weights that come from host memory: published runs need 0.7 to 4 GiB more than the parts explain."""
-CUTS_WEIGHTS = ("fsdp", "zero3")
-MODES = ("ddp", "zero2", "fsdp", "zero3")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +51,12 @@ class Sharing:
     @property
     def of_weights(self) -> int:
         """By how much the frozen weights are cut."""
-        return self.processes if self.mode in CUTS_WEIGHTS else 1
+        return self.processes if MODES[self.mode].cuts_weights else 1
 
     @property
     def of_gradients(self) -> int:
         """By how much gradients and optimiser state are cut."""
-        return self.processes if self.mode != "ddp" else 1
+        return self.processes if MODES[self.mode].cuts_state else 1
 
 
 @dataclass(frozen=True, kw_only=True)

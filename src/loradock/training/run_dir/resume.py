@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from loradock.catalog import engines
 from loradock.config.load import Loaded, leaves
 from loradock.config.schema import RunConfig
 from loradock.data.read import digest
@@ -43,7 +44,6 @@ class Standing:
 EXPORTED = "adapter_sha256"
 """Of run.json: what `exported` found at the end of the run."""
 REWRITTEN = (".md", ".png")
-FORMER_ENGINES = {"trl": "engine peft", "sharded": "engine fsdp"}
 """Of version 0.1.0."""
 NEW = Standing(state="new", directory=None, record={})
 ASKED = ("config", "fingerprint", "base")
@@ -179,8 +179,8 @@ def recorded_config(record: Mapping[str, Any], directory: Path) -> RunConfig:
 def as_trained(record: Mapping[str, Any], directory: Path) -> RunConfig:
     """The configuration in a record, to compare with or to tell, not to act on. Raises as `recorded_config`."""
     engine = (record.get("config") or {}).get("engine")
-    if isinstance(engine, str) and engine in FORMER_ENGINES:
-        what = f"the run in {directory} was begun with engine {engine}, which {FORMER_ENGINES[engine]} has replaced"
+    if successor := engines.formerly(engine):
+        what = f"the run in {directory} was begun with engine {engine}, which engine {successor.name} has replaced"
         raise NoCheckpoint(what, hint="--fresh or another --output starts a new run beside it")
     file = directory / RECORD
     what = f"{file} holds no configuration of this version"
@@ -201,7 +201,7 @@ def held(config: RunConfig, before: Mapping[str, Any], *, asked_anew: Collection
     """
     content = config.model_dump()
     names: list[str] = []
-    if str(before.get("engine")) in FORMER_ENGINES:  # the fingerprint refuses it by name
+    if engines.formerly(before.get("engine")):  # the fingerprint refuses it by name
         before = {name: value for name, value in before.items() if name != "engine"}
     for name, (*path, key) in HELD.items():
         section = content

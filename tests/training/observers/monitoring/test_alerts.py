@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from loradock.catalog import engines
 from loradock.training.observers.monitoring.alerts import Alert, found, straggling
 from loradock.training.telling import remedy_for_padding
 
@@ -156,7 +157,7 @@ def test_padding_is_told_by_tokens_not_by_lines() -> None:
     [("peft", False, {"packing", "engine"}), ("peft", True, {"engine"}), ("fast", True, {"micro_batch"})],
 )
 def test_the_remedy_for_padding_is_nothing_that_is_on_already(engine: str, is_packed: bool, named: set[str]) -> None:
-    remedy = remedy_for_padding(engine=engine, is_packed=is_packed)
+    remedy = remedy_for_padding(engines.of(engine), is_packed=is_packed)
     alert = one(found(lines(padding_share=lambda *_: 0.5), [], against_padding=remedy), "padding")
     assert set(re.findall("packing|engine|micro_batch", alert.remedy)) == named
 

@@ -1,0 +1,54 @@
+"""The engines: what each has, and what it cannot do."""
+
+from __future__ import annotations
+
+from loradock.catalog.engines.base import Engine
+from loradock.catalog.engines.modes import ALONE, DDP, FSDP, PLAIN, ZERO2, ZERO3
+
+FAST = Engine(
+    name="fast",
+    title="the fast engine",
+    modes=(ALONE, DDP),
+    optimizers=("adamw_fused",),
+    fallback="peft",
+    cannot={
+        "decoder": "it has no family for {model.decoder}",
+        "remote code": "the model runs code of its own",
+        "peculiarity": "{model.peculiarity}",
+        "outlier columns": "its matrices are NF4 or unquantised, not int8",
+        "loss_sum": "objective {config.objective} computes a loss of its own",
+        "compile": "its own kernels leave nothing to compile",
+        **PLAIN,
+    },
+    plans_shapes=True,
+    recomputes_any_count=True,
+    always_packs=True,
+    has_own_kernels=True,
+    has_cuda_graphs=True,
+    has_cached_layers=True,
+)
+PEFT = Engine(
+    name="peft",
+    title="the peft backend",
+    modes=(ALONE, DDP),
+    optimizers=("adamw_fused", "adamw", "adamw_8bit", "paged_adamw_8bit"),
+    former_name="trl",
+    has_compile=True,
+)
+SHARDED = Engine(
+    name="fsdp",
+    title="FSDP",
+    modes=(FSDP,),
+    optimizers=("adamw_fused",),
+    reason="the model is sharded by FSDP",
+    former_name="sharded",
+    recomputes_any_count=True,
+)
+# The state of these has a moment for each weight, so that it can be gathered; sharding makes eight bits needless.
+ZERO = Engine(
+    name="zero",
+    title="DeepSpeed",
+    modes=(ZERO2, ZERO3),
+    optimizers=("adamw_fused", "adamw"),
+    reason="train.parallel {mode} is DeepSpeed's",
+)

@@ -1,0 +1,121 @@
+"""A member of a kind is asked what it is: nobody else compares its name, or keeps a table of such names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from facts import recorded
+
+from loradock.analysis.profile.ranges import METHODS
+from loradock.catalog import engines
+from loradock.plan import obstacles
+from loradock.training.backends import BACKENDS
+
+SOURCE = Path(engines.__file__).parents[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of member. `home`: the pattern of the files that may name its members, the catalog besides.
+
+    `ambiguous`: names that are words of something else, too; they count where `subject` is in the other operand.
+    """
+
+    names: frozenset[str]
+    home: str
+    ambiguous: frozenset[str] = frozenset()
+    subject: str = "(?!)"
+
+
+KINDS = {
+    "engine": Kind(
+        names=frozenset({*engines.ENGINES, *engines.MODES}),
+        home=r"training/backends/|analysis/profile/ranges\.py$",  # the engines' own work: tables of what each does
+        ambiguous=frozenset({"none"}),
+        subject=r"parallel|\bmode\b",
+    ),
+}
+
+
+def uses(tree: ast.AST, kind: Kind) -> Iterator[ast.AST]:
+    """Nodes of a module that compare a member's name, or hold a table of several."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare():
+                operands = [node.left, *node.comparators]
+                if any(_named(operand, kind, operands) for operand in operands):
+                    yield node
+            case ast.MatchValue(value=ast.Constant(value=str(name))) if name in kind.names - kind.ambiguous:
+                yield node
+            case ast.Dict(keys=parts) | ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
+                texts = {_text(part) for part in parts}
+                if len(texts) > 1 and texts <= kind.names | {"auto"} and texts - kind.ambiguous:
+                    yield node
+
+
+def _named(operand: ast.AST, kind: Kind, operands: list[ast.expr]) -> bool:
+    parts = operand.elts if isinstance(operand, ast.Tuple | ast.List | ast.Set) else [operand]
+    names = {text for part in parts if (text := _text(part)) in kind.names}
+    others = " ".join(ast.unparse(each) for each in operands if each is not operand)
+    return bool(names - kind.ambiguous) or bool(names and re.search(kind.subject, others))
+
+
+def _text(node: ast.AST | None) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_a_members_name_is_compared_in_the_catalog_and_in_its_own_work_alone(kind: Kind) -> None:
+    found: list[str] = []
+    for file in sorted(SOURCE.rglob("*.py")):
+        place = str(file.relative_to(SOURCE))
+        if not re.match(f"catalog/|{kind.home}", place):
+            tree = ast.parse(file.read_text("utf-8"))
+            found += [f"{place}: {ast.unparse(node)}" for node in uses(tree, kind)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'plan.engine.value == "fast"',
+        'config.engine != "peft"',
+        'engine in ("fsdp", "zero")',
+        'plan.parallel.value == "none"',
+        'NAMES = {"peft": 1, "fsdp": 2}',
+        'match engine:\n    case "zero": pass',
+    ],
+)
+def test_a_comparison_or_a_table_of_names_is_found(line: str) -> None:
+    assert list(uses(ast.parse(line), KINDS["engine"]))
+
+
+@pytest.mark.parametrize("line", ['risk == "none"', 'config.engine == "auto"', 'PACKAGES = ("torch", "peft")'])
+def test_a_word_that_is_no_members_name_is_not_found(line: str) -> None:
+    assert not list(uses(ast.parse(line), KINDS["engine"]))
+
+
+def test_the_configurations_words_are_the_members_names() -> None:
+    assert list(get_args(engines.EngineName)) == list(engines.ENGINES)
+    assert {"none", *get_args(engines.ModeName)} == set(engines.MODES)
+
+
+def test_each_engine_has_its_backend_and_the_names_of_its_methods() -> None:
+    assert list(BACKENDS) == list(METHODS) == list(engines.ENGINES)
+
+
+@pytest.mark.parametrize("engine", engines.ENGINES.values(), ids=engines.ENGINES)
+def test_every_reason_why_an_engine_cannot_be_used_is_one_that_a_run_can_meet(engine: engines.Engine) -> None:
+    config, model = recorded.config(), recorded.models()["mistral-7b"]
+    limits = obstacles.met(config, model, compute_dtype="float32")
+    for member in (engine, *engine.modes):
+        for limit, why in member.cannot.items():
+            assert not limits[limit]
+            assert why.format(config=config, model=model)
+    assert engine.fallback is None or engine.fallback in engines.ENGINES
