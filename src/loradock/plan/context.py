@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from loradock.catalog import optimizers
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError
 from loradock.facts import DataFacts, Facts, ModelFacts
@@ -169,17 +170,16 @@ class Context:
         }
         other = replace(self, plan=self.plan.supposing(**guess))
         is_paged = mode == "ddp" and self.on_gpu and not is_fast and train.optimizer == "auto"
-        optimizer = "adamw_fused" if train.optimizer == "auto" else train.optimizer
         return other.expected_bytes(
             micro_batch=1 if train.micro_batch == "auto" else train.micro_batch,
             checkpointing=True if train.checkpointing == "auto" else self.asked_layers(train.checkpointing),
-            optimizer="paged_adamw_8bit" if is_paged else optimizer,
+            optimizer=optimizers.SMALLEST.name if is_paged else optimizers.named(train.optimizer).name,
         )
 
     def host_bytes(self, *, mode: str) -> int:
         """Host memory of a process whose part of the model lives there."""
         supposed = replace(self, plan=self.plan.supposing(attention="sdpa"))
-        setting = supposed.sharded_setting(True, optimizer="adamw_fused")
+        setting = supposed.sharded_setting(True, optimizer=optimizers.DEFAULT.name)
         sharing = sharded.Sharing(mode=mode, processes=self.facts.world_size, cpu_offload=True)
         return sharded.host_bytes(self.model, setting=setting, sharing=sharing)
 

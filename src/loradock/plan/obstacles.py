@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from loradock.catalog import optimizers
 from loradock.config.schema import RunConfig
 from loradock.facts import ModelFacts
 
@@ -17,7 +18,6 @@ FAST_DECODERS = (
     "Qwen2Model",
     "Qwen3Model",
 )
-FAST_OPTIMIZERS = ("auto", "adamw_fused")
 
 
 def of_fast(config: RunConfig, model: ModelFacts) -> str | None:
@@ -30,7 +30,7 @@ def of_fast(config: RunConfig, model: ModelFacts) -> str | None:
             "its matrices are NF4 or unquantised, not int8": config.model.quantization == "int8",
             "its own kernels leave nothing to compile": config.train.compile != "off",
         }
-        | _not_plain(config)
+        | _not_plain(config, "fast")
     )
 
 
@@ -41,7 +41,7 @@ def of_sharded(config: RunConfig, *, compute_dtype: str) -> str | None:
         "its layers are not compiled": config.train.compile != "off",
         f"objective {config.objective} needs the whole model on each GPU": config.objective != "supervised",
     }
-    return _first(_needs_whole_weights(config) | obstacles | _not_plain(config))
+    return _first(_needs_whole_weights(config) | obstacles | _not_plain(config, "fsdp"))
 
 
 def of_parts(config: RunConfig) -> str | None:
@@ -66,12 +66,14 @@ def _needs_whole_weights(config: RunConfig) -> dict[str, bool]:
     }
 
 
-def _not_plain(config: RunConfig) -> dict[str, bool]:
+def _not_plain(config: RunConfig, engine: str) -> dict[str, bool]:
     """What neither the fast nor the fsdp backend does."""
     lora, train = config.lora, config.train
+    has = " or ".join(optimizers.of_engine(engine))
+    is_there = engine in optimizers.named(train.optimizer).engines
     return {
         "it has no DoRA": lora.dora,
         "it trains adapters only, no modules_to_save": bool(lora.modules_to_save),
         "it has no NEFTune noise": train.neftune_alpha > 0,
-        f"its optimiser is adamw_fused, not {train.optimizer}": train.optimizer not in FAST_OPTIMIZERS,
+        f"its optimiser is {has}, not {train.optimizer}": not is_there,
     }

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from loradock.catalog import optimizers
+from loradock.config.load import leaves
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, InputMissing, Problem
 from loradock.files import regular
@@ -23,8 +25,6 @@ TRIED = "0.19.8"
 BUILD = "loradock build --variant deepspeed"
 INSTALL = "python -m pip install --require-hashes --no-deps --no-build-isolation -r docker/requirements-deepspeed.lock"
 AUTO = "auto"
-OPTIMIZERS = ("adamw", "adamw_fused")
-"""Those whose state has a moment for each weight, so that it can be gathered; sharding makes eight bits needless."""
 BUCKET_NUMBERS = 50_000_000
 """Of gradients reduced, or weights gathered, at a time: 200 MB in float32. DeepSpeed's own 500 million would reserve
 2 GB for adapters that have fewer weights than that."""
@@ -50,7 +50,6 @@ PASSED_ON = (
 """Keys of a person's own file that the run takes over as they are."""
 
 ELSEWHERE = {
-    "optimizer": "--set train.optimizer=adamw and train.learning_rate",
     "scheduler": "--set train.schedule and train.warmup",
     "activation_checkpointing": "--set train.checkpointing=true",
     "tensorboard": "--set logging.trackers=[tensorboard]",
@@ -116,6 +115,7 @@ def made(config: RunConfig, plan: Plan, *, stage: int) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "gradient_clipping": config.train.max_grad_norm,
+        "optimizer": optimizer_section(config, plan),
         "zero_optimization": zero,
         "zero_force_ds_cpu_optimizer": False,
         "torch_autocast": {
@@ -125,6 +125,12 @@ def made(config: RunConfig, plan: Plan, *, stage: int) -> dict[str, Any]:
         },
         "steps_per_print": 1_000_000_000,
     }
+
+
+def optimizer_section(config: RunConfig, plan: Plan) -> dict[str, Any]:
+    """The optimiser that DeepSpeed is handed, made: its type and parameters are what a person's own file may repeat."""
+    known = optimizers.named(plan.optimizer.value)
+    return {"type": known.kind, "params": json.loads(json.dumps(known.settings(config.train)))}
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -160,6 +166,8 @@ def read(path: Path) -> dict[str, Any]:
 def problems(own: Mapping[str, Any], config: RunConfig, plan: Plan, *, stage: int, file: str) -> Iterator[Problem]:
     """Every key that contradicts the run, does nothing in it, or is none of DeepSpeed's, each with its remedy."""
     said = given(own)
+    section = {"optimizer": said.pop("optimizer")} if "optimizer" in said else {}
+    said |= {key: value for key, value in leaves(section).items() if value != {}}
     for key, (ours, remedy) in agreed(config, plan, said).items():
         if key in said and said[key] != ours:
             yield Problem(what=f"{key} is {json.dumps(said[key])}, and the run's is {ours}", file=file, hint=remedy)
@@ -179,17 +187,20 @@ def problems(own: Mapping[str, Any], config: RunConfig, plan: Plan, *, stage: in
         if key in ELSEWHERE:
             yield Problem(what=f"{key} cannot be set in the DeepSpeed file", file=file, hint=ELSEWHERE[key])
         elif key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
+            section, _, name = key.rpartition(".")
+            beside = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == section]
+            near = difflib.get_close_matches(name, beside, n=1)
             hint = f"did you mean {near[0]}?" if near else "delete it"
             yield Problem(what=f"unsupported DeepSpeed key: {key}", file=file, hint=hint)
 
 
 def agreed(config: RunConfig, plan: Plan, said: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     """Key -> (the run's own value, what to type to have the file's). Written by a person, they have to be the same."""
-    train = config.train
+    train, optimizer = config.train, optimizer_section(config, plan)
+    hyperparameters = optimizers.named(plan.optimizer.value).hyperparameters
 
     def typed(key: str, ours: str) -> str:
-        return f"--set {ours}={json.dumps(said[key])}" if key in said else ""
+        return f"--set {ours}={json.dumps(said[key], separators=(',', ':'))}" if key in said else ""
 
     return {
         "train_batch_size": (train.global_batch, typed("train_batch_size", "train.global_batch")),
@@ -202,6 +213,11 @@ def agreed(config: RunConfig, plan: Plan, said: Mapping[str, Any]) -> dict[str, 
             'write "auto": it follows from train.global_batch, train.micro_batch and the number of processes',
         ),
         "gradient_clipping": (train.max_grad_norm, typed("gradient_clipping", "train.max_grad_norm")),
+        "optimizer.type": (optimizer["type"], f'write "{optimizer["type"]}"'),
+        **{
+            f"optimizer.params.{name}": (optimizer["params"][name], typed(f"optimizer.params.{name}", f"train.{key}"))
+            for name, key in hyperparameters.items()
+        },
     }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from loradock.catalog import optimizers
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.model.refusal import refusal
 from loradock.env_check.remedies import from_hint, train_with
@@ -139,7 +140,7 @@ def expected(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int)
     )
     optimizer = config.train.optimizer
     if optimizer == "auto":
-        optimizer = "paged_adamw_8bit" if context.on_gpu and not context.is_fast else "adamw_fused"
+        optimizer = (optimizers.SMALLEST if context.on_gpu and not context.is_fast else optimizers.DEFAULT).name
     micro_batch = config.train.micro_batch
     parts = context.expected_bytes(
         micro_batch=micro_batch if isinstance(micro_batch, int) else 1,

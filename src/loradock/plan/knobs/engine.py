@@ -5,10 +5,10 @@ How processes share the model comes first: FSDP is the fsdp backend's, DeepSpeed
 
 from __future__ import annotations
 
+from loradock.catalog import optimizers
 from loradock.errors import ConfigError
 from loradock.plan import obstacles
 from loradock.plan.context import Context, asked
-from loradock.plan.obstacles import FAST_OPTIMIZERS
 from loradock.plan.plan import Decision
 from loradock.plan.trial import Trial
 
@@ -50,7 +50,7 @@ def propose(context: Context) -> tuple[Trial, ...]:
         return (trial,)
     train = context.config.train
     freed = {
-        "train.optimizer=auto": train.optimizer not in FAST_OPTIMIZERS,
+        "train.optimizer=auto": "fast" not in optimizers.named(train.optimizer).engines,
         "train.compile=off": train.compile != "off",
     }
     return (

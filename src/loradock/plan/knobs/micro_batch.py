@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from loradock.catalog import optimizers
 from loradock.errors import OutOfMemory
 from loradock.plan import obstacles
 from loradock.plan.context import Context, asked
@@ -76,7 +77,7 @@ def room(context: Context) -> str:
 def fits_paged(context: Context) -> bool:
     """Whether one row fits with the peft backend, all layers checkpointed and the optimiser's state paged."""
     other = replace(context, plan=context.plan.supposing(engine="peft"))
-    paged = other.expected_bytes(micro_batch=1, checkpointing=True, optimizer="paged_adamw_8bit")
+    paged = other.expected_bytes(micro_batch=1, checkpointing=True, optimizer=optimizers.SMALLEST.name)
     return paged["total"] <= context.memory_bytes
 
 
@@ -101,7 +102,7 @@ def _decide_fast(context: Context) -> Decision[int]:
         layers = context.model.layers if wanted == "auto" else context.asked_layers(wanted)
         cached = context.limits.cached or 0
         expected = context.expected_bytes(
-            micro_batch=1, checkpointing=layers, optimizer="adamw_fused", cached_layers=cached
+            micro_batch=1, checkpointing=layers, optimizer=optimizers.DEFAULT.name, cached_layers=cached
         )
         if expected["total"] > limit_bytes(context):
             raise too_large(context, expected)

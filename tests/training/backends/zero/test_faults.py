@@ -85,10 +85,11 @@ def test_a_gradient_that_is_not_finite_on_one_process_ends_all_before_the_step(
 
 
 def test_a_file_that_contradicts_the_run_ends_every_process_with_its_problems(tmp_path: Path, start: Start) -> None:
-    group = start(tmp_path, stage=2, own={"train_batch_size": 99, "optimizer": {}})
+    group = start(tmp_path, stage=2, own={"train_batch_size": 99, "optimizer": {"params": {"betas": [0.9, 0.95]}}})
     assert group.finish() == [78, 78]
     assert "train_batch_size is 99, and the run's is 8 (--set train.global_batch=99)" in group.text()
-    assert "optimizer cannot be set in the DeepSpeed file" in group.text()
+    remedy = "(--set train.betas=[0.9,0.95])"
+    assert f"optimizer.params.betas is [0.9, 0.95], and the run's is [0.8, 0.99] {remedy}" in group.text()
 
 
 def test_a_file_that_changed_is_another_run_and_each_key_is_named(tmp_path: Path, start: Start) -> None:

@@ -16,10 +16,11 @@ from typing import Any
 import torch
 import torch.distributed
 
+from loradock.catalog import optimizers
 from loradock.errors import ConfigError, EnvironmentUnfit
 from loradock.model.adapters import trainable
 from loradock.plan.plan import Plan
-from loradock.plan.zero_config import BUILD, INSTALL, OPTIMIZERS, STAGES, configuration
+from loradock.plan.zero_config import BUILD, INSTALL, STAGES, configuration
 from loradock.training.job import Job
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -44,7 +45,7 @@ def settings(job: Job) -> dict[str, Any]:
         raise ConfigError(
             f"{mode} computes in bfloat16 or float32, and the plan in float16", hint="--set model.compute_dtype=float32"
         )
-    if plan.optimizer.value not in OPTIMIZERS:
+    if plan.optimizer.value not in optimizers.of_engine("zero"):
         what = f"{mode} shards the optimiser's state in 32 bits, and {plan.optimizer.value} has another"
         raise ConfigError(what, hint="--set train.optimizer=adamw_fused")
     if plan.compile.value != "off":
