@@ -119,12 +119,12 @@ class ZeroBackend(AutogradBackend):
         """Each backward pass has reduced its own."""
 
     def clip(self) -> torch.Tensor:
-        """DeepSpeed's step clips and updates at once; it leaves out a step whose norm is not finite, and tells it."""
-        self.engine.step()
-        return torch.as_tensor(self.engine.get_global_grad_norm(), dtype=torch.float32)
+        """The norm alone: DeepSpeed cuts the gradient in its step, which asks for the norm once more."""
+        return sharding.gradient_norm(self.engine.optimizer)
 
     def update(self) -> None:
-        """`clip` has made the step."""
+        """DeepSpeed's step: the gradient is cut, and this rank's part updated and sent to the others."""
+        self.engine.step()
 
     def passes_seconds(self, pace: Pace) -> float | None:
         """Not known under ZeRO-3: its ranks wait for one another in the forward passes, too."""
