@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from loradock.facts import UNREACHABLE_SHARE, unreachable_words
+from loradock.files import atomic_io
 from loradock.plan.plan import shown
 from loradock.training.run_dir import fingerprint
 
@@ -43,7 +44,7 @@ def write(
         embedding_usage(content["embedding"], plan["model"]) if embeds else "",
         usage(base_id or content["base"]["path"], content, prompt=prompt) if answers else "",
     ]
-    file.write_text("\n\n".join(section for section in sections if section) + "\n", encoding="utf-8")
+    atomic_io.replace(file, "\n\n".join(section for section in sections if section) + "\n")
 
 
 def training_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
