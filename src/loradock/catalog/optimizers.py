@@ -14,8 +14,8 @@ Name = Literal["adamw_fused", "adamw", "adamw_8bit", "paged_adamw_8bit"]
 ADAMW = {"lr": "learning_rate", "betas": "betas", "eps": "eps", "weight_decay": "weight_decay"}
 """AdamW's hyperparameters (Loshchilov and Hutter 2019), by torch's names -> keys of `train`."""
 FLOAT32_BITS = 32
-BLOCK_WEIGHTS = 256
-"""Of an 8-bit state that share a float32 scale in each moment (Dettmers et al. 2022)."""
+BYTES_IN_8_BITS = 2 + 2 * 4 / 256
+"""Of both moments of a weight: each has a float32 scale for a block of 256 (Dettmers et al. 2022)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,16 +48,6 @@ class Optimizer:
         return {argument: getattr(train, key) for argument, key in self.hyperparameters.items()}
 
 
-_8BIT = {
-    "module": "bitsandbytes.optim",
-    "kind": "AdamW",
-    "engines": ("peft",),
-    "devices": ("cuda",),
-    "tolerance": 0.15,
-    "state_bits": 8,
-    "state_bytes": 2 + 2 * 4 / BLOCK_WEIGHTS,
-}
-
 OPTIMIZERS: dict[str, Optimizer] = {
     entry.name: entry
     for entry in (
@@ -84,18 +74,30 @@ OPTIMIZERS: dict[str, Optimizer] = {
         Optimizer(
             name="adamw_8bit",
             title="8-bit AdamW",
+            module="bitsandbytes.optim",
+            kind="AdamW",
             options={"optim_bits": 8, "is_paged": False},
-            device_bytes=2,
+            engines=("peft",),
+            devices=("cuda",),
+            tolerance=0.15,
             instead="adamw_fused",
-            **_8BIT,
+            state_bits=8,
+            state_bytes=BYTES_IN_8_BITS,
+            device_bytes=2,
         ),
         Optimizer(
             name="paged_adamw_8bit",
             title="paged 8-bit AdamW",
+            module="bitsandbytes.optim",
+            kind="AdamW",
             options={"optim_bits": 8, "is_paged": True},
-            device_bytes=0,
+            engines=("peft",),
+            devices=("cuda",),
+            tolerance=0.15,
             instead="adamw_8bit",
-            **_8BIT,
+            state_bits=8,
+            state_bytes=BYTES_IN_8_BITS,
+            device_bytes=0,
         ),
     )
 }
