@@ -59,6 +59,12 @@ def test_the_plan_decides_stage_clipping_and_dtype() -> None:
     assert made("model.compute_dtype=float32")["torch_autocast"]["enabled"] is False
 
 
+def test_its_optimiser_is_the_run_s_with_the_run_s_hyperparameters() -> None:
+    found = made("train.betas=[0.9,0.95]", "train.eps=1e-6", "train.weight_decay=0.1")["optimizer"]
+    parameters = {"lr": 2e-4, "betas": [0.9, 0.95], "eps": 1e-6, "weight_decay": 0.1}
+    assert found == {"type": "AdamW", "params": parameters}
+
+
 def test_a_batch_of_deepspeed_is_a_micro_batch_whatever_a_step_is() -> None:
     found = made()
     assert found["train_micro_batch_size_per_gpu"] == found["gradient_accumulation_steps"] == 1
@@ -95,6 +101,10 @@ def test_a_file_as_transformers_users_write_it_with_auto_says_nothing_of_its_own
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",
         "gradient_clipping": "auto",
+        "optimizer": {
+            "type": "AdamW",
+            "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"},
+        },
         "bf16": {"enabled": "auto"},
         "fp16": {"enabled": "auto"},
         "zero_optimization": {"stage": "auto", "reduce_bucket_size": "auto"},
@@ -108,6 +118,7 @@ def test_a_file_may_repeat_what_the_run_says(tmp_path: Path) -> None:
         "train_micro_batch_size_per_gpu": 4,
         "gradient_accumulation_steps": 4,
         "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 2e-4, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0}},
         "bf16": {"enabled": True},
         "fp16": {"enabled": False},
         "zero_optimization": {"stage": 2},
@@ -122,7 +133,15 @@ def test_a_file_may_repeat_what_the_run_says(tmp_path: Path) -> None:
         ({"train_micro_batch_size_per_gpu": 8}, "is 8, and the run's is 4", "--set train.micro_batch=8"),
         ({"gradient_accumulation_steps": 9}, "is 9, and the run's is 4", 'write "auto"'),
         ({"gradient_clipping": 0.5}, "is 0.5, and the run's is 1.0", "--set train.max_grad_norm=0.5"),
-        ({"optimizer": {"type": "AdamW"}}, "optimizer cannot be set in the DeepSpeed file", "--set train.optimizer"),
+        ({"optimizer": {"type": "Lion"}}, 'optimizer.type is "Lion", and the run\'s is AdamW', 'write "AdamW"'),
+        ({"optimizer": {"params": {"lr": 1e-3}}}, "lr is 0.001, and the run's is 0.0002", "train.learning_rate=0.001"),
+        (
+            {"optimizer": {"params": {"betas": [0.9, 0.95]}}},
+            "optimizer.params.betas is [0.9, 0.95], and the run's is [0.9, 0.999]",
+            "--set train.betas=[0.9,0.95]",
+        ),
+        ({"optimizer": {"params": {"eps": 1e-6}}}, "eps is 1e-06, and the run's is 1e-08", "--set train.eps=1e-06"),
+        ({"optimizer": {"params": {"torch_adam": True}}}, "key: optimizer.params.torch_adam", "delete it"),
         ({"scheduler": {}}, "scheduler cannot be set in the DeepSpeed file", "--set train.schedule"),
         ({"activation_checkpointing": {}}, "activation_checkpointing cannot be set", "--set train.checkpointing"),
         ({"wandb": {"enabled": True}}, "wandb cannot be set", "logging.trackers"),
@@ -145,7 +164,7 @@ def test_a_key_that_contradicts_the_run_is_a_problem_with_its_remedy(
 
 
 def test_all_contradictions_of_a_file_are_told_at_once(tmp_path: Path) -> None:
-    content = {"train_batch_size": 1, "optimizer": {}, "zero_optimization": {"stage": 3}, "other": 0}
+    content = {"train_batch_size": 1, "optimizer": {"type": "Lion"}, "zero_optimization": {"stage": 3}, "other": 0}
     assert len(refusal(tmp_path, content).problems) == 4
 
 

@@ -49,7 +49,7 @@ def validate(ask: Ask) -> None:
     What is not on this machine (model, data, template, tasks, tracker) is a warning: it may be where the run will be.
     No hub is asked.
     """
-    from loradock.commands.train_after import check
+    from loradock.use.after import check
 
     loaded = ask.load(reads_rows=False)
     errors = failures((*looks(loaded.config), functools.partial(check, loaded.config)))

@@ -67,12 +67,12 @@ def train(
     The same command again continues an interrupted run, and shows the summary of a finished one. On a signal a run
     saves its last step before it ends: exit code 75, or 76 if there was no new step.
     """
-    from loradock.commands import train_after as after
     from loradock.commands.train_screen import Screen
     from loradock.data import first_look
     from loradock.model.patches import avx512
     from loradock.training import claiming
     from loradock.training.run import run
+    from loradock.use import after
 
     if not as_json:
         streams.result_lies_elsewhere()

@@ -134,8 +134,10 @@ def _member_takes(annotation: Any) -> str:
         words = [str(word) for word in get_args(bare)]
         return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
     if origin is tuple:
-        item = get_args(bare)[0]
+        item, *rest = get_args(bare)
         named = choices(item)
+        if Ellipsis not in rest:
+            return f"a list of {1 + len(rest)} {_PLURALS[_bare(item)]}{_bounds(item)}"
         return f"a list of {', '.join(named)}" if named else f"a list of {_PLURALS.get(_bare(item), 'mappings')}"
     if origin is dict or section_of(bare) is not None:
         return "a mapping"

@@ -7,6 +7,7 @@ RENAMED = {
     "activation_checkpointing": "train.checkpointing",
     "activation_offloading": "train.checkpointing",
     "adam_8bit": "train.optimizer",
+    "adam_epsilon": "train.eps",
     "additional_target": "lora.modules_to_save",
     "alpha_over_rank": "lora.alpha",
     "assistant_only_loss": "data.loss",
@@ -251,9 +252,8 @@ RENAMED = {
 EXPLAINED = {
     "columns": "they belong to a source: data.sources.0.fields.FIELD=COLUMN",
     "format": "it belongs to a source: data.sources.0.format",
-    "adam_beta1": "AdamW's betas are 0.9 and 0.999, and its epsilon 1e-8",
-    "adam_beta2": "AdamW's betas are 0.9 and 0.999, and its epsilon 1e-8",
-    "adam_epsilon": "AdamW's betas are 0.9 and 0.999, and its epsilon 1e-8",
+    "adam_beta1": "it is the first of train.betas: --set train.betas=[0.9,0.999]",
+    "adam_beta2": "it is the second of train.betas: --set train.betas=[0.9,0.999]",
     "adapter": "every run trains a LoRA adapter: lora.rank is its size; QLoRA is model.quantization: nf4, the default",
     "adapter_name_or_path": "a run continues from its own checkpoints (--resume); training on top of another adapter: m"
     "erge it first, loradock merge",

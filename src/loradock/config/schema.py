@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from loradock.catalog import optimizers
 from loradock.catalog.engines import EngineName, ModeName
 from loradock.catalog.objectives import DEFAULT, OBJECTIVES, Metric, ObjectiveName
 from loradock.catalog.objectives.base import ObjectiveSpec
@@ -26,6 +27,7 @@ Length = Annotated[int, Field(ge=1, le=16_777_216)]
 Workers = Annotated[int, Field(ge=0, le=256)]
 Seconds = Annotated[float, Field(ge=0, le=MOST)]
 Weight = Annotated[float, Field(gt=0, le=1_000_000)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
 TextLength = Annotated[int, Field(ge=2, le=16_777_216)]
 """Of a text to embed in tokens."""
 HeldOut = Annotated[float, Field(ge=0, le=MOST)]
@@ -228,8 +230,14 @@ class TrainConfig(Section):
     )
     weight_decay: Annotated[float, Field(ge=0, le=1000)] = Field(default=0.0, description="Decoupled weight decay.")
     max_grad_norm: Annotated[float, Field(ge=0, le=MOST)] = Field(default=1.0, description="Gradient clipping; 0: off.")
-    optimizer: Literal["auto", "adamw_fused", "adamw", "adamw_8bit", "paged_adamw_8bit"] = Field(
+    optimizer: Literal["auto", optimizers.Name] = Field(
         default="auto", description="auto: fused AdamW; paged 8-bit only when memory demands it."
+    )
+    betas: tuple[Beta, Beta] = Field(
+        default=(0.9, 0.999), description="AdamW's two: how much of each moment stays from step to step."
+    )
+    eps: Annotated[float, Field(ge=1e-30, le=1)] = Field(
+        default=1e-8, description="AdamW's epsilon, added to the root of the second moment."
     )
     parallel: Literal["auto", ModeName] = Field(
         default="auto",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from loradock.catalog import optimizers
 from loradock.errors import EnvironmentUnfit
 from loradock.model.adapters import trainable
 from loradock.plan.plan import Plan
@@ -115,7 +116,7 @@ def check(found: dict[str, str], plan: Plan) -> None:
     expected = {"compute": plan.compute_dtype.value, "adapters": "float32"}
     if IN_PRODUCTS in found:
         expected[IN_PRODUCTS] = plan.compute_dtype.value
-    if not plan.optimizer.value.endswith("8bit"):
+    if optimizers.named(plan.optimizer.value).state_bits == optimizers.FLOAT32_BITS:
         expected["optimiser state"] = "float32"
     wrong = [f"{part} is {found[part]}, not {dtype}" for part, dtype in expected.items() if found[part] != dtype]
     if wrong:

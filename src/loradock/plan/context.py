@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from loradock.catalog import engines
+from loradock.catalog import engines, optimizers
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError
 from loradock.facts import DataFacts, Facts, ModelFacts
@@ -36,7 +36,6 @@ ROW_SPREAD = 0.75
 FULL_STEP = 1.6
 """Standard deviations above the mean that a full step has: 95 % of all steps are smaller."""
 FIRST_FLASH = (8, 0)
-PAGED = "paged_adamw_8bit"
 """The optimiser whose state goes to host memory where memory demands it."""
 UNKNOWN_GPU = "a100-40"
 """A GPU that is not in the table is taken to relate products, traffic and launches as this one does."""
@@ -170,18 +169,17 @@ class Context:
             "attention": "flash_attention_2" if self.on_gpu and "flash-attn" in self.facts.packages else "sdpa",
         }
         other = replace(self, plan=self.plan.supposing(**guess))
-        is_paged = self.on_gpu and PAGED in engine.optimizers and train.optimizer == "auto"
-        optimizer = "adamw_fused" if train.optimizer == "auto" else train.optimizer
+        is_paged = self.on_gpu and optimizers.SMALLEST.name in engine.optimizers and train.optimizer == "auto"
         return other.expected_bytes(
             micro_batch=1 if train.micro_batch == "auto" else train.micro_batch,
             checkpointing=True if train.checkpointing == "auto" else self.asked_layers(train.checkpointing),
-            optimizer=PAGED if is_paged else optimizer,
+            optimizer=optimizers.SMALLEST.name if is_paged else optimizers.named(train.optimizer).name,
         )
 
     def host_bytes(self, *, mode: str) -> int:
         """Host memory of a process whose part of the model lives there."""
         supposed = replace(self, plan=self.plan.supposing(attention="sdpa"))
-        setting = supposed.sharded_setting(True, optimizer="adamw_fused")
+        setting = supposed.sharded_setting(True, optimizer=optimizers.DEFAULT.name)
         sharing = sharded.Sharing(mode=mode, processes=self.facts.world_size, cpu_offload=True)
         return sharded.host_bytes(self.model, setting=setting, sharing=sharing)
 

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from loradock.catalog import optimizers
 from loradock.catalog.engines import MODES
+from loradock.config.load import leaves
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, InputMissing, Problem
 from loradock.files import regular
@@ -49,7 +51,6 @@ PASSED_ON = (
 """Keys of a person's own file that the run takes over as they are."""
 
 ELSEWHERE = {
-    "optimizer": "--set train.optimizer=adamw and train.learning_rate",
     "scheduler": "--set train.schedule and train.warmup",
     "activation_checkpointing": "--set train.checkpointing=true",
     "tensorboard": "--set logging.trackers=[tensorboard]",
@@ -115,6 +116,7 @@ def made(config: RunConfig, plan: Plan, *, stage: int) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "gradient_clipping": config.train.max_grad_norm,
+        "optimizer": optimizer_section(config, plan),
         "zero_optimization": zero,
         "zero_force_ds_cpu_optimizer": False,
         "torch_autocast": {
@@ -124,6 +126,12 @@ def made(config: RunConfig, plan: Plan, *, stage: int) -> dict[str, Any]:
         },
         "steps_per_print": 1_000_000_000,
     }
+
+
+def optimizer_section(config: RunConfig, plan: Plan) -> dict[str, Any]:
+    """The optimiser that DeepSpeed is handed, made: its type and parameters are what a person's own file may repeat."""
+    known = optimizers.named(plan.optimizer.value)
+    return {"type": known.kind, "params": json.loads(json.dumps(known.settings(config.train)))}
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -159,6 +167,8 @@ def read(path: Path) -> dict[str, Any]:
 def problems(own: Mapping[str, Any], config: RunConfig, plan: Plan, *, stage: int, file: str) -> Iterator[Problem]:
     """Every key that contradicts the run, does nothing in it, or is none of DeepSpeed's, each with its remedy."""
     said = given(own)
+    section = {"optimizer": said.pop("optimizer")} if "optimizer" in said else {}
+    said |= {key: value for key, value in leaves(section).items() if value != {}}
     for key, (ours, remedy) in agreed(config, plan, said).items():
         if key in said and said[key] != ours:
             yield Problem(what=f"{key} is {json.dumps(said[key])}, and the run's is {ours}", file=file, hint=remedy)
@@ -178,17 +188,20 @@ def problems(own: Mapping[str, Any], config: RunConfig, plan: Plan, *, stage: in
         if key in ELSEWHERE:
             yield Problem(what=f"{key} cannot be set in the DeepSpeed file", file=file, hint=ELSEWHERE[key])
         elif key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
+            section, _, name = key.rpartition(".")
+            beside = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == section]
+            near = difflib.get_close_matches(name, beside, n=1)
             hint = f"did you mean {near[0]}?" if near else "delete it"
             yield Problem(what=f"unsupported DeepSpeed key: {key}", file=file, hint=hint)
 
 
 def agreed(config: RunConfig, plan: Plan, said: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     """Key -> (the run's own value, what to type to have the file's). Written by a person, they have to be the same."""
-    train = config.train
+    train, optimizer = config.train, optimizer_section(config, plan)
+    hyperparameters = optimizers.named(plan.optimizer.value).hyperparameters
 
     def typed(key: str, ours: str) -> str:
-        return f"--set {ours}={json.dumps(said[key])}" if key in said else ""
+        return f"--set {ours}={json.dumps(said[key], separators=(',', ':'))}" if key in said else ""
 
     return {
         "train_batch_size": (train.global_batch, typed("train_batch_size", "train.global_batch")),
@@ -201,6 +214,11 @@ def agreed(config: RunConfig, plan: Plan, said: Mapping[str, Any]) -> dict[str, 
             'write "auto": it follows from train.global_batch, train.micro_batch and the number of processes',
         ),
         "gradient_clipping": (train.max_grad_norm, typed("gradient_clipping", "train.max_grad_norm")),
+        "optimizer.type": (optimizer["type"], f'write "{optimizer["type"]}"'),
+        **{
+            f"optimizer.params.{name}": (optimizer["params"][name], typed(f"optimizer.params.{name}", f"train.{key}"))
+            for name, key in hyperparameters.items()
+        },
     }
 
 

@@ -21,6 +21,7 @@ from loradock.files import atomic_io
 from loradock.machine import Host
 from loradock.plan.knobs import parallel
 from loradock.training.context import RunContext, View, opened
+from loradock.training.run import import_libraries
 from loradock.training.run_dir import paths as directories
 from loradock.training.run_dir import resume as resuming
 from loradock.training.run_dir.output_lock import OutputLock
@@ -64,7 +65,9 @@ def claimed(
             before,
         ),
         redirect_stdout(sys.stderr),  # libraries print there; stdout is for our result alone
-        opened(
+    ):
+        import_libraries()
+        with opened(
             loaded,
             facts=facts,
             directory=directory,
@@ -76,9 +79,8 @@ def claimed(
             allowed=allowed,
             fence=lock.check if lock else lambda: None,
             peers=peers,
-        ) as context,
-    ):
-        yield context
+        ) as context:
+            yield context
 
 
 @contextmanager

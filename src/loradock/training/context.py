@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -110,7 +109,6 @@ def opened(
     `before` is the record of the run that lies in `directory` unfinished, which is continued. `fence` raises Locked
     where another run has taken the directory over. `peers` are the other ranks, which end the run where one is gone.
     """
-    importlib.import_module("loradock.training.preparation")  # torch and more: before the limits of the run count
     record = None
     status = Status(directory, run_id=(before or {}).get("run_id", ""), is_writing=facts.rank == 0)
     termination_log.note(directory=str(directory))

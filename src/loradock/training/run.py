@@ -42,7 +42,7 @@ def run(around: AbstractContextManager[RunContext], *, exam: Exam | None = None)
     Raises LoradockError, with run.json telling how far it came.
     """
     with around as context:
-        from loradock.training import loop, preparation  # once the machine was looked at
+        from loradock.training import loop, preparation
         from loradock.training.telling import told
 
         ready = preparation.ready(context, has_exam=exam is not None)
@@ -66,6 +66,11 @@ def run(around: AbstractContextManager[RunContext], *, exam: Exam | None = None)
             metrics=context.record.metrics("train"),
             evaluations=context.record.metrics("eval"),
         )
+
+
+def import_libraries() -> None:
+    """Import torch and more: once the machine was looked at, and before the limits of a run count."""
+    from loradock.training import loop, preparation  # noqa: F401
 
 
 def take_best(model: Any, folder: Path, step: int) -> None:

@@ -26,7 +26,7 @@ from loradock.plan.memory.widths import widths
 from loradock.plan.plan import Plan
 from loradock.process import signals
 from loradock.training.context import View, opened
-from loradock.training.run import Result, run
+from loradock.training.run import Result, import_libraries, run
 from loradock.training.run_dir.record import metrics
 
 TRACE, FLAME, FLAME_DEVICE = "trace.json.gz", "flame.txt", "flame-device.txt"
@@ -60,6 +60,7 @@ def profile(loaded: Loaded, *, facts: Facts, output: Path, window: Window, view:
     recorder = Recorder(window, view=view)
     with tempfile.TemporaryDirectory(dir=output, prefix=".run-") as folder:
         try:
+            import_libraries()
             around = opened(
                 shortened(loaded, window),
                 facts=facts,

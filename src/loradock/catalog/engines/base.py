@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from loradock.catalog import optimizers
+
 Limit = Literal[
     "decoder", "remote code", "peculiarity", "outlier columns", "changed base", "float16", "compile", "embedding",
     "dora", "modules_to_save", "neftune", "optimizer", "loss_sum",
@@ -36,7 +38,7 @@ class Engine:
 
     `title`: its name in a sentence. `modes`: the ways of sharing that it serves, the first where it alone is asked for.
     `reason`: why it is taken, where no other engine serves a mode. `fallback`: the engine in its place, where it cannot
-    be used. `former_name`: under which older runs recorded it. `optimizers`: values of `train.optimizer`.
+    be used. `former_name`: under which older runs recorded it.
 
     `plans_shapes`: its passes have a token budget, and layers that are recomputed or kept dense by count, which the
     plan chooses by its model of memory and time. `recomputes_any_count`: of layers; otherwise all or none.
@@ -45,7 +47,6 @@ class Engine:
     name: str
     title: str
     modes: tuple[Mode, ...]
-    optimizers: tuple[str, ...]
     reason: str = ""
     fallback: str | None = None
     former_name: str | None = None
@@ -62,3 +63,8 @@ class Engine:
     def is_sharding(self) -> bool:
         """True where it always cuts something of the model among processes, and so needs several."""
         return all(mode.cuts_state for mode in self.modes)
+
+    @property
+    def optimizers(self) -> tuple[str, ...]:
+        """The values of `train.optimizer` that it has."""
+        return optimizers.of_engine(self.name)

@@ -9,7 +9,6 @@ FAST = Engine(
     name="fast",
     title="the fast engine",
     modes=(ALONE, DDP),
-    optimizers=("adamw_fused",),
     fallback="peft",
     cannot={
         "decoder": "it has no family for {model.decoder}",
@@ -31,7 +30,6 @@ PEFT = Engine(
     name="peft",
     title="the peft backend",
     modes=(ALONE, DDP),
-    optimizers=("adamw_fused", "adamw", "adamw_8bit", "paged_adamw_8bit"),
     former_name="trl",
     has_compile=True,
 )
@@ -39,7 +37,6 @@ SHARDED = Engine(
     name="fsdp",
     title="FSDP",
     modes=(FSDP,),
-    optimizers=("adamw_fused",),
     reason="the model is sharded by FSDP",
     former_name="sharded",
     recomputes_any_count=True,
@@ -49,6 +46,5 @@ ZERO = Engine(
     name="zero",
     title="DeepSpeed",
     modes=(ZERO2, ZERO3),
-    optimizers=("adamw_fused", "adamw"),
     reason="train.parallel {mode} is DeepSpeed's",
 )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from loradock.catalog import optimizers
+from loradock.catalog.optimizers import OPTIMIZERS
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.compute.places import Device, at_each, first_line, is_full
 from loradock.env_check.remedies import train_with
@@ -18,19 +19,18 @@ if TYPE_CHECKING:
 STEPS = 5
 NUMBERS = 8192
 RATE, BETAS, EPSILON, DECAY = 1e-2, (0.9, 0.999), 1e-8, 0.01
-TOLERANCES = {"adamw_fused": 1e-4, "adamw": 1e-4, "adamw_8bit": 0.15, "paged_adamw_8bit": 0.15}
-OTHER = {"adamw_fused": "adamw", "adamw": "adamw_fused", "adamw_8bit": "adamw_fused", "paged_adamw_8bit": "adamw_8bit"}
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Each implementation at each place."""
     config, made = plan.config, plan.plan
     asked = made.optimizer.value if made else config.train.optimizer if config else "auto"
-    return at_each(host, facts, plan, lambda place: _at(place, "adamw_fused" if asked == "auto" else asked))
+    return at_each(host, facts, plan, lambda place: _at(place, optimizers.named(asked).name))
 
 
 def _at(place: Device, wanted: str) -> list[Finding]:
-    names = [name for name in TOLERANCES if place.is_gpu or not name.endswith("8bit")]
+    device = "cuda" if place.is_gpu else "cpu"
+    names = [name for name, known in OPTIMIZERS.items() if device in known.devices]
     expected = exact_steps()
     faults = {name: fault(place, name, expected) for name in names}
     return judge(place, faults, wanted)
@@ -40,7 +40,9 @@ def judge(place: Device, faults: dict[str, str | None], wanted: str) -> list[Fin
     """`faults` maps an implementation to what is wrong with it, None where nothing is."""
     found: list[Finding] = []
     for name, what in faults.items():
-        other = OTHER[name] if not faults.get(OTHER[name]) else next((n for n, bad in faults.items() if not bad), None)
+        other: str | None = OPTIMIZERS[name].instead
+        if faults.get(other):
+            other = next((n for n, bad in faults.items() if not bad), None)
         remedy = train_with(f"train.optimizer={other}") if other else "loradock env-check --only packages"
         if what and name == wanted:
             found.append(error(f"{name} on {place.device} {what}", remedy=remedy))
@@ -88,9 +90,11 @@ def fault(place: Device, name: str, expected: torch.Tensor) -> str | None:
     """What is wrong with this implementation here, or None."""
     import torch
 
+    from loradock.model import optimizer
+
     weights = torch.nn.Parameter(start().to(place.device, torch.float32))
     try:
-        optimiser = implementation(name, [weights])
+        optimiser = optimizer.by_name(name, [weights], lr=RATE, betas=BETAS, eps=EPSILON, weight_decay=DECAY)
         for gradient in gradients():
             weights.grad = gradient.to(place.device, torch.float32)
             optimiser.step()
@@ -102,19 +106,7 @@ def fault(place: Device, name: str, expected: torch.Tensor) -> str | None:
     found = weights.detach().cpu().double()
     moved = expected - start()
     off = float((found - expected).norm() / moved.norm())
-    return None if math.isfinite(off) and off <= TOLERANCES[name] else "does not match AdamW in float64"
-
-
-def implementation(name: str, parameters: Sequence[Any]) -> Any:
-    """The optimiser by the name that a configuration gives it."""
-    import torch
-
-    settings: dict[str, Any] = {"lr": RATE, "betas": BETAS, "eps": EPSILON, "weight_decay": DECAY}
-    if not name.endswith("8bit"):
-        return torch.optim.AdamW(parameters, fused=name == "adamw_fused" or None, **settings)
-    from bitsandbytes import optim
-
-    return {"adamw_8bit": optim.AdamW8bit, "paged_adamw_8bit": optim.PagedAdamW8bit}[name](parameters, **settings)
+    return None if math.isfinite(off) and off <= OPTIMIZERS[name].tolerance else "does not match AdamW in float64"
 
 
 CHECK = Check(

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from loradock.catalog import optimizers
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.model.refusal import refusal
 from loradock.env_check.remedies import from_hint, train_with
@@ -121,7 +122,7 @@ def judge(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int, on
 def expected(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int) -> tuple[int, int, dict[str, int]]:
     """(bytes needed, bytes to plan with, the needed by component), with all that saves memory and is not ruled out."""
     from loradock.plan import planner
-    from loradock.plan.context import PAGED, Context
+    from loradock.plan.context import Context
     from loradock.plan.plan import Decision, draft
 
     rows = DataFacts(
@@ -139,7 +140,8 @@ def expected(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int)
     )
     optimizer = config.train.optimizer
     if optimizer == "auto":
-        optimizer = PAGED if context.on_gpu and PAGED in context.engine.optimizers else "adamw_fused"
+        is_small = context.on_gpu and optimizers.SMALLEST.name in context.engine.optimizers
+        optimizer = (optimizers.SMALLEST if is_small else optimizers.DEFAULT).name
     micro_batch = config.train.micro_batch
     parts = context.expected_bytes(
         micro_batch=micro_batch if isinstance(micro_batch, int) else 1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from loradock.catalog import optimizers
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.remedies import train_with
 from loradock.errors import DiskFull
@@ -14,10 +15,8 @@ from loradock.machine import Host
 from loradock.model import headers, hub_cache
 from loradock.model import weights as weight_files
 
-# A checkpoint holds the adapter in float32 and its optimiser's two moments, in float32 or in 8 bit.
+# A checkpoint holds the adapter in float32, and its optimiser's state.
 ADAPTER_BYTES = 4
-MOMENTS_BYTES = 8
-MOMENTS_8BIT_BYTES = 2
 NAMED_SIZE = re.compile(r"(?<![a-z0-9.])(\d{1,3}(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
 BYTES_PER_NAMED_BILLION = 2 * 10**9
 
@@ -84,8 +83,8 @@ def of_checkpoints(host: Host, plan: Intent) -> list[Finding]:
     weights = adapter_weights(headers.linears(shapes), rank=config.lora.rank, targets=targets)
     weights += saved_weights(shapes, config.lora.modules_to_save)
     held = config.checkpoints.keep + 1 + int(config.keeps_best)
-    moments = MOMENTS_8BIT_BYTES if config.train.optimizer.endswith("8bit") else MOMENTS_BYTES
-    need = max(0, weights * (held * (ADAPTER_BYTES + moments) + ADAPTER_BYTES) - written_bytes(plan.output))
+    moments = optimizers.named(config.train.optimizer).state_bytes
+    need = max(0, int(weights * (held * (ADAPTER_BYTES + moments) + ADAPTER_BYTES)) - written_bytes(plan.output))
     free = host.room_bytes(str(plan.output))
     figures = {"checkpoints_bytes": need, "free_bytes": free}
     if need <= free:

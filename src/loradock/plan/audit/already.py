@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from loradock.catalog import optimizers
 from loradock.plan.context import Context
 from loradock.plan.plan import Plan
 
@@ -54,7 +55,8 @@ def _packing(baseline: Context) -> str | None:
 
 
 def _optimizer(baseline: Context) -> str | None:
-    return "fused AdamW over float32 adapters" if baseline.plan.optimizer.value == "adamw_fused" else None
+    known = optimizers.named(baseline.plan.optimizer.value)
+    return f"{known.title} over float32 adapters" if known is optimizers.DEFAULT else None
 
 
 def _cache(baseline: Context) -> str | None:

@@ -6,6 +6,7 @@ says how many are, once the micro-batch is known. The numbers do not depend on e
 
 from __future__ import annotations
 
+from loradock.catalog import optimizers
 from loradock.errors import ConfigError
 from loradock.plan.context import GPU_ROWS, Context, asked
 from loradock.plan.plan import Decision
@@ -20,7 +21,7 @@ def decide(context: Context) -> Decision[bool]:
         return asked("checkpointing", _all_or_none(context, wanted))
     micro = context.config.train.micro_batch
     rows = micro if micro != "auto" else min(GPU_ROWS, context.useful_rows)
-    need = context.expected_bytes(micro_batch=rows, checkpointing=False, optimizer="adamw_fused")["total"]
+    need = context.expected_bytes(micro_batch=rows, checkpointing=False, optimizer=optimizers.DEFAULT.name)["total"]
     have = context.memory_bytes
     why = f"{rows} x {context.row_tokens} tokens without it needs about {need / 2**30:.1f} GiB of {have / 2**30:.1f}"
     return Decision(name="checkpointing", value=need > have, why=why)

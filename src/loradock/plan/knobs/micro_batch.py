@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from loradock.catalog import optimizers
 from loradock.catalog.engines import SHARDING
 from loradock.errors import OutOfMemory
-from loradock.plan.context import PAGED, Context, asked
+from loradock.plan.context import Context, asked
 from loradock.plan.plan import Decision
 from loradock.plan.trial import Trial
 
@@ -78,7 +79,7 @@ def fits_paged(context: Context) -> bool:
     if context.engine.fallback is None:
         return False
     other = replace(context, plan=context.plan.supposing(engine=context.engine.fallback))
-    paged = other.expected_bytes(micro_batch=1, checkpointing=True, optimizer=PAGED)
+    paged = other.expected_bytes(micro_batch=1, checkpointing=True, optimizer=optimizers.SMALLEST.name)
     return paged["total"] <= context.memory_bytes
 
 
@@ -103,7 +104,7 @@ def _decide_fast(context: Context) -> Decision[int]:
         layers = context.model.layers if wanted == "auto" else context.asked_layers(wanted)
         cached = context.limits.cached or 0
         expected = context.expected_bytes(
-            micro_batch=1, checkpointing=layers, optimizer="adamw_fused", cached_layers=cached
+            micro_batch=1, checkpointing=layers, optimizer=optimizers.DEFAULT.name, cached_layers=cached
         )
         if expected["total"] > limit_bytes(context):
             raise too_large(context, expected)

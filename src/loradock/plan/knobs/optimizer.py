@@ -1,11 +1,12 @@
 """The optimiser. An adapter's state is small, so 8-bit and paged states buy little and cost a sync a parameter."""
 
+from loradock.catalog import optimizers
+from loradock.catalog.optimizers import DEFAULT, SMALLEST
 from loradock.errors import EnvironmentUnfit
-from loradock.plan.context import PAGED, Context, asked
+from loradock.plan.context import Context, asked
 from loradock.plan.plan import Decision, Plan
 from loradock.plan.trial import CLAIMED, Risk, Stated, Trial
 
-FUSED = "adamw_fused"
 GAIN = Stated(
     low=1.0, high=1.1, source=f"{CLAIMED}: 5 to 10 % of a full fine-tuning's step; on adapters a test found 0.98x"
 )
@@ -14,35 +15,33 @@ GAIN = Stated(
 def decide(context: Context) -> Decision[str]:
     """Fused AdamW; paged 8-bit only where the smallest batch does not fit with it."""
     wanted = context.config.train.optimizer
-    if wanted.endswith("8bit") and not context.on_gpu:
-        raise EnvironmentUnfit(f"optimizer {wanted} needs a GPU", hint="--set train.optimizer=adamw_fused")
+    if context.plan.device.value not in optimizers.named(wanted).devices:
+        raise EnvironmentUnfit(f"optimizer {wanted} needs a GPU", hint=f"--set train.optimizer={DEFAULT.name}")
     if wanted != "auto":
         return asked("optimizer", wanted)
     if len(context.engine.optimizers) == 1:
         why = f"one kernel over all adapters at once; {context.engine.title}'s only one"
         return Decision(name="optimizer", value=context.engine.optimizers[0], why=why)
-    state = context.model.adapter_parameters(context.config.lora.rank) * 8
+    state = context.model.adapter_parameters(context.config.lora.rank) * DEFAULT.device_bytes
     need = context.expected_bytes(
-        micro_batch=1, checkpointing=context.plan.checkpointing.value, optimizer="adamw_fused"
+        micro_batch=1, checkpointing=context.plan.checkpointing.value, optimizer=DEFAULT.name
     )["total"]
-    if context.on_gpu and PAGED in context.engine.optimizers and need > context.memory_bytes:
-        return Decision(
-            name="optimizer", value="paged_adamw_8bit", why=f"memory demands it: {state / 2**20:.0f} MiB less"
-        )
-    return Decision(name="optimizer", value="adamw_fused", why=f"one kernel; its state is {state / 2**20:.1f} MiB")
+    if context.on_gpu and SMALLEST.name in context.engine.optimizers and need > context.memory_bytes:
+        return Decision(name="optimizer", value=SMALLEST.name, why=f"memory demands it: {state / 2**20:.0f} MiB less")
+    return Decision(name="optimizer", value=DEFAULT.name, why=f"one kernel; its state is {state / 2**20:.1f} MiB")
 
 
 def propose(context: Context) -> tuple[Trial, ...]:
     """Fused AdamW where it is another; else plain and paged 8-bit AdamW, which show how much there is to gain."""
     plan = context.plan
     now = plan.optimizer.value
-    if PAGED not in context.engine.optimizers:
+    if SMALLEST.name not in context.engine.optimizers:
         return ()
-    if now != FUSED:
-        return (_trial(context, FUSED, cause=f"the optimiser {now}"),)
-    plain = _trial(context, "adamw", cause="the fused optimiser", is_remedy=False)
+    if now != DEFAULT.name:
+        return (_trial(context, DEFAULT.name, cause=f"the optimiser {now}"),)
+    plain = _trial(context, DEFAULT.instead, cause="the fused optimiser", is_remedy=False)
     paged = _trial(
-        context, "paged_adamw_8bit", cause="the optimiser's memory", price="moments in 8 bits", accuracy_risk="low"
+        context, SMALLEST.name, cause="the optimiser's memory", price="moments in 8 bits", accuracy_risk="low"
     )
     return (plain, paged) if plan.device.value == "cuda" else (plain,)
 
@@ -72,4 +71,4 @@ def _trial(
 
 def gains(before: Plan, after: Plan) -> bool:
     """One kernel in place of several."""
-    return after.optimizer.value == FUSED and before.optimizer.value != FUSED
+    return after.optimizer.value == DEFAULT.name and before.optimizer.value != DEFAULT.name

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loradock.catalog import optimizers
 from loradock.facts import ModelFacts
 from loradock.plan.memory.base import BYTES, RUNTIME_BYTES, weight_bytes
 from loradock.plan.memory.widths import Widths, widths
@@ -25,8 +26,6 @@ SCALE_BYTES_A_WEIGHT = 4 / 64
 """The expanded float32 scale of each NF4 block of 64 weights; see `backends.fast.weights`."""
 ADAPTER_BYTES = 8
 """float32 value and gradient of an adapter's weight."""
-OPTIMIZER_BYTES = 8
-"""Two float32 moments of AdamW."""
 BATCH_BYTES_A_TOKEN = 40
 """ids 8, positions 4, and for a supervised position rows 8, slots 8, targets 8, weights 4."""
 LOGIT_CHUNK_BYTES = 256 << 20
@@ -172,7 +171,7 @@ class FastMemory:
             ),
             "expanded scales": int(model.linear_parameters * SCALE_BYTES_A_WEIGHT) if is_expanded else 0,
             "adapters and gradients": adapters * (ADAPTER_BYTES + copies),
-            "optimiser state": adapters * OPTIMIZER_BYTES,
+            "optimiser state": adapters * optimizers.DEFAULT.device_bytes,
             "runtime": setting.runtime_bytes,
         }
 

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loradock.catalog import optimizers
 from loradock.facts import ModelFacts
 from loradock.plan.memory.base import BYTES, RUNTIME_BYTES, weight_bytes, widest_input, widest_matrix
 from loradock.plan.memory.widths import widths
 
-OPTIMIZER_BYTES = {"adamw_fused": 8, "adamw": 8, "adamw_8bit": 2, "paged_adamw_8bit": 0}
 ADAPTER_BYTES = {"bfloat16": 10, "float16": 10, "float32": 8}
 """float32 weight and gradient, and the copy that autocast casts down."""
 FRAGMENTATION = 1.08
@@ -171,7 +171,7 @@ def expected(
     parts = {
         "base weights": weight_bytes(model, quantization=quantization, double_quant=double_quant, dtype=dtype),
         "adapters and gradients": adapters * ADAPTER_BYTES[dtype],
-        "optimiser state": adapters * OPTIMIZER_BYTES[optimizer],
+        "optimiser state": adapters * optimizers.named(optimizer).device_bytes,
         "activations": activations,
         "logits": logits,
         "dequantised layer": 0 if quantization == "none" else widest_matrix(model) * BYTES[dtype],

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loradock.catalog import optimizers
 from loradock.catalog.engines import MODES
 from loradock.facts import ModelFacts
 from loradock.plan.memory.base import BYTES, NF4_BITS, NF4_SINGLE_QUANT_BITS, RUNTIME_BYTES, widest_input, widest_matrix
 from loradock.plan.memory.peft import (
     ADAPTER_BYTES,
     FRAGMENTATION,
-    OPTIMIZER_BYTES,
     Batch,
     beyond_mean,
     layer_bytes_per_token,
@@ -94,7 +94,7 @@ def parts(model: ModelFacts, batch: Batch, *, setting: Setting, sharing: Sharing
         "scales": int(model.linear_parameters * setting.scale_bits / 8),
         "embedding and head": other_bytes(model, setting) // sharing.of_weights,
         "adapters and gradients": adapter_bytes(adapters, setting=setting, sharing=sharing) * on_gpu,
-        "optimiser state": adapters * OPTIMIZER_BYTES[setting.optimizer] * on_gpu // sharing.of_gradients,
+        "optimiser state": adapters * optimizers.named(setting.optimizer).device_bytes * on_gpu // sharing.of_gradients,
         **moving(model, setting, sharing),
         "activations": activation_bytes(model, batch, setting=setting),
         "logits": logit_bytes(model, batch, dtype=setting.dtype),
@@ -112,7 +112,7 @@ def host_bytes(model: ModelFacts, *, setting: Setting, sharing: Sharing) -> int:
         return 0
     adapters = model.adapter_parameters(setting.rank)
     weights = packed_bytes(model, setting) // sharing.of_weights
-    moments = adapters * OPTIMIZER_BYTES[setting.optimizer] // sharing.of_gradients
+    moments = adapters * optimizers.named(setting.optimizer).device_bytes // sharing.of_gradients
     return weights + adapter_bytes(adapters, setting=setting, sharing=sharing) + moments
 
 

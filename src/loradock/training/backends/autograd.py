@@ -239,25 +239,6 @@ def checked_packing(job: Job, computing: Any) -> list[Decision[Any]]:
     return [Decision(name="packing check", value="passed", why=why)]
 
 
-def decay_groups(model: Any, weight_decay: float) -> list[dict[str, Any]]:
-    """The trainable parameters in the two groups of transformers' trainer: with decay, and without (norms, biases).
-
-    Checkpoints keep an optimiser's state by the place of a parameter in them.
-    """
-    from transformers.trainer_pt_utils import get_parameter_names
-
-    names = set(get_parameter_names(model, [torch.nn.LayerNorm], UNDECAYED))
-    named = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
-    return [
-        {"params": [each for name, each in named if name in names], "weight_decay": weight_decay},
-        {"params": [each for name, each in named if name not in names], "weight_decay": 0.0},
-    ]
-
-
-UNDECAYED = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
-"""Names of parameters without weight decay, as transformers' trainer has them."""
-
-
 def broadcast_adapter(job: Job) -> None:
     """Give every rank the adapter of rank 0."""
     if job.world_size > 1:

@@ -104,7 +104,10 @@ class Backend(ABC):
 
     @abstractmethod
     def clip(self) -> torch.Tensor:
-        """The norm of the gradient over all ranks; the gradient is cut to the largest norm allowed."""
+        """The norm of the gradient over all ranks; it is cut to the largest norm allowed, here or in `update`.
+
+        No weight changes: what is not finite is refused between the two.
+        """
 
     @abstractmethod
     def update(self) -> None:

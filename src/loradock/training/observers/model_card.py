@@ -12,6 +12,7 @@ import yaml
 from loradock.catalog.objectives import DEFAULT, OBJECTIVES
 from loradock.catalog.objectives.base import ObjectiveSpec
 from loradock.facts import UNREACHABLE_SHARE, unreachable_words
+from loradock.files import atomic_io
 from loradock.plan.plan import shown
 from loradock.training.run_dir import fingerprint
 
@@ -45,7 +46,7 @@ def write(
         embedding_usage(content["embedding"], plan["model"]) if embeds else "",
         usage(base_id or content["base"]["path"], content, prompt=prompt) if answers else "",
     ]
-    file.write_text("\n\n".join(section for section in sections if section) + "\n", encoding="utf-8")
+    atomic_io.replace(file, "\n\n".join(section for section in sections if section) + "\n")
 
 
 def objective_of(content: dict[str, Any]) -> ObjectiveSpec:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from loradock.catalog import optimizers
 from loradock.errors import DiskFull
 from loradock.machine import Host
 from loradock.machine.answers import Space
 
 WEIGHT_BYTES = 4
-MOMENTS_BYTES = {"adamw_fused": 8.0, "adamw": 8.0, "adamw_8bit": 2 + 8 / 256, "paged_adamw_8bit": 2 + 8 / 256}
-"""Bytes of both moments a weight; 8-bit ones have a float32 scale for each block of 256 weights."""
 TENSOR_BYTES = 900
 """What a tensor costs besides its values: its names, and its entries in the two files."""
 STATE_BYTES = 24 << 10
@@ -32,7 +31,7 @@ def checkpoint_bytes(trainable_weights: int, *, optimizer: str, tensors: int = 0
 
     `tensors` is the number of trainable tensors: their names count in a small adapter, and not in a large one.
     """
-    values = trainable_weights * (WEIGHT_BYTES + MOMENTS_BYTES[optimizer])
+    values = trainable_weights * (WEIGHT_BYTES + optimizers.named(optimizer).state_bytes)
     return int(values) + tensors * TENSOR_BYTES + processes * STATE_BYTES
 
 

@@ -60,7 +60,12 @@ FREE_KEYS = {
 JUDGED_KEYS = ("evaluation.every", "checkpoints.every", "checkpoints.metric")
 """Keys that only count where evaluations decide something: early stopping, or the best checkpoint."""
 
-LATER_KEYS = {"model.sdpa_kernel": "auto", "checkpoints.metric": "loss"}
+LATER_KEYS = {
+    "model.sdpa_kernel": "auto",
+    "checkpoints.metric": "loss",
+    "train.betas": (0.9, 0.999),
+    "train.eps": 1e-8,
+}
 """Keys that came after the first runs: left out at the value that those had, so that such a run continues."""
 
 LATER_DEFAULTS = {"data.special_tokens": {"auto": "as_text"}}
@@ -178,7 +183,7 @@ def of_adapter(model: Any) -> dict[str, str]:
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[Problem]:
     """Each field that differs, in words: "train.learning_rate was 0.0002, now 0.001"."""
-    return [Problem(what=_difference(key, before.get(key), now.get(key))) for key in _changed(before, now)]
+    return [Problem(what=_difference(key, before, now)) for key in _changed(before, now)]
 
 
 def check(
@@ -200,9 +205,9 @@ def check(
         raise NoCheckpoint(
             f"the run in {directory} was started with other settings",
             hint=f"{accept} continues it with these changes; --fresh or another --output starts a new run beside it",
-            problems=[Problem(what=_difference(key, before.get(key), now.get(key))) for key in left],
+            problems=[Problem(what=_difference(key, before, now)) for key in left],
         )
-    return {key: {"was": before.get(key, "absent"), "now": now.get(key, "absent")} for key in changed}
+    return {key: {"was": _said(before, key), "now": _said(now, key)} for key in changed}
 
 
 def _steps_made(directory: Path, changed: Collection[str]) -> int | None:
@@ -264,12 +269,19 @@ def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
 
 
-def _difference(key: str, was: str | None, now: str | None) -> str:
-    was, now = (
-        re.sub(r"\b[0-9a-f]{40,64}\b", lambda match: match[0][:SHOWN_DIGITS], "absent" if text is None else text)
-        for text in (was, now)
+def _difference(key: str, before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    was, is_now = (
+        re.sub(r"\b[0-9a-f]{40,64}\b", lambda match: match[0][:SHOWN_DIGITS], _said(table, key))
+        for table in (before, now)
     )
-    return f"{key} was {was}, now {now}"
+    return f"{key} was {was}, now {is_now}"
+
+
+def _said(table: Mapping[str, str], key: str) -> str:
+    """What a table says of a field. A later key that it leaves out is at its first default, unless nothing judges."""
+    if key in table or key in JUDGED_KEYS or key not in LATER_KEYS:
+        return table.get(key, "absent")
+    return _text(LATER_KEYS[key])
 
 
 def _covers(name: str, key: str) -> bool:

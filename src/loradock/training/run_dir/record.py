@@ -26,6 +26,7 @@ from loradock.errors import StorageError
 from loradock.facts import Facts
 from loradock.files import atomic_io, foreign_json, regular
 from loradock.process import streams
+from loradock.training.run_dir import recorded
 from loradock.training.run_dir.paths import METRICS, RECORD
 
 BLOCK_BYTES = 1 << 22
@@ -157,10 +158,20 @@ class RunRecord:
         """Write run.json by rename, flushed to the disk."""
         if not self.is_writing:
             return
-        self.fence()
         if unread := streams.lost():
             self.content["output_lost"] = unread
-        atomic_io.replace(self.directory / RECORD, json.dumps(self.content, indent=2, default=str) + "\n")
+        put(self.directory, self.content, fence=self.fence)
+
+
+def amend(directory: Path, parts: Mapping[str, Any], *, fence: Callable[[], None]) -> None:
+    """Add parts to the record of a run that has ended. Raises what `recorded.read` and `fence` raise."""
+    put(directory, {**recorded.read(directory), **parts}, fence=fence)
+
+
+def put(directory: Path, content: Mapping[str, Any], *, fence: Callable[[], None]) -> None:
+    """Write run.json, which nobody else does: behind the fence of the run's lock, by rename, flushed to the disk."""
+    fence()
+    atomic_io.replace(directory / RECORD, json.dumps(content, indent=2, default=str) + "\n")
 
 
 def metrics(directory: Path, kind: str) -> list[dict[str, Any]]:

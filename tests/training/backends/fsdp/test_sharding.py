@@ -127,7 +127,7 @@ def test_an_update_of_the_parts_is_adamws_of_the_whole_and_its_state_is_read_by_
     whole = [torch.nn.Parameter(each.detach().clone()) for each in trainable(model)]
     plain = torch.optim.AdamW(whole, lr=1e-2, weight_decay=0.1)
     sharding.shard(model, cpu_offload=False)
-    optimizer = ShardedAdamW(trainable(model), learning_rate=1e-2, weight_decay=0.1)
+    optimizer = ShardedAdamW(trainable(model), lr=1e-2, weight_decay=0.1)
     for turn in range(3):
         draw = torch.Generator().manual_seed(turn)
         for each, sharded in zip(whole, optimizer.sharded, strict=True):
@@ -140,7 +140,7 @@ def test_an_update_of_the_parts_is_adamws_of_the_whole_and_its_state_is_read_by_
         optimizer.step()
         if turn == 1:  # goes on as another one that took up its state
             state = optimizer.whole_state()
-            optimizer = ShardedAdamW(trainable(model), learning_rate=1e-2, weight_decay=0.1)
+            optimizer = ShardedAdamW(trainable(model), lr=1e-2, weight_decay=0.1)
             optimizer.load_state_dict(state)
     with adapters.as_one(model):
         assert all(

@@ -15,7 +15,8 @@ from training.backends.fsdp.conftest import STEPS, Group, Start
 
 from loradock.errors import ConfigError, EnvironmentUnfit
 
-SHARDED = ("train.parallel=fsdp", "train.packing=true", "train.checkpointing=2")
+ADAMW = ("train.betas=[0.8,0.99]", "train.eps=1e-6")
+SHARDED = ("train.parallel=fsdp", "train.packing=true", "train.checkpointing=2", *ADAMW)
 RESUMED = ("train.parallel=fsdp", "lora.dropout=0.1", "data.validation=0")
 # Slow enough for a signal to come in between; the order of all that is computed stays what it is.
 SLOW = """
@@ -44,7 +45,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, start: Start, untied: Path) -
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory, start: Start, untied: Path) -> Group:
     """The same global batch in one process, by an engine that shares no code with the sharded one."""
-    group = start(tmp_path_factory.mktemp("single"), "engine=fast", model=untied, count=1)
+    group = start(tmp_path_factory.mktemp("single"), "engine=fast", *ADAMW, model=untied, count=1)
     assert group.finish() == [0], group.text()
     return group
 
@@ -64,6 +65,8 @@ def test_their_checkpoint_is_one_adapter_and_one_state_as_of_a_single_process(pa
     assert all(torch.equal(tensor, two[name]) for name, tensor in pair.adapter().items())
     first, second = single.training_state()["optimizer"], pair.training_state()["optimizer"]
     assert first["state"].keys() == second["state"].keys()
+    for group in (*first["param_groups"], *second["param_groups"]):
+        assert (tuple(group["betas"]), group["eps"]) == ((0.8, 0.99), 1e-6)
     assert [group["params"] for group in first["param_groups"]] == [group["params"] for group in second["param_groups"]]
     for index, entry in first["state"].items():
         for name in ("exp_avg", "exp_avg_sq"):

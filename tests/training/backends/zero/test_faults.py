@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -54,6 +55,37 @@ def backward(self, loss, *, at):
     real(self, Spoilt.apply(loss) if at.step == 4 and self.job.rank == 1 else loss, at=at)
 ZeroBackend.backward = backward
 """
+# A finite gradient whose loss is not: DeepSpeed itself would step with it.
+NO_LOSS = """
+from loradock.training.backends.zero.backend import ZeroBackend
+real = ZeroBackend.forward_backward
+def forward_backward(self, batch, *, scale, at):
+    return real(self, batch, scale=scale, at=at) * (float("nan") if at.step == 4 else 1)
+ZeroBackend.forward_backward = forward_backward
+"""
+# Whether this process's weights are what the last whole step left, where the guard refuses the next.
+WATCHED = """
+import json, os
+from pathlib import Path
+import torch
+from loradock.training import guards
+from loradock.training.backends.zero import sharding
+real_update, real_check, seen = ZeroBackend.update, guards.check_step, []
+def weights(zero):
+    return [flat.detach().clone() for flat in sharding.flats(zero)]
+def update(self):
+    real_update(self)
+    seen[:] = [self.engine.optimizer, weights(self.engine.optimizer)]
+def check_step(*rest, **more):
+    try:
+        real_check(*rest, **more)
+    except Exception:
+        zero, left = seen
+        is_same = all(map(torch.equal, weights(zero), left))
+        Path(f"untouched-{os.environ['RANK']}.json").write_text(json.dumps(is_same))
+        raise
+ZeroBackend.update, guards.check_step = update, check_step
+"""
 
 
 REPLACED = [
@@ -74,21 +106,24 @@ def test_a_mode_that_was_silently_replaced_is_an_error_that_names_it(
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_a_gradient_that_is_not_finite_on_one_process_ends_all_before_the_step(
-    stage: int, tmp_path: Path, start: Start
+@pytest.mark.parametrize(("code", "what"), [(INFINITE, "the gradient norm is inf"), (NO_LOSS, "the loss is nan")])
+def test_a_gradient_or_a_loss_that_is_not_finite_ends_all_processes_and_no_weight_has_moved(
+    code: str, what: str, stage: int, tmp_path: Path, start: Start
 ) -> None:
-    group = start(tmp_path, stage=stage, code=INFINITE)
-    assert group.finish() == [Diverged.exit_code] * 2
-    assert "training diverged at step 5: the gradient norm is inf" in group.text()
+    group = start(tmp_path, stage=stage, code=code + WATCHED)
+    assert group.finish() == [Diverged.exit_code] * 2, group.text()
+    assert f"training diverged at step 5: {what}" in group.text()
+    assert [json.loads((tmp_path / f"untouched-{rank}.json").read_text()) for rank in (0, 1)] == [True, True]
     assert [step for step, _ in visible(group.folder / "out" / "checkpoints")] == [4]
     assert len(group.losses()) == 4
 
 
 def test_a_file_that_contradicts_the_run_ends_every_process_with_its_problems(tmp_path: Path, start: Start) -> None:
-    group = start(tmp_path, stage=2, own={"train_batch_size": 99, "optimizer": {}})
+    group = start(tmp_path, stage=2, own={"train_batch_size": 99, "optimizer": {"params": {"betas": [0.9, 0.95]}}})
     assert group.finish() == [78, 78]
     assert "train_batch_size is 99, and the run's is 8 (--set train.global_batch=99)" in group.text()
-    assert "optimizer cannot be set in the DeepSpeed file" in group.text()
+    remedy = "(--set train.betas=[0.9,0.95])"
+    assert f"optimizer.params.betas is [0.9, 0.95], and the run's is [0.8, 0.99] {remedy}" in group.text()
 
 
 def test_a_file_that_changed_is_another_run_and_each_key_is_named(tmp_path: Path, start: Start) -> None:

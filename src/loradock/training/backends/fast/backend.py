@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.distributed
 
+from loradock.catalog import optimizers
 from loradock.data.collate import MicroBatch
 from loradock.distributed.stragglers import Pace
 from loradock.model import dtypes
@@ -65,9 +66,8 @@ class FastBackend(Backend):
         model.adapters.refresh()
         train = job.config.train
         self.device = model.adapters.values.device
-        self.optimizer = FlatAdamW(
-            model.adapters, trainable(job.model), learning_rate=train.learning_rate, weight_decay=train.weight_decay
-        )
+        settings = optimizers.named(job.plan.optimizer.value).settings(train)
+        self.optimizer = FlatAdamW(model.adapters, trainable(job.model), **settings)
         self.scaler = torch.amp.GradScaler(self.device.type) if model.dtype == torch.float16 else None
         self.shape = filled_up(job)
         has_dropout = any(group.dropout for layer in model.layers for group in layer.groups())

@@ -14,16 +14,17 @@ from loradock.training.backends.fast.adapters import FlatAdapters
 
 
 class FlatAdamW(torch.optim.AdamW):
-    """Decoupled weight decay (Loshchilov and Hutter 2019) over one vector; the moments are float32."""
+    """Decoupled weight decay (Loshchilov and Hutter 2019) over one vector; the moments are float32.
 
-    def __init__(
-        self, adapters: FlatAdapters, in_model_order: list[Any], *, learning_rate: float, weight_decay: float
-    ) -> None:
+    `hyperparameters` are torch's.
+    """
+
+    def __init__(self, adapters: FlatAdapters, in_model_order: list[Any], **hyperparameters: Any) -> None:
         self.adapters = adapters
         self.in_model_order = in_model_order
         self.flat = torch.nn.Parameter(adapters.values)
         self.flat.grad = adapters.gradient
-        super().__init__([self.flat], lr=learning_rate, weight_decay=weight_decay, fused=True)
+        super().__init__([self.flat], **hyperparameters, fused=True)
 
     def state_dict(self) -> dict[str, Any]:
         """The state, a parameter an entry; views of the moments, not copies."""

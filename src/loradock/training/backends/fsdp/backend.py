@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from loradock.catalog import optimizers
 from loradock.distributed import collectives
 from loradock.distributed.stragglers import Pace
 from loradock.model.adapters import trainable
@@ -46,12 +47,10 @@ class FsdpBackend(AutogradBackend):
         share = shard(job.model, cpu_offload=job.plan.cpu_offload.value)
         found: list[Decision[Any]] = [Decision(name="share of the model", value=share.part, why=str(share))]
         emit(Decided(decisions=(*found, *checked_packing(job, job.model))))
-        train = job.config.train
         self.device = device_of(job.model)
         self.is_on_gpu = self.device.type == "cuda"
-        self.optimizer = ShardedAdamW(
-            trainable(job.model), learning_rate=train.learning_rate, weight_decay=train.weight_decay
-        )
+        settings = optimizers.named(job.plan.optimizer.value).settings(job.config.train)
+        self.optimizer = ShardedAdamW(trainable(job.model), **settings)
         watch_exchanges(job.model, self.exchanging)
         job.model.train()
         seed(job)

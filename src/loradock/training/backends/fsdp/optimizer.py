@@ -22,13 +22,14 @@ class ShardedAdamW(torch.optim.AdamW):
     """Decoupled weight decay (Loshchilov and Hutter 2019) over the local rows of DTensors; the moments are float32.
 
     AdamW is elementwise, so that each process updates its rows alone. Parameters of which it has none are left out.
+    `hyperparameters` are torch's.
     """
 
-    def __init__(self, sharded: Sequence[Any], *, learning_rate: float, weight_decay: float) -> None:
+    def __init__(self, sharded: Sequence[Any], **hyperparameters: Any) -> None:
         self.sharded = list(sharded)
         self.local = [torch.nn.Parameter(each.detach().to_local()) for each in self.sharded]
         held = [each for each in self.local if each.numel()]
-        super().__init__(held, lr=learning_rate, weight_decay=weight_decay, fused=True)
+        super().__init__(held, **hyperparameters, fused=True)
 
     def take_gradients(self) -> torch.Tensor:
         """Take this process's rows of the gradients; returns the norm of the whole gradient."""

@@ -9,6 +9,7 @@ import torch.distributed
 from transformers.integrations import neftune
 
 from loradock.distributed.stragglers import Pace
+from loradock.model import optimizer
 from loradock.model.adapters import trainable
 from loradock.training.backends.autograd import (
     AutogradBackend,
@@ -18,7 +19,6 @@ from loradock.training.backends.autograd import (
     seed,
 )
 from loradock.training.backends.peft.compilation import CompiledLayers, Compiler
-from loradock.training.backends.peft.optimizers import optimizer_of
 from loradock.training.events import Emit
 from loradock.training.job import Job
 
@@ -45,7 +45,7 @@ class PeftBackend(AutogradBackend):
         self.device = next(job.model.parameters()).device
         broadcast_adapter(job)
         self.parameters = trainable(job.model)
-        self.optimizer = optimizer_of(job)
+        self.optimizer = optimizer.of_run(job.model, job.plan.optimizer.value, train)
         self.scaler = torch.amp.GradScaler(self.device.type) if dtype == "float16" else None
         if train.neftune_alpha:
             self.noise = neftune.activate_neftune(job.model, train.neftune_alpha)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from loradock.distributed.stragglers import Pace
+from loradock.model import optimizer
 from loradock.model.adapters import trainable
 from loradock.plan.plan import Decision
 from loradock.training.backends.autograd import (
@@ -17,7 +18,6 @@ from loradock.training.backends.autograd import (
     as_many_everywhere,
     broadcast_adapter,
     checked_packing,
-    decay_groups,
     seed,
 )
 from loradock.training.backends.zero import sharding, weights
@@ -69,14 +69,12 @@ class ZeroBackend(AutogradBackend):
             state.restore_adapter(job.model, job.resume)
         broadcast_adapter(job)
         self.put_in()
-        train = job.config.train
         if self.cuts_weights:
             self.zero3 = weights.make_known(self.settings)
             weights.cut(job.model, self.settings, device=self.device)
-        groups = decay_groups(job.model, train.weight_decay)
-        made = torch.optim.AdamW(groups, lr=train.learning_rate, fused=job.plan.optimizer.value == "adamw_fused")
-        parameters = [list(group["params"]) for group in made.param_groups]  # before DeepSpeed puts its own there
-        self.engine = sharding.started(job.model, made, self.settings)
+        unsharded = optimizer.of_run(job.model, job.plan.optimizer.value, job.config.train)
+        parameters = [list(group["params"]) for group in unsharded.param_groups]  # before DeepSpeed puts its own there
+        self.engine = sharding.started(job.model, unsharded, self.settings)
         share = sharding.verified(self.engine, stage=self.stage)
         self.whole = sharding.ZeroOptimizer(self.engine, parameters)
         self.optimizer = self.engine.optimizer.optimizer
@@ -121,12 +119,12 @@ class ZeroBackend(AutogradBackend):
         """Each backward pass has reduced its own."""
 
     def clip(self) -> torch.Tensor:
-        """DeepSpeed's step clips and updates at once; it leaves out a step whose norm is not finite, and tells it."""
-        self.engine.step()
-        return torch.as_tensor(self.engine.get_global_grad_norm(), dtype=torch.float32)
+        """The norm alone: DeepSpeed cuts the gradient in its step, which asks for the norm once more."""
+        return sharding.gradient_norm(self.engine.optimizer)
 
     def update(self) -> None:
-        """`clip` has made the step."""
+        """DeepSpeed's step: the gradient is cut, and this rank's part updated and sent to the others."""
+        self.engine.step()
 
     def passes_seconds(self, pace: Pace) -> float | None:
         """Not known under ZeRO-3: its ranks wait for one another in the forward passes, too."""

@@ -139,6 +139,17 @@ def flats(zero: Any) -> list[torch.Tensor]:
     return list(zero.single_partition_of_fp32_groups)
 
 
+def gradient_norm(zero: Any) -> torch.Tensor:
+    """The 2-norm of the step's whole gradient, float32, as DeepSpeed's own step finds it; inf where it is not finite.
+
+    Every process takes part, and no gradient changes.
+    """
+    if hasattr(zero, "scaled_global_norm"):
+        zero._wait_for_offload_copies()  # of gradients to the host, which the step waits for, too
+        return zero.scaled_global_norm()
+    return load().runtime.utils.combine_grad_norm_groups(zero._get_norm_groups())
+
+
 class ZeroOptimizer:
     """DeepSpeed's optimiser as checkpoints know one: whole moments, a parameter an entry, in the trainer's groups.
 

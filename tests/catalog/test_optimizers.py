@@ -1,0 +1,32 @@
+"""The table of optimisers: whole, and of the words that the configuration takes."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from loradock.catalog import optimizers
+from loradock.catalog.optimizers import OPTIMIZERS
+from loradock.config.schema import RunConfig, TrainConfig
+
+
+def test_the_words_of_the_configuration_are_the_table_s() -> None:
+    assert get_args(optimizers.Name) == tuple(OPTIMIZERS)
+    assert get_args(TrainConfig.model_fields["optimizer"].annotation) == ("auto", *OPTIMIZERS)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_sets_hyperparameters_that_a_configuration_has_and_is_replaced_by_another_of_its_devices(
+    name: str,
+) -> None:
+    known = optimizers.named(name)
+    assert known.settings(RunConfig().train) == {"lr": 2e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
+    assert known.instead != name
+    assert set(known.devices) <= set(optimizers.named(known.instead).devices)
+    assert known.device_bytes <= known.state_bytes
+
+
+def test_every_engine_has_the_default_and_auto_is_it() -> None:
+    assert optimizers.named("auto") is optimizers.DEFAULT
+    assert all(optimizers.DEFAULT.name in optimizers.of_engine(engine) for engine in ("fast", "peft", "fsdp", "zero"))
