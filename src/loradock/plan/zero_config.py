@@ -6,7 +6,6 @@ DeepSpeed's is one micro-batch of ours; it is signalled where a step ends, becau
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, InputMissing, Problem
 from loradock.files import regular
 from loradock.plan.plan import Plan
+from loradock.text.suggest import did_you_mean
 
 STAGES = {"zero2": 2, "zero3": 3}
 TRIED = "0.19.8"
@@ -179,8 +179,7 @@ def problems(own: Mapping[str, Any], config: RunConfig, plan: Plan, *, stage: in
         if key in ELSEWHERE:
             yield Problem(what=f"{key} cannot be set in the DeepSpeed file", file=file, hint=ELSEWHERE[key])
         elif key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else "delete it"
+            hint = did_you_mean(key, known) or "delete it"
             yield Problem(what=f"unsupported DeepSpeed key: {key}", file=file, hint=hint)
 
 
