@@ -11,7 +11,6 @@ from data.measured import Maker, at, by_name, model, pairs, words, write
 
 from loradock.data.collate import collate
 from loradock.data.lengths import histogram
-from loradock.data.recommendation import percent
 from loradock.data.select import fit
 from loradock.data.statistics import measure
 from loradock.data.steps import TrainSteps
@@ -176,13 +175,6 @@ def test_fences_lie_beyond_three_spans_of_the_quartiles() -> None:
     assert (low, high) == (pytest.approx(100 / 2**1.5), pytest.approx(100 * 2**1.5))
     low, high = fences(np.array([64, 64, 128, 256, 256]))
     assert (low, high) == (pytest.approx(64 / 2**6), pytest.approx(256 * 2**6))
-
-
-def test_a_share_is_called_none_or_all_only_where_it_is() -> None:
-    shown = [percent(part, 100_000) for part in (0, 1, 99_999, 100_000, 50_000)]
-    assert shown == ["0 %", "0.001 %", "99.999 %", "100 %", "50.0 %"]
-    assert [percent(part, 10**7) for part in (1, 10**7 - 1)] == ["under 0.001 %", "over 99.999 %"]
-    assert percent(0, 0) == "0 %"
 
 
 def test_a_source_that_changes_in_between_is_refused(make: Maker) -> None:

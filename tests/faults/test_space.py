@@ -123,12 +123,6 @@ def test_the_size_of_a_checkpoint_is_known_before_one_is_written(layers: int, ra
     assert expected >= written
 
 
-def test_sizes_are_shown_rounded_up() -> None:
-    shown = [disk_space.shown(size) for size in (0, 1, 1024, 10 * MIB, 10 * MIB + 1, 150 * MIB, (1 << 30) + 1)]
-    assert shown == ["0 KiB", "1 KiB", "1 KiB", "10.0 MiB", "10.1 MiB", "150.0 MiB", "1.1 GiB"]
-    assert disk_space.shown(10 * MIB - 1, is_floor=True) == "9.9 MiB"
-
-
 def test_a_folder_that_may_not_be_asked_does_not_end_a_run(tmp_path: Path) -> None:
     assert disk_space.before_run(tmp_path / "not" / "there", **{**RUN, "held": ()}).startswith("disk: 2 checkpoints")
     with pytest.raises(DiskFull):

@@ -63,7 +63,7 @@ def test_needs_on_one_filesystem_add_up_and_others_are_apart(tmp_path: Path) -> 
     assert found["c",].free_bytes == shutil.disk_usage("/dev/shm").free
 
 
-@pytest.mark.parametrize(("free_bytes", "free_files", "said"), [(999, 99, "needs 0.00 GB"), (9999, 5, "5 inodes free")])
+@pytest.mark.parametrize(("free_bytes", "free_files", "said"), [(999, 99, "needs 2 KiB"), (9999, 5, "5 inodes free")])
 def test_too_few_bytes_or_inodes_are_refused_with_both_figures(free_bytes: int, free_files: int, said: str) -> None:
     need = Need(what="a", path=Path("/"), bytes=1000, files=10)
     room = Room(mount=Path("/"), free_bytes=free_bytes, free_files=free_files, needs=(need,))
@@ -148,7 +148,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
     _, said = process.communicate(timeout=120)
     eater.unlink()
     assert process.returncode == 73, said
-    assert re.search(rf"{small_engine}/root has 0\.2\d GB free, the build needs 0\.[45]\d GB", said)
+    assert re.search(rf"{small_engine}/root has [12]\d\d\.\d MiB free, the build needs [345]\d\d\.\d MiB", said)
     assert "hint: loradock prune --apply; --scratch on a larger disk" in said
     assert list((tmp_path / "scratch" / "records").iterdir()) == []
 
@@ -169,7 +169,7 @@ def test_a_disk_that_fills_half_way_ends_the_build_cleanly_and_the_next_one_work
     _, said = process.communicate(timeout=600)
     assert process.returncode == 73, said
     assert "no space was left in [system 2/2]" in said
-    assert "GB free on" in said
+    assert "MiB free on" in said
     with contextlib.closing(docker.DockerClient(f"unix://{small_engine}/docker.sock")) as client:
         assert [image.tags for image in client.images.list(all=True)] == [["small-base:latest"]]
         assert client.containers.list(all=True) == []

@@ -20,7 +20,8 @@ from loradock.delivery.image.engine import connect
 from loradock.delivery.image.inputs import VARIANTS, BuildAsk
 from loradock.delivery.image.progress import Step
 from loradock.delivery.image.scratch import Property, default_scratch
-from loradock.delivery.image.space import Room, gb
+from loradock.delivery.image.space import Room
+from loradock.text.amounts import free_text, needed_text, size_text
 
 TITLE_CHARACTERS = 120
 """Of a step's command, in its line; the log has all of it."""
@@ -85,11 +86,22 @@ class Screen:
         for room in rooms:
             have = "no limit" if room.free_files is None else f"{room.free_files:,}"
             mark = "" if room.is_enough else "  too little"
-            table.add_row(f"{room.mount}{mark}", gb(room.need_bytes), gb(room.free_bytes), f"{room.need_files:,}", have)
+            table.add_row(
+                f"{room.mount}{mark}",
+                needed_text(room.need_bytes),
+                free_text(room.free_bytes),
+                f"{room.need_files:,}",
+                have,
+            )
             for need in room.needs:
                 if need.bytes:
                     table.add_row(
-                        f"  {need.what} ({need.path})", gb(need.bytes), "", f"{need.files:,}", "", style="dim"
+                        f"  {need.what} ({need.path})",
+                        needed_text(need.bytes),
+                        "",
+                        f"{need.files:,}",
+                        "",
+                        style="dim",
                     )
         show(self.console, table)
 
@@ -145,7 +157,7 @@ def build(*, scratch: Path | None, dry_run: bool, as_json: bool, **options: Any)
     if as_json:
         click.echo(json.dumps(record, indent=2))
         return
-    click.echo(f"{record['tag']}  {record['image'].removeprefix('sha256:')[:12]}  {gb(record['bytes'])}")
+    click.echo(f"{record['tag']}  {record['image'].removeprefix('sha256:')[:12]}  {size_text(record['bytes'])}")
     say(
         f"{record['seconds']:.0f} s, {record['cached_steps']} of {len(record['steps'])} steps cached; "
         f"record: {Path(record['log']).with_suffix('.json')}",

@@ -19,6 +19,7 @@ from loradock.delivery.image.bundle.manifest import DATA, IMAGE, MODEL, PARTS, M
 from loradock.delivery.image.bundle.verify import verify as verify_bundle
 from loradock.errors import UsageError
 from loradock.machine import Host
+from loradock.text.amounts import counted, size_text
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -125,7 +126,7 @@ def progress() -> Callable[[str, int, int], None]:
         tenth = 10 * done_bytes // max(1, total_bytes)
         if tenth > told:
             told = tenth
-            click.echo(f"{done_bytes / 1e6:12,.1f} of {total_bytes / 1e6:,.1f} MB  {path}", err=True)
+            click.echo(f"{size_text(done_bytes):>12} of {size_text(total_bytes)}  {path}", err=True)
 
     return tell_it
 
@@ -140,8 +141,7 @@ def tell(manifest: Manifest, file: Path, *, as_json: bool) -> None:
         if members:
             size_bytes = sum(member.size_bytes for member in members)
             name = manifest.image if part == IMAGE else ", ".join(sorted({each.path.split("/")[1] for each in members}))
-            files = "1 file" if len(members) == 1 else f"{len(members)} files"
-            click.echo(f"{part:8}{name}: {files}, {size_bytes / 1e6:,.1f} MB")
+            click.echo(f"{part:8}{name}: {counted(len(members), 'file')}, {size_text(size_bytes)}")
     click.echo(f"{file}: {manifest.digest}")
 
 

@@ -12,9 +12,9 @@ import click
 from loradock.commands.checkpoint_export import export
 from loradock.commands.paths import LocalPath
 from loradock.errors import InputMissing, NoCheckpoint, Problem
+from loradock.text.amounts import size_text
 from loradock.training.checkpoint import store
 from loradock.training.checkpoint.store import Found
-from loradock.training.run_dir.disk_space import shown
 from loradock.training.run_dir.paths import CHECKPOINTS, RECORD
 from loradock.training.run_dir.resume import read
 
@@ -62,7 +62,7 @@ class Listing:
         for each in self.found[::-1]:
             state = each.problem or "ok"
             state += ", the run continues from it" if each.step == self.newest_good else ""
-            rows.append((str(each.step), shown(each.size_bytes), (each.time or "-")[:19].replace("T", " "), state))
+            rows.append((str(each.step), size_text(each.size_bytes), (each.time or "-")[:19].replace("T", " "), state))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [f"{s:>{widths[0]}}  {b:>{widths[1]}}  {t:<{widths[2]}}  {state}" for s, b, t, state in rows]
         return "\n".join([*lines, *(f"set aside: {name}" for name in self.set_aside)])

@@ -131,9 +131,11 @@ def draw(corpus: Corpus, found: Statistics, file: Path) -> None:
     """Draw the histogram. NotWritable where the file cannot be written."""
     from loradock.analysis.report import histogram
     from loradock.analysis.report.data_stats import marks
-    from loradock.data.recommendation import shown
+    from loradock.text.amounts import percent
 
-    title = f"{found.train_rows:,} rows, {found.tokens.tokens:,} tokens, {shown(found.label_share)} of them supervised"
+    title = (
+        f"{found.train_rows:,} rows, {found.tokens.tokens:,} tokens, {percent(found.label_share)} of them supervised"
+    )
     try:
         histogram.draw(corpus.train.fitted.lengths, marks=marks(found), title=title, file=file)
     except OSError as error:

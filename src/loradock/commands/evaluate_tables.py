@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loradock.text.amounts import percent
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -65,11 +67,11 @@ def _line(metric: str, found: Result) -> list[str]:
         f"{said.score.rows:,}",
         shown(metric, said.score.value),
         interval(metric, said.score),
-        percent(said.chance),
-        f"{percent(said.majority)} ({said.majority_answer})" if said.majority is not None else UNKNOWN,
-        percent(said.normalised),
-        percent(said.unanswered),
-        percent(said.stopped),
+        percent_or_none(said.chance),
+        f"{percent_or_none(said.majority)} ({said.majority_answer})" if said.majority is not None else UNKNOWN,
+        percent_or_none(said.normalised),
+        percent_or_none(said.unanswered),
+        percent_or_none(said.stopped),
         f"{said.perplexity:.3f}" if said.perplexity is not None else UNKNOWN,
         f"{pace:.1f}" if pace else UNKNOWN,
     ]
@@ -77,12 +79,12 @@ def _line(metric: str, found: Result) -> list[str]:
 
 def shown(metric: str, value: float) -> str:
     """A score: percent, or a loss in nats."""
-    return f"{value:.4f}" if metric == "loss" else percent(value)
+    return f"{value:.4f}" if metric == "loss" else percent(value, digits=1)
 
 
-def percent(share: float | None) -> str:
+def percent_or_none(share: float | None) -> str:
     """A share with one digit; empty where there is none."""
-    return UNKNOWN if share is None else f"{100 * share:.1f} %"
+    return UNKNOWN if share is None else percent(share, digits=1)
 
 
 def interval(metric: str, score: Score) -> str:

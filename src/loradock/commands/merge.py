@@ -15,6 +15,7 @@ from loradock.commands.model_options import BASE_MODEL, TRUST, quiet
 from loradock.commands.page import console_on, say
 from loradock.commands.paths import LocalPath
 from loradock.process import signals, streams
+from loradock.text.amounts import needed_text
 
 if TYPE_CHECKING:
     from loradock.use.merge.job import Job
@@ -113,16 +114,15 @@ def _compared(job: Job) -> dict[str, Any]:
 
 
 def _facts(job: Job) -> dict[str, Any]:
-    from loradock.training.run_dir.disk_space import shown
 
     plan = job.plan
     return {
         "onto": plan.onto,
         "why": job.why,
         "tensors": len(plan.steps),
-        "disk": shown(plan.disk_bytes),
+        "disk": needed_text(plan.disk_bytes),
         "disk_bytes": plan.disk_bytes,
-        "memory": shown(plan.memory_bytes),
+        "memory": needed_text(plan.memory_bytes),
         "memory_bytes": plan.memory_bytes,
     }
 

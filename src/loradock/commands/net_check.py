@@ -13,6 +13,7 @@ import click
 from loradock.commands.page import coloured, say
 from loradock.distributed import schedulers
 from loradock.errors import EnvironmentUnfit, UsageError
+from loradock.text.amounts import counted
 
 if TYPE_CHECKING:
     from loradock.env_check.cluster.base import Looked, Report, Row
@@ -150,12 +151,8 @@ def _text(value: str | float | None) -> str:
 
 def verdict(report: Report, exit_code: int) -> str:
     """How it ended, in a sentence."""
-    counts = ", ".join(_counted(len(report.named(kind)), kind) for kind in ("error", "warning"))
+    counts = ", ".join(counted(len(report.named(kind)), kind) for kind in ("error", "warning"))
     seconds = sum(each.seconds for each in report.looked)
     left = f"; left out: {', '.join(report.left_out)}" if report.left_out else ""
     ending = "a run on these ranks would fail" if exit_code else "these ranks can train together"
     return f"{report.world_size} ranks, {counts}, {seconds:.1f} s: {ending}{left}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection
 
 import click
@@ -10,6 +9,7 @@ import click
 from loradock.config.load import SHORTCUTS
 from loradock.config.other_tools import EXPLAINED
 from loradock.config.suggest import key_called
+from loradock.text.suggest import nearest
 
 VALUES = {
     "bf16": "bfloat16",
@@ -95,8 +95,8 @@ def verb_hint(name: str, known: Collection[str]) -> str | None:
         return ELSEWHERE[plain]
     if name.endswith((".yaml", ".yml")):
         return f"loradock train {name}"
-    near = difflib.get_close_matches(plain, known, n=1)
-    return f"loradock {near[0]}" if near else None
+    near = nearest(plain, known)
+    return f"loradock {near}" if near else None
 
 
 def explained(unknown: click.NoSuchOption, command: click.Command) -> click.NoSuchOption:

@@ -16,21 +16,12 @@ import click
 from loradock.commands.page import say
 from loradock.commands.paths import LocalPath
 from loradock.delivery.image.engine import connect
-from loradock.delivery.image.prune import (
-    DEFAULT_AGE_SECONDS,
-    Decision,
-    Entry,
-    Rules,
-    age_text,
-    decide,
-    parse_age,
-    parse_size,
-    size_text,
-)
+from loradock.delivery.image.prune import DEFAULT_AGE_SECONDS, Decision, Entry, Rules, decide, parse_age, parse_size
 from loradock.delivery.image.prune_engine import inventory, take
 from loradock.delivery.image.prune_scratch import scratch_entries, scratch_root, take_scratch
 from loradock.delivery.image.scratch import MARKER, Scratch, default_scratch, held
 from loradock.errors import StorageError
+from loradock.text.amounts import duration_text, size_text
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -189,7 +180,7 @@ def _print_alike(group: Sequence[Decision], rules: Rules) -> None:
         entry = decision.entry
         size = "" if entry.kind == "tag" else size_text(entry.size_bytes)
         reason = "" if decision.is_taken else f"  ({decision.why})"
-        age = age_text(rules.now - entry.last_used) if entry.last_used else "-"
+        age = duration_text(rules.now - entry.last_used) if entry.last_used else "-"
         click.echo(f"  {entry.kind:<10}{size:>9}  {age:>6}  {entry.name}{reason}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import click
 from loradock.commands.page import say
 from loradock.errors import ConfigError, EnvironmentUnfit, InputMissing, Problem, UsageError
 from loradock.files import regular
+from loradock.text.suggest import did_you_mean
 
 ASKED_FOR = ("pss-host-path",)
 """Rules that an option of `loradock render` breaks by intent, and warns about."""
@@ -22,8 +22,7 @@ def check(files: tuple[Path, ...], *, skipped: tuple[str, ...], is_strict: bool,
 
     names = {rule.name for rule in RULES}
     if unknown := [name for name in skipped if name not in names]:
-        near = difflib.get_close_matches(unknown[0], names, n=1)
-        hint = f"did you mean --skip {near[0]}?" if near else "docs/manifest-check.md lists the rules"
+        hint = did_you_mean(unknown[0], names, before="--skip ") or "docs/manifest-check.md lists the rules"
         raise UsageError(f"--skip {unknown[0]}: there is no such rule", hint=hint)
     found = problems({str(file): _text(file) for file in files}, skip=skipped)
     errors = [each for each in found if is_strict or each.level == "error"]

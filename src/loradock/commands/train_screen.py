@@ -15,6 +15,7 @@ from loradock.demo.exam import verdict
 from loradock.env_check.child import Looked
 from loradock.env_check.examination import Examination
 from loradock.plan.plan import Plan
+from loradock.text.amounts import size_text
 from loradock.training.events import Decided, Dtypes, EvalResult, Event, Saved, Shrunk, StepDone, StepResult
 from loradock.training.run import Result
 from loradock.training.run_dir.paths import ADAPTER
@@ -134,7 +135,7 @@ class Screen:
         """A metric line was made."""
         if self.progress:
             text = f"loss {result.loss:.3f}  lr {result.learning_rate:.1e}  {result.tokens_per_second:,.0f} tok/s"
-            memory = f"  {console.gib(result.memory_bytes)}" if result.memory_bytes else ""
+            memory = f"  {size_text(result.memory_bytes)}" if result.memory_bytes else ""
             self.progress.update(self.task, text=text + memory)
         else:
             self.note(console.metric_line(result, self.total))

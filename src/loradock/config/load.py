@@ -5,7 +5,6 @@ Everything that is wrong, wherever it was written, is told in one ConfigError.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -23,6 +22,7 @@ from loradock.config.strict_yaml import Document, KeyPath, parse_document, parse
 from loradock.config.suggest import dotted
 from loradock.config.wrong_values import WrongValue, check
 from loradock.errors import ConfigError, Problem
+from loradock.text.suggest import did_you_mean
 
 SHORTCUTS = {
     "--model": "model.name",
@@ -95,9 +95,9 @@ def preset_text(name: str) -> str:
     """The YAML of a preset. Raises ConfigError with the nearest name and the list where there is none."""
     names = preset_names()
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-        start = f"did you mean --preset {near[0]}? " if near else ""
-        raise ConfigError(f"unknown preset: {name}", hint=f"{start}the presets are: {', '.join(names)}")
+        question = did_you_mean(name, names, before="--preset ", alike=0.4)
+        hint = " ".join(filter(None, (question, f"the presets are: {', '.join(names)}")))
+        raise ConfigError(f"unknown preset: {name}", hint=hint)
     return (resources.files("loradock.config") / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 
 from loradock.config.fields import annotation_at, item_of, keys, section_of, takes
 from loradock.config.other_tools import EXPLAINED, RENAMED
 from loradock.config.strict_yaml import KeyPath
+from loradock.text.suggest import nearest, sentence
 
 NEAR = 0.7
-"""How alike (difflib's ratio) a misspelt key is: most slips of one letter are above 0.8; adapter is to after 0.67."""
+"""How alike (`text.suggest`) a misspelt key is: most slips of one letter are above 0.8; adapter is to after 0.67."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +37,10 @@ def unknown_key(path: KeyPath) -> Unknown:
     siblings = _siblings(path[:-1])
     everywhere = [key.name for key in keys() if ".N." not in key.name]
     prefix = dotted(path[:-1]) + "." if len(path) > 1 else ""
-    found = (
-        [key for key in everywhere if key.rpartition(".")[2] == plain]
-        or [prefix + near for near in difflib.get_close_matches(plain, siblings, n=1, cutoff=NEAR)]
-        or _near_anywhere(plain, everywhere)
-    )
-    if found:
-        return _did_you_mean(what, found)
+    same_leaf = [key for key in everywhere if key.rpartition(".")[2] == plain]
+    sibling = nearest(plain, siblings, alike=NEAR)
+    if candidates := same_leaf or ([prefix + sibling] if sibling else _near_anywhere(plain, everywhere)):
+        return _did_you_mean(what, candidates)
     return Unknown(what=what, hint=_known(path[:-1], siblings))
 
 
@@ -62,12 +59,13 @@ def dotted(path: KeyPath) -> str:
 
 def _did_you_mean(what: str, found: list[str]) -> Unknown:
     meant = found[0] if len(found) == 1 else None
-    return Unknown(what=what, hint=f"did you mean {' or '.join(found)}?", meant=meant)
+    return Unknown(what=what, hint=sentence(*found), meant=meant)
 
 
 def _near_anywhere(name: str, everywhere: list[str]) -> list[str]:
     by_leaf = {key.rpartition(".")[2]: key for key in everywhere}
-    return [by_leaf[near] for near in difflib.get_close_matches(name, list(by_leaf), n=1, cutoff=0.75)]
+    near = nearest(name, by_leaf, alike=0.75)
+    return [by_leaf[near]] if near else []
 
 
 def _known(parent: KeyPath, siblings: list[str]) -> str:

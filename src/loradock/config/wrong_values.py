@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from loradock.config.scalars import scalar
 from loradock.config.schema import RunConfig
 from loradock.config.strict_yaml import KeyPath
 from loradock.config.suggest import dotted
+from loradock.text.suggest import did_you_mean
 
 SHOWN_CHARACTERS = 60
 REMEDIES = {
@@ -124,9 +124,8 @@ def _text_hints(value: str, annotation: Any) -> Iterator[str]:
         yield "leave it out to take its default"
     if accepts(annotation, bool) and value.lower() in _TRUTHS:
         yield f"write {_TRUTHS[value.lower()]}"
-    near = difflib.get_close_matches(value.lower(), choices(annotation), n=1, cutoff=0.5)
-    if near:
-        yield f"did you mean {near[0]}?"
+    if question := did_you_mean(value, choices(annotation), alike=0.5):
+        yield question
     item = item_of(annotation)
     if item is not None and section_of(item) is None:
         named = "" if value.lower() in _NOTHING else ", ".join(value.replace(",", " ").split())

@@ -25,6 +25,7 @@ from loradock.data.formats.keys import (
     says_something,
 )
 from loradock.data.formats.turns import ROLES
+from loradock.text.amounts import percent
 
 SAMPLE_CHARACTERS = 40
 NUMBER = re.compile(r"\[\d+\]")
@@ -197,8 +198,3 @@ def shortened(value: object) -> str:
     """A value as a piece of a line."""
     text = repr(value)
     return text if len(text) <= SAMPLE_CHARACTERS else f"{text[: SAMPLE_CHARACTERS - 3]}..."
-
-
-def percent(share: float) -> str:
-    """A share in words: never 0 % of something, nor 100 % of less than all."""
-    return f"{min(99.9, max(0.1, 100 * share)):.3g} %" if share < 1 else "100 %"

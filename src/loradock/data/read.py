@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import glob
 import hashlib
 import os
@@ -21,6 +20,7 @@ from loradock.data.readers.compression import decompressed
 from loradock.data.shards import Chosen
 from loradock.errors import DataError, InputMissing, StorageError, machine_error
 from loradock.files import regular
+from loradock.text.suggest import did_you_mean
 
 __all__ = ["Record", "chosen", "digest", "files", "place_of", "read", "shown_files"]
 
@@ -181,10 +181,8 @@ def _missing(shown: str, path: Path) -> InputMissing:
             return InputMissing(f"{shown} does not exist", hint=f"for a hub data set write hub:{shown}")
         return InputMissing(f"{shown} does not exist, nor does its directory {parent}", hint=_listed(path))
     names = sorted(child.name for child in parent.iterdir())
-    close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.5)
-    if close:
-        return InputMissing(f"{shown} does not exist", hint=f"did you mean {shown[: -len(path.name)]}{close[0]}?")
-    return InputMissing(f"{shown} does not exist", hint=_listed(path))
+    question = did_you_mean(path.name, names, before=shown[: -len(path.name)], alike=0.5)
+    return InputMissing(f"{shown} does not exist", hint=question or _listed(path))
 
 
 def _listed(path: Path) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loradock.data.truncation import AtLength, Cut, Truncation
+from loradock.text.amounts import percent, percent_of
 
 GRAIN_TOKENS = 64
 WHOLE_SHARE = 0.99
@@ -42,8 +43,8 @@ def recommend(truncation: Truncation, *, positions: int | None) -> Recommendatio
     needed = shortest(truncation, limit=limit)
     whole = limit if truncation.longest <= limit else None
     good = (
-        f"{shown(WHOLE_SHARE)} of the rows whole and {shown(LEARNED_SHARE)} of the supervised tokens, "
-        f"with at most {shown(ANSWERS_LOST_SHARE)} of the answers lost"
+        f"{percent(WHOLE_SHARE)} of the rows whole and {percent(LEARNED_SHARE)} of the supervised tokens, "
+        f"with at most {percent(ANSWERS_LOST_SHARE)} of the answers lost"
     )
     length = limit
     if needed is None:
@@ -54,7 +55,7 @@ def recommend(truncation: Truncation, *, positions: int | None) -> Recommendatio
         )
     elif limit <= MORE_LENGTH * needed and (more := more_work(truncation, limit, needed)) <= MORE_WORK:
         kept_all = "nothing is truncated" if whole else "nothing is truncated within the model's positions"
-        rule = f"{kept_all}, for {shown(more)} more arithmetic than at {needed}, the shortest good length"
+        rule = f"{kept_all}, for {percent(more)} more arithmetic than at {needed}, the shortest good length"
     else:
         length = needed
         rule = f"the shortest multiple of {GRAIN_TOKENS} that keeps {good}; keeping everything would cost much more"
@@ -99,8 +100,8 @@ def reasons(advice: Recommendation, reckoned: list[AtLength], truncation: Trunca
     others = [each for each in reckoned if each.cut.length in {shorter, now, advice.whole} and each is not taken]
     everything = taken.tokens + taken.cut.tokens_lost
     first = (
-        f"{advice.max_length} keeps {kept(taken, truncation)} and {percent(taken.tokens, everything)} of all tokens; "
-        f"attention is {shown(taken.packed.attention_share)} of an epoch's arithmetic there"
+        f"{advice.max_length} keeps {kept(taken, truncation)} and {percent_of(taken.tokens, everything)} of all "
+        f"tokens; attention is {percent(taken.packed.attention_share)} of an epoch's arithmetic there"
     )
     return (first, *(compared(other, taken, truncation) for other in others))
 
@@ -122,27 +123,11 @@ def compared(other: AtLength, taken: AtLength, truncation: Truncation) -> str:
 
 def kept(at: AtLength, truncation: Truncation) -> str:
     """Rows and learned tokens that are left, in words."""
-    rows = percent(at.cut.rows_whole, truncation.rows)
-    learned = percent(truncation.learned_tokens - at.cut.learned_tokens_lost, truncation.learned_tokens)
+    rows = percent_of(at.cut.rows_whole, truncation.rows)
+    learned = percent_of(truncation.learned_tokens - at.cut.learned_tokens_lost, truncation.learned_tokens)
     lost = at.cut.answers_lost
     answers = f" ({lost:,} {'answer' if lost == 1 else 'answers'} lost whole)" if lost else ""
     return f"{rows} of the rows whole, {learned} of the supervised tokens{answers}"
-
-
-def percent(part: int, whole: int) -> str:
-    """A share that is only called 0 or 100 % where it is exactly that."""
-    if part in (0, whole):
-        return "0 %" if part == 0 else "100 %"
-    share = 100 * part / whole
-    digits = next((each for each in (1, 2, 3) if 0 < round(share, each) < 100), None)
-    if digits is None:
-        return "under 0.001 %" if share < 1 else "over 99.999 %"
-    return f"{share:.{digits}f} %"
-
-
-def shown(share: float) -> str:
-    """A share as a person reads it, to a tenth of a percent."""
-    return f"{100 * share:.1f} %"
 
 
 def rounded_up(tokens: int) -> int:

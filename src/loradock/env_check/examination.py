@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -29,6 +28,7 @@ from loradock.errors import (
 from loradock.facts import Facts
 from loradock.machine import Host, probe
 from loradock.machine.answers import GpuState
+from loradock.text.suggest import did_you_mean
 
 FORMAT = "loradock.env-check/2"
 NEEDS = {"nothing": "", "gpu": "a GPU", "config": "--config"}
@@ -154,7 +154,10 @@ def chosen(only: Sequence[str], level: Level | None) -> tuple[tuple[Check, ...],
     """
     names = [*GROUPS, *(check.name for check in CHECKS)]
     problems = [
-        Problem(what=f"unknown group or check: {name}", hint=_nearest(name, names))
+        Problem(
+            what=f"unknown group or check: {name}",
+            hint=did_you_mean(name, names) or "loradock env-check --list shows them all",
+        )
         for name in only
         if name not in names
     ]
@@ -165,11 +168,6 @@ def chosen(only: Sequence[str], level: Level | None) -> tuple[tuple[Check, ...],
         deepest = max([LEVELS.index(check.level) for check in wanted if only], default=0)
         level = LEVELS[max(deepest, LEVELS.index("compute"))]
     return tuple(check for check in wanted if LEVELS.index(check.level) <= LEVELS.index(level)), level
-
-
-def _nearest(name: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {near[0]}?" if near else "loradock env-check --list shows them all"
 
 
 def gathered(host: Host) -> Facts:

@@ -51,8 +51,3 @@ def on_host(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
         replace(each, remedy=f"ssh HOST {shlex.quote(each.remedy)}") if each.remedy.startswith("sudo ") else each
         for each in findings
     ]
-
-
-def plural(count: int, noun: str) -> str:
-    """1 GPU, 2 GPUs."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

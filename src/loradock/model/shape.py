@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from loradock.config.schema import RunConfig
 from loradock.errors import ModelError, Problem
 from loradock.facts import UNREACHABLE_SHARE, LinearShape, ModelFacts
 from loradock.model import architecture, recurrence, source
+from loradock.text.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
@@ -148,7 +148,7 @@ def resolve_targets(asked: str | tuple[str, ...], linears: tuple[LinearShape, ..
             if target in ends
             else Problem(what=f"target {target!r} lies in {part}, which is left out: rows are text")
             if (part := part_of(target, model))
-            else Problem(what=f"target {target!r} matches no linear layer", hint=nearest(target, endings))
+            else Problem(what=f"target {target!r} matches no linear layer", hint=did_you_mean(target, endings))
             for target in lost
         ]
         if len(ends) == len(lost):
@@ -186,12 +186,6 @@ def trained_whole(asked: Sequence[str], ends: Sequence[str]) -> str:
     return f"--set lora.targets={targets} --set lora.modules_to_save=[{','.join(ends)}]"
 
 
-def nearest(word: str, words: list[str]) -> str | None:
-    """A did-you-mean, or None."""
-    near = difflib.get_close_matches(word, words, n=1)
-    return f"did you mean {near[0]}?" if near else None
-
-
 def check_coverage(facts: ModelFacts, *, quantization: str) -> None:
     """Refuse a model of which quantisation would silently leave more than 1 % of the inner weights in 16 bit."""
     if quantization == "none" or facts.unreachable_share <= UNREACHABLE_SHARE:
@@ -218,7 +212,7 @@ def check_modules_to_save(config: RunConfig, model: Any, facts: ModelFacts) -> N
     names = {name for name, _ in model.named_modules() if name}
     endings = sorted({name.rsplit(".", 1)[-1] for name in names})
     problems = [
-        Problem(what=f"module {module!r} does not exist", hint=nearest(module, endings))
+        Problem(what=f"module {module!r} does not exist", hint=did_you_mean(module, endings))
         for module in wanted
         if not any(name == module or name.endswith(f".{module}") for name in names)
     ]

@@ -5,7 +5,6 @@ A hub model is fetched whole into the hub's own cache first, so that everything 
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable, Collection
@@ -20,6 +19,7 @@ from loradock.files.foreign import reading, unreadable
 from loradock.machine import hub_access
 from loradock.model import architecture, config_file, hub_cache, not_a_base, shipped_code, weights
 from loradock.model.files import check_readable
+from loradock.text.suggest import nearest, sentence
 
 DECODERS = "loradock fine-tunes decoder-only models (Llama, Mistral, Qwen, Phi, Gemma, ...)"
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -98,8 +98,8 @@ def local_directory(path: Path) -> Path:
     if path.exists():
         raise InputMissing(f"model {path} is a file", hint=f"give the directory that holds it: {path.parent}")
     siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, siblings, n=1)
-    hint = f"did you mean {path.parent / near[0]}?" if near else "give a directory, or a hub id as OWNER/NAME"
+    near = nearest(path.name, siblings)
+    hint = sentence(str(path.parent / near)) if near else "give a directory, or a hub id as OWNER/NAME"
     raise InputMissing(f"model directory {path} does not exist", hint=hint)
 
 

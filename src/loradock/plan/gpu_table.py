@@ -5,7 +5,6 @@ To add a GPU: a row in `gpus.json` with the source of its figures; `about` there
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 import re
@@ -15,6 +14,7 @@ from typing import Any
 
 from loradock.errors import UsageError
 from loradock.facts import Gpu
+from loradock.text.suggest import nearest, sentence
 
 # In a name: a slice of a GPU, or another one than its sister without the word.
 VARIANT = re.compile(r"mig|grid|laptop|mobile|max|ti|super|d|nvl|\d+[abcq]")
@@ -78,12 +78,8 @@ def _near(wanted: str) -> str:
     if len(begin) > 1:
         return f"which one: {', '.join(begin)}?"
     spelt = {bare(key): key for key in keys}
-    near = difflib.get_close_matches(wanted, spelt, n=1)
-    return (
-        f"did you mean {(begin or [spelt[each] for each in near])[0]}?"
-        if begin or near
-        else f"one of {', '.join(keys)}"
-    )
+    near = begin[0] if begin else spelt.get(nearest(wanted, spelt) or "")
+    return sentence(near) if near else f"one of {', '.join(keys)}"
 
 
 def known_as(name: str) -> NamedGpu | None:

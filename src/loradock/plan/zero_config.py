@@ -6,7 +6,6 @@ DeepSpeed's is one micro-batch of ours; it is signalled where a step ends, becau
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, InputMissing, Problem
 from loradock.files import regular
 from loradock.plan.plan import Plan
+from loradock.text.suggest import did_you_mean
 
 STAGES = {mode.name: mode.zero_stage for mode in MODES.values() if mode.zero_stage}
 TRIED = "0.19.8"
@@ -190,8 +190,7 @@ def problems(own: Mapping[str, Any], config: RunConfig, plan: Plan, *, stage: in
         elif key not in known:
             section, _, name = key.rpartition(".")
             beside = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == section]
-            near = difflib.get_close_matches(name, beside, n=1)
-            hint = f"did you mean {near[0]}?" if near else "delete it"
+            hint = did_you_mean(name, beside) or "delete it"
             yield Problem(what=f"unsupported DeepSpeed key: {key}", file=file, hint=hint)
 
 

@@ -11,6 +11,7 @@ from analysis.report.content import content, evaluations, metrics, plan
 from rich.console import Console
 
 from loradock.analysis.report import console
+from loradock.text.amounts import size_text
 from loradock.training.events import EvalResult, StepResult
 
 STEP = StepResult(
@@ -65,7 +66,7 @@ def test_the_memory_table_shows_every_component_and_the_total() -> None:
     text = drawn(console.memory_table(plan()))
     for part, size in plan().memory_bytes.items():
         assert part in text
-        assert console.gib(size) in text
+        assert size_text(size) in text
 
 
 def test_model_and_data_are_said_in_sentences() -> None:
@@ -134,10 +135,3 @@ def test_the_summary_of_a_run_without_lines_is_short(tmp_path: Path) -> None:
 )
 def test_a_value_is_shown_as_a_person_reads_it(value: Any, text: str) -> None:
     assert console.shown(value) == text
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0.0 MiB"), (1 << 20, "1.0 MiB"), (1 << 30, "1.00 GiB"), (3 << 29, "1.50 GiB")]
-)
-def test_bytes_are_shown_in_gib_from_one_on(size: int, text: str) -> None:
-    assert console.gib(size) == text

@@ -28,12 +28,12 @@ def test_the_duration_is_the_whole_time_and_the_environment_check_is_a_stage(
 ) -> None:
     directory = made_run(tmp_path / "run", change={"timings_seconds": taken, "env_check": CHECK})
     (run,) = read([directory])
-    told = "2 min 17 s, 17.0 s of training, 96.6 s of the environment check"
+    told = "2.29 min, 17 s of training, 96.6 s of the environment check"
     assert dict(sections.summary(run))["Duration"] == told
     (bar,) = bars.stages([run])
-    assert bar.total == "2 min 17 s in all"
+    assert bar.total == "2.29 min in all"
     parts = {part.name: part.text for part in bar.parts}
-    assert (parts["env-check"], parts["training"]) == ("96.6 s", "17.0 s")
+    assert (parts["env-check"], parts["training"]) == ("96.6 s", "17 s")
     assert sum(part.width for part in bar.parts) == pytest.approx(100)
 
 
@@ -43,7 +43,7 @@ def test_a_run_whose_environment_was_not_checked_has_no_such_stage(tmp_path: Pat
         tmp_path / "run", change={"env_check": skipped, "timings_seconds": {"total": 9, "training": 5}}
     )
     (run,) = read([directory])
-    assert dict(sections.summary(run))["Duration"] == "9.00 s, 5.00 s of training"
+    assert dict(sections.summary(run))["Duration"] == "9 s, 5 s of training"
 
 
 def test_the_checkpoints_that_are_left_are_named_by_step(tmp_path: Path) -> None:

@@ -307,7 +307,7 @@ def test_the_disk_is_looked_at_before_anything_is_written(tmp_path: Path) -> Non
     arguments = ["bundle", "create", str(small), "--model", str(model)]
     done = subprocess.run([*within, sys.executable, "-m", "loradock", *arguments], capture_output=True, text=True)
     assert done.returncode == 73, done.stderr
-    assert "error: the bundle takes 0.00 GB" in done.stderr
+    assert "error: the bundle takes 3.3 MiB" in done.stderr
 
 
 def run(*arguments: object) -> tuple[str, LoradockError | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import shutil
 import tempfile
@@ -25,6 +24,7 @@ from loradock.plan.plan import Plan
 from loradock.plan.planner import context_of
 from loradock.plan.trial import Trial
 from loradock.plan.trials import proposed
+from loradock.text.suggest import did_you_mean
 from loradock.training.run_dir.paths import created
 
 Load = Callable[[Sequence[str]], Loaded]
@@ -106,7 +106,7 @@ def chosen(trials: Sequence[Trial], names: Sequence[str]) -> tuple[Trial, ...]:
     """Those with these names, all where none is given. UsageError for a name that is not among them."""
     known = [trial.name for trial in trials]
     problems = [
-        Problem(what=f"unknown trial for this configuration: {name}", hint=nearest(name, known))
+        Problem(what=f"unknown trial for this configuration: {name}", hint=did_you_mean(name, known))
         for name in names
         if name not in known
     ]
@@ -114,12 +114,6 @@ def chosen(trials: Sequence[Trial], names: Sequence[str]) -> tuple[Trial, ...]:
         hint = f"known: {', '.join(known)}; --list describes them"
         raise UsageError("--trials: unknown trials", hint=hint, problems=problems)
     return tuple(trial for trial in trials if not names or trial.name in names)
-
-
-def nearest(name: str, known: Sequence[str]) -> str | None:
-    """Which one was meant."""
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else None
 
 
 def failure(found: Failed, what: str) -> LoradockError:

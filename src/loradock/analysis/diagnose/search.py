@@ -11,10 +11,10 @@ from loradock.analysis.diagnose.arms import Arm, key, rotated
 from loradock.analysis.diagnose.measure import Failed, Measured, Outcome
 from loradock.analysis.diagnose.results import Results
 from loradock.analysis.diagnose.verdict import Case, is_minor, is_winner
-from loradock.analysis.report.diagnosis import duration
 from loradock.env_check import paired_ratio
 from loradock.env_check.paired_ratio import LEAST_ROUNDS, Ratio
 from loradock.plan.trial import Trial
+from loradock.text.amounts import duration_text
 
 MOST_ROUNDS = 8
 NEGLIGIBLE_SHARE = 0.05
@@ -109,8 +109,8 @@ class Search:
         seconds = (1 + count) * self.least_rounds * self.longest_seconds
         if count and seconds:
             self.tell(
-                f"{count} trial(s) to run: {self.least_rounds} rounds of all take about {duration(seconds)}, "
-                f"the budget is {duration(self.budget_seconds)}"
+                f"{count} trial(s) to run: {self.least_rounds} rounds of all take about {duration_text(seconds)}, "
+                f"the budget is {duration_text(self.budget_seconds)}"
             )
 
     def undecided(self) -> list[Arm]:

@@ -14,6 +14,7 @@ from typing import Literal
 from loradock.analysis.diagnose.measure import Failed, Measured
 from loradock.env_check.paired_ratio import FASTER, LEAST_ROUNDS, Ratio
 from loradock.plan.trial import Trial
+from loradock.text.amounts import percent
 
 CAUSE = 1.15
 """How many times faster a trial has to make a run to be called a cause; below, it helps a little."""
@@ -226,8 +227,3 @@ def undecided(cases: Sequence[Case], baseline: Measured) -> str:
     best = max(ratios, key=lambda title: ratios[title].value)
     promising = f", the most promising: {best}, {ratios[best]}" if ratios[best].value > FASTER else ""
     return f"; {len(ratios)} trial(s) are undecided{promising}"
-
-
-def percent(share: float) -> str:
-    """A share as people write it."""
-    return f"{100 * share:.0f} %"

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loradock.analysis.profile import roles
+from loradock.text.amounts import duration_text, percent
 
 LEAST_SHARE = 0.15
 """Below it a cause is worth less than what a change costs; a healthy run's evaluations and checkpoints stay below."""
@@ -59,7 +60,7 @@ class Evidence:
 
     def of_step(self, phase: str) -> str:
         """The phase's seconds of the step's, in words."""
-        return f"{spoken(self.phases[phase])} of {spoken(self.seconds)}"
+        return f"{duration_text(self.phases[phase])} of {duration_text(self.seconds)}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +188,7 @@ def preparing(evidence: Evidence) -> Cause:
         kind="data-bound",
         sentence=(
             f"data-bound: the device is idle {percent(share)} of the whole run, waiting for rows to be read and "
-            f"tokenised ({spoken(evidence.preparing_seconds)} before the first step; kept for the next run)"
+            f"tokenised ({duration_text(evidence.preparing_seconds)} before the first step; kept for the next run)"
         ),
         remedy="--set data.workers=8, a faster disk for the source, or prepare the cache before renting the GPU",
         share=share,
@@ -230,13 +231,3 @@ def scaled(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {letter}"
     return f"{value:.3g} "
-
-
-def percent(share: float) -> str:
-    """A share, without digits that nobody measured."""
-    return f"{100 * share:.0f} %"
-
-
-def spoken(seconds: float) -> str:
-    """Seconds, or milliseconds below one."""
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.0f} ms"

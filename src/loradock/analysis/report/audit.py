@@ -11,12 +11,12 @@ from rich.padding import Padding as Indent
 from rich.table import Table
 from rich.text import Text
 
-from loradock.analysis.report.console import duration, gib
 from loradock.plan import gpu_table
 from loradock.plan.audit import Audit, Finish, Gain, Opportunity, Total
 from loradock.plan.context import UNKNOWN_GPU
 from loradock.plan.memory import sharded
 from loradock.plan.trial import SHORT_RUN
+from loradock.text.amounts import duration_text, size_text
 
 COLORS = {"critical": "bold red", "moderate": "yellow", "low": "green"}
 INDENT = 4
@@ -45,7 +45,7 @@ def change_lines(finding: Opportunity) -> list[str]:
     effort = f"{work(finding.minutes)} of work ({trial.effort}{tried}), {finding.debugging} to debug"
     lines = [
         f"{trial.title}: {trial.cause}",
-        f"{effort}; memory {gib(finding.memory_bytes)}; source: {finding.gain.source}",
+        f"{effort}; memory {size_text(finding.memory_bytes)}; source: {finding.gain.source}",
     ]
     return [*lines, f"price: {trial.price}"] if trial.price else lines
 
@@ -75,14 +75,14 @@ def bullets(lines: Sequence[str]) -> RenderableType:
 def memory_line(audit: Audit) -> str:
     """What is needed of what there is."""
     need, have = audit.baseline.plan.memory_bytes["total"], audit.available_bytes
-    return f"memory: {gib(need)} of the {gib(have)} available to the run ({need / have:.0%})"
+    return f"memory: {size_text(need)} of the {size_text(have)} available to the run ({need / have:.0%})"
 
 
 def finish_line(finish: Finish) -> str:
     """Tokens, steps, hours and cost."""
     cost = "" if finish.cost is None else f", {finish.cost:,.2f} at the given price"
     return (
-        f"to finish: {finish.tokens:,} tokens in {finish.steps:,} steps, about {duration(finish.seconds)} "
+        f"to finish: {finish.tokens:,} tokens in {finish.steps:,} steps, about {duration_text(finish.seconds)} "
         f"({finish.tokens_per_second:,.0f} tokens/s){cost}"
     )
 
@@ -106,9 +106,9 @@ def traffic_line(audit: Audit) -> str | None:
         return None
     setting = baseline.sharded_setting(True, optimizer=baseline.plan.optimizer.value)
     a_pass, a_step = sharded.sent_bytes(baseline.model, setting, baseline.sharing)
-    sent = f"{gib(a_pass)} of weights a pass and " if a_pass else ""
+    sent = f"{size_text(a_pass)} of weights a pass and " if a_pass else ""
     return (
-        f"not included: communication between {count} ranks, {sent}{gib(a_step)} of gradients per step "
+        f"not included: communication between {count} ranks, {sent}{size_text(a_step)} of gradients per step "
         "and rank (loradock launch net-check measures the links)"
     )
 
@@ -124,7 +124,7 @@ def total_lines(audit: Audit, *, price_per_hour: float | None) -> list[str]:
             continue
         finish = audit.finish_with(total, price_per_hour=price_per_hour)
         lines += [
-            f"{name} ({meaning[name]}): {factor(total.gain)}, {duration(finish.seconds)}"
+            f"{name} ({meaning[name]}): {factor(total.gain)}, {duration_text(finish.seconds)}"
             + ("" if finish.cost is None else f", {finish.cost:,.2f}"),
             f"  {set_line(total.settings)}",
         ]

@@ -13,9 +13,9 @@ from rich.text import Text
 from loradock.facts import HALF_BYTES, UNREACHABLE_SHARE, ModelFacts
 from loradock.plan.context import Decision
 from loradock.plan.plan import Plan, shown
+from loradock.text.amounts import duration_text, size_text
 from loradock.training.events import EARLY_STOP, EvalResult, Shrunk, StepResult
 
-HOUR_SECONDS = 3600
 LOUD_SHARE = 0.1
 WIDE_COLUMNS, VALUE_COLUMNS = 120, 40
 
@@ -52,7 +52,7 @@ def memory_table(plan: Plan) -> Table:
     table.add_column()
     table.add_column(justify="right")
     for part, size in plan.memory_bytes.items():
-        table.add_row(part, gib(size), style="bold" if part == "total" else "")
+        table.add_row(part, size_text(size), style="bold" if part == "total" else "")
     return table
 
 
@@ -62,7 +62,7 @@ def left_out_line(model: ModelFacts) -> str:
     names = ", ".join(part.name for part in model.left_out)
     return (
         f"left out: {names}: rows are text, so {count:,} weights are neither loaded nor adapted "
-        f"({gib(count * HALF_BYTES)} in 16 bits)"
+        f"({size_text(count * HALF_BYTES)} in 16 bits)"
     )
 
 
@@ -108,21 +108,14 @@ def decision_line(decision: Decision) -> str:
 
 def metric_line(result: StepResult, total_steps: int) -> str:
     """A metric line for a terminal or a log."""
-    memory = f"  {gib(result.memory_bytes)}" if result.memory_bytes else ""
+    memory = f"  {size_text(result.memory_bytes)}" if result.memory_bytes else ""
     parts = "".join(f"  {name} {value:.4f}" for name, value in result.parts.items())
-    left = duration((total_steps - result.step) / result.steps_per_second)
+    left = duration_text((total_steps - result.step) / result.steps_per_second)
     return (
         f"step {result.step}/{total_steps}  loss {result.loss:.4f}{parts}  lr {result.learning_rate:.2e}  "
         f"grad {result.grad_norm:.3f}  {result.tokens_per_second:,.0f} tokens/s  "
         f"{result.samples_per_second:.3g} samples/s  {left} left{memory}"
     )
-
-
-def duration(seconds: float) -> str:
-    """Seconds as a person reads them."""
-    if seconds >= HOUR_SECONDS:
-        return f"{seconds / HOUR_SECONDS:,.1f} h"
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
 
 
 def evaluation_line(result: EvalResult) -> str:
@@ -170,8 +163,3 @@ def summary(content: dict[str, Any], metrics: list[dict[str, Any]], evaluations:
     elif outcome.get("ended") == EARLY_STOP:
         lines.append(f"exported: the last step, {outcome['steps']}; the best is not kept (checkpoints.keep_best=false)")
     return lines
-
-
-def gib(size: int) -> str:
-    """Bytes in GiB, or MiB below one."""
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"

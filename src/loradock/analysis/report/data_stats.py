@@ -12,10 +12,10 @@ from rich.text import Text
 
 from loradock.data.corpus import LEARNED
 from loradock.data.lengths import Histogram, Spread
-from loradock.data.recommendation import percent, shown
 from loradock.data.statistics import SourceCount, Statistics
 from loradock.data.suspicion import Suspicion
 from loradock.data.text_statistics import TextSource
+from loradock.text.amounts import percent, percent_of
 
 BAR_COLUMNS = 40
 MANY = 9
@@ -49,7 +49,7 @@ def head(found: Statistics) -> Iterator[str]:
     yield f"formats: {formats}; template {found.template}, loss on {found.loss}"
     yield (
         f"supervised: {found.learned.tokens:,} of {found.tokens.tokens:,} tokens "
-        f"({percent(found.learned.tokens, found.tokens.tokens)}): {LEARNED[found.loss]}"
+        f"({percent_of(found.learned.tokens, found.tokens.tokens)}): {LEARNED[found.loss]}"
     )
 
 
@@ -66,7 +66,7 @@ def sources_table(found: Statistics) -> Table:
     """A line a source."""
     made = table("\nsources", "path", "format", "rows", "held\nout", "weight", "tokens", "label\nshare", "longest")
     for each in found.sources:
-        learned, longest = percent(each.learned_tokens, each.tokens), f"{each.longest:,}"
+        learned, longest = percent_of(each.learned_tokens, each.tokens), f"{each.longest:,}"
         counts = (f"{each.rows:,}", f"{each.held_out:,}", f"{each.weight:g}", f"{each.tokens:,}")
         made.add_row(each.path, each.format, *counts, learned, longest)
     return made
@@ -83,7 +83,7 @@ def unused_columns(sources: Sequence[SourceCount | TextSource]) -> Iterator[Rend
         made.columns[index].justify, made.columns[index].no_wrap = "left", False
     for each in sources:
         for column in each.unused_columns[:SHOWN_COLUMNS]:
-            made.add_row(column.name, each.path, percent(column.rows, each.rows), column.sample)
+            made.add_row(column.name, each.path, percent_of(column.rows, each.rows), column.sample)
         if (more := len(each.unused_columns) - SHOWN_COLUMNS) > 0:
             made.add_row(f"and {more:,} more", each.path, "", "(--json has all)")
     if made.rows:
@@ -133,7 +133,7 @@ def histogram_table(found: Histogram, *, marks: Mapping[int, str]) -> Table:
         so_far += rows
         inside = ", ".join(text for length, text in sorted(marks.items()) if first <= length < after)
         bar = Bar(size=tallest, begin=0, end=rows, width=BAR_COLUMNS, color="cyan")
-        made.add_row(f"{first:,}-{after - 1:,}", f"{rows:,}", percent(so_far, all_rows), bar, inside)
+        made.add_row(f"{first:,}-{after - 1:,}", f"{rows:,}", percent_of(so_far, all_rows), bar, inside)
     return made
 
 
@@ -158,10 +158,10 @@ def truncation_table(found: Statistics) -> Table:
         work = (at.packed.total / taken.packed.total, at.padded.total / taken.packed.total)
         made.add_row(
             f"{cut.length:,}",
-            percent(cut.rows_whole, found.train_rows),
+            percent_of(cut.rows_whole, found.train_rows),
             *whole((cut.rows_cut, cut.rows_dropped, cut.answers_lost)),
-            percent(cut.tokens_lost, found.tokens.tokens),
-            percent(cut.learned_tokens_lost, found.learned.tokens),
+            percent_of(cut.tokens_lost, found.tokens.tokens),
+            percent_of(cut.learned_tokens_lost, found.learned.tokens),
             *(f"x{each:.2f}" for each in work),
         )
     return made
@@ -187,7 +187,7 @@ def padding_table(found: Statistics) -> Table:
     made.columns[0].no_wrap = True
     for at in found.lengths:
         shares = [*(each.padding_share for each in at.paddings), *(each.packed_fill for each in at.paddings)]
-        made.add_row(f"{at.cut.length:,}", *map(shown, (at.full_padding_share, *shares)))
+        made.add_row(f"{at.cut.length:,}", *map(percent, (at.full_padding_share, *shares)))
     return made
 
 

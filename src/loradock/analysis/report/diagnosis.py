@@ -11,9 +11,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from loradock.analysis.report.console import gib
+from loradock.text.amounts import duration_text, percent, size_text
 
-MINUTE_SECONDS, HOUR_SECONDS = 60.0, 3600.0
 NOTHING = "-"
 LOUD_SPREAD = 0.15
 """Of the baseline from round to round: a machine on which only large differences can be seen."""
@@ -61,7 +60,7 @@ def filled(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
         "tokens/s": [figure(each, "tokens_per_second", digits=0) for each in rows],
         "speed-up (95 %)": [speed_up(each) for each in rows],
         "rounds": [str(each.get("rounds", NOTHING)) for each in rows],
-        "memory": [gib(each["memory_bytes"]) if "memory_bytes" in each else NOTHING for each in rows],
+        "memory": [size_text(each["memory_bytes"]) if "memory_bytes" in each else NOTHING for each in rows],
         "step": [f"{1000 * each['step_seconds']:.1f} ms" if "step_seconds" in each else NOTHING for each in rows],
         "busy": [share(each.get("busy_share")) for each in rows],
         "expected": [f"{each['expected']:.2f}x" if each.get("expected") else NOTHING for each in rows],
@@ -153,14 +152,9 @@ def figure(row: Mapping[str, Any], name: str, *, digits: int = 2) -> str:
 
 def share(value: float | None) -> str:
     """In percent."""
-    return NOTHING if value is None else f"{100 * value:.0f} %"
+    return NOTHING if value is None else percent(value)
 
 
 def duration(seconds: float | None) -> str:
     """As a person says it."""
-    if seconds is None:
-        return NOTHING
-    size = abs(seconds)
-    if size < 2 * MINUTE_SECONDS:
-        return f"{seconds:.1f} s"
-    return f"{seconds / MINUTE_SECONDS:.1f} min" if size < 2 * HOUR_SECONDS else f"{seconds / HOUR_SECONDS:.1f} h"
+    return NOTHING if seconds is None else duration_text(seconds)

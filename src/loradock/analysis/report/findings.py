@@ -5,6 +5,7 @@ from __future__ import annotations
 from loradock.env_check import CHECKS
 from loradock.env_check.base import Check, Finding
 from loradock.env_check.examination import NEEDS, Examination
+from loradock.text.amounts import counted
 
 MARKS = {"ok": "ok", "warning": "WARNING", "error": "ERROR"}
 WIDTH = 2 + max(len(check.name) for check in CHECKS)
@@ -22,7 +23,7 @@ def finding_lines(check: Check, finding: Finding) -> list[str]:
 def verdict(examination: Examination) -> str:
     """How it ended, in a sentence, and what was left out."""
     severities = [finding.severity for _, finding in examination.findings]
-    counts = ", ".join(_counted(severities.count(kind), kind) for kind in ("error", "warning"))
+    counts = ", ".join(counted(severities.count(kind), kind) for kind in ("error", "warning"))
     looked = {each.check for each in examination.looked}
     whole = all(check in looked for check in CHECKS if check.needs == "nothing" and check.level != "bench")
     if examination.worst == "error":
@@ -33,11 +34,7 @@ def verdict(examination: Examination) -> str:
         ending = "these checks passed; run all checks to be sure"
     left = [name for name in NEEDS.values() if name and any(NEEDS[c.needs] == name for c in examination.left_out)]
     rest = "".join(
-        f"; {_counted(sum(NEEDS[c.needs] == name for c in examination.left_out), 'check')} skipped without {name}"
+        f"; {counted(sum(NEEDS[c.needs] == name for c in examination.left_out), 'check')} skipped without {name}"
         for name in left
     )
-    return f"{_counted(len(looked), 'check')}, {counts}, {examination.seconds:.1f} s: {ending}{rest}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{counted(len(looked), 'check')}, {counts}, {examination.seconds:.1f} s: {ending}{rest}"

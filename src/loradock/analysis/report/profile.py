@@ -8,6 +8,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from loradock.text.amounts import duration_text
+
 SHOWN_OPERATORS = 10
 NAME_WIDTH = 60
 
@@ -18,7 +20,7 @@ def tables(content: Mapping[str, Any]) -> list[tuple[str, Table]]:
     run = content["run"]
     on_device = content["busy_share"] is not None
     step = (
-        f"per step: {spoken(content['step_seconds'])}, {content['tokens_per_second']:,.0f} real tokens/s "
+        f"per step: {duration_text(content['step_seconds'])}, {content['tokens_per_second']:,.0f} real tokens/s "
         f"({steps['counted']} steps without the profiler)"
     )
     computing = (
@@ -28,7 +30,7 @@ def tables(content: Mapping[str, Any]) -> list[tuple[str, Table]]:
     return [
         (step, share_table(content["timeline"])),
         (
-            f"whole run: {run['steps']:,} steps, about {spoken(run['seconds'])}, not counting train's env-check",
+            f"whole run: {run['steps']:,} steps, about {duration_text(run['seconds'])}, not counting train's env-check",
             share_table(run["parts"]),
         ),
         (computing, share_table(content["roles"])),
@@ -44,7 +46,7 @@ def share_table(rows: list[dict[str, Any]]) -> Table:
     table.add_column(justify="right")
     for row in rows:
         if row["seconds"] > 0:
-            table.add_row(row["name"], spoken(row["seconds"]), f"{100 * row['share']:.1f} %")
+            table.add_row(row["name"], duration_text(row["seconds"]), f"{100 * row['share']:.1f} %")
     return table
 
 
@@ -56,7 +58,7 @@ def operator_table(content: Mapping[str, Any]) -> Table:
     table.add_column(justify="right")
     table.add_column(justify="right")
     for each in content["operators"][:SHOWN_OPERATORS]:
-        table.add_row(Text(each["name"]), each["role"], spoken(each["seconds"]), f"{each['count']:,.0f} x")
+        table.add_row(Text(each["name"]), each["role"], duration_text(each["seconds"]), f"{each['count']:,.0f} x")
     return table
 
 
@@ -70,11 +72,3 @@ def lines(content: Mapping[str, Any]) -> list[str]:
     if verdict["remedy"]:
         told.append(f"to try: {verdict['remedy']}")
     return [*told, *(f"{name}: {path}" for name, path in content["files"].items())]
-
-
-def spoken(seconds: float) -> str:
-    """Seconds as a person reads them: hours, minutes, seconds, milliseconds or microseconds."""
-    for size, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms")):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{1e6 * seconds:.0f} us"

@@ -6,7 +6,6 @@ carry a ready-made `text` too) is taken for the first.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 
 from loradock.data.formats import alpaca, messages, pairs, prompt_completion, sharegpt, text
@@ -24,6 +23,7 @@ from loradock.data.formats.base import (
 )
 from loradock.data.formats.guess import Undetected, plainly, undetected
 from loradock.errors import ConfigError
+from loradock.text.suggest import nearest
 
 FORMATS: tuple[Format, ...] = (
     *pairs.FORMATS,
@@ -61,10 +61,9 @@ def named(name: str, *, index: int = 0) -> Format:
         if format.name == name:
             return format
     names = [format.name for format in FORMATS]
-    close = difflib.get_close_matches(name, names, n=1)
     raise ConfigError(
         f"unknown data format {name!r}; known: auto, {', '.join(names)}",
-        hint=f"--set data.sources.{index}.format={close[0] if close else 'auto'}",
+        hint=f"--set data.sources.{index}.format={nearest(name, names) or 'auto'}",
     )
 
 

@@ -6,14 +6,15 @@ format; `convert(row)` makes a `Sample` or raises `RowError` with what is wrong 
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal, TypeGuard
 
-MOST_NAMED, MOST_COMPARED = 30, 1000
+from loradock.text.suggest import did_you_mean
+
+MOST_NAMED = 30
 """Columns that a message lists, and that a field's name is compared with: a table may have 100,000."""
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -237,5 +238,4 @@ def type_of(value: object) -> str:
 
 
 def _present(field: str, row: Row) -> str:
-    close = difflib.get_close_matches(field, list(islice(map(str, row), MOST_COMPARED)), n=1)
-    return f"the row has {listed(row) or 'nothing'}" + (f"; did you mean {close[0]!r}?" if close else "")
+    return "; ".join(filter(None, (f"the row has {listed(row) or 'nothing'}", did_you_mean(field, map(str, row)))))

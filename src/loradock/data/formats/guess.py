@@ -5,22 +5,11 @@ Names that other data sets use for a field are only ever proposed, never taken.
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from itertools import islice
 
-from loradock.data.formats.base import (
-    MOST_COMPARED,
-    Format,
-    Misfit,
-    Row,
-    RowError,
-    convert_row,
-    is_list,
-    is_object,
-    listed,
-)
+from loradock.data.formats.base import Format, Misfit, Row, RowError, convert_row, is_list, is_object, listed
+from loradock.text.suggest import nearest
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "instruction": ("question", "query", "task", "prompt", "problem", "request", "user", "human", "input", "inputs"),
@@ -130,9 +119,8 @@ def guess(format: Format, columns: Collection[str], mapping: Mapping[str, str]) 
         ]:
             found[field] = candidates[0]
         elif field in format.required:
-            free = [name for name in islice(plain, MOST_COMPARED) if plain[name] not in found.values()]
-            near = difflib.get_close_matches(field, free, n=1, cutoff=0.75)
-            found[field] = plain[near[0]] if near else ""
+            near = nearest(field, (name for name in plain if plain[name] not in found.values()), alike=0.75)
+            found[field] = plain[near] if near else ""
     return found
 
 

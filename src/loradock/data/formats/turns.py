@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from typing import Any
 
@@ -22,6 +21,7 @@ from loradock.data.formats.base import (
     type_of,
 )
 from loradock.data.formats.keys import turn_is_learned
+from loradock.text.suggest import did_you_mean
 
 KEYS_READ = 2
 ROLES: dict[str, Role] = {
@@ -109,9 +109,8 @@ def _role(name: Any, where: str) -> Role:
         return role
     if type(name) is not str:
         raise RowError(f"{where}: the role is {type_of(name)}, not text")
-    close = difflib.get_close_matches(name.lower(), ROLES, n=1)
-    guess = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(ROLES)}"
-    raise RowError(f"{where}: unknown role {name!r}; {guess}")
+    remedy = did_you_mean(name, ROLES) or f"known: {', '.join(ROLES)}"
+    raise RowError(f"{where}: unknown role {name!r}; {remedy}")
 
 
 def _content(content: Any, where: str) -> str:

@@ -7,7 +7,6 @@ tokenizer has none.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +16,7 @@ from loradock.data.templates import text_of
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import ConfigError
 from loradock.files.foreign import said
+from loradock.text.suggest import nearest
 
 NAMED = {
     "gritlm": "{% set wish = instruction.strip('\t\n :') %}{{ bos_token }}"
@@ -81,6 +81,6 @@ def source(template: str) -> str:
         return text_of(template, key="embedding.template", hint=HINT)
     if template in NAMED:
         return NAMED[template]
-    close = difflib.get_close_matches(template, NAMED, n=1) or ["gritlm"]
     what = f"embedding.template: there is no template named {template!r}; named templates: {', '.join(NAMED)}"
-    raise ConfigError(what, hint=f"--set embedding.template={close[0]}, or a path that ends in .jinja")
+    near = nearest(template, NAMED) or "gritlm"
+    raise ConfigError(what, hint=f"--set embedding.template={near}, or a path that ends in .jinja")

@@ -7,7 +7,6 @@ assistant's text: training learns that token, so that generation stops.
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from loradock.errors import ConfigError, InputMissing
 from loradock.files import regular
+from loradock.text.suggest import nearest
 
 NAMES = ("alpaca", "chatml", "llama2", "llama3", "mistral", "phi3", "gemma", "zephyr", "gritlm")
 DEFAULT = "alpaca"
@@ -82,10 +82,9 @@ class ChatTemplate:
 def named(name: str) -> ChatTemplate:
     """The template of that name; ConfigError with the closest name where there is none."""
     if name not in NAMES:
-        close = difflib.get_close_matches(name, NAMES, n=1) or [DEFAULT]
         raise ConfigError(
             f"data.template: there is no template named {name!r}; named templates: {', '.join(NAMES)}",
-            hint=f"--set data.template={close[0]}, or a path that ends in .jinja",
+            hint=f"--set data.template={nearest(name, NAMES) or DEFAULT}, or a path that ends in .jinja",
         )
     text = files(__name__).joinpath(f"{name}.jinja").read_text(encoding="utf-8")
     return ChatTemplate(name, text, "data.template names it, a shipped one")

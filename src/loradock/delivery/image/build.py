@@ -17,10 +17,11 @@ from loradock.delivery.image.client import stoppable
 from loradock.delivery.image.engine import builder, connect
 from loradock.delivery.image.inputs import BuildAsk, Checkout, checkout
 from loradock.delivery.image.scratch import Scratch, can_compile, held, opened, probe, temporary
-from loradock.delivery.image.space import Need, Places, Room, Sizes, gb, places, refuse_where_too_little, rooms
+from loradock.delivery.image.space import Need, Places, Room, Sizes, places, refuse_where_too_little, rooms
 from loradock.delivery.image.stages import NoSpaceLeft, View, Workshop
 from loradock.delivery.image.wheels import kept_wheel, served
 from loradock.errors import DiskFull, EnvironmentUnfit, StorageError, UsageError
+from loradock.text.amounts import free_text
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -140,7 +141,7 @@ def _full_disk_explained(found: Preflight) -> Iterator[None]:
 
 
 def _free(needs: list[Need]) -> str:
-    return "; ".join(f"now {gb(room.free_bytes)} free on {room.mount}" for room in rooms(needs))
+    return "; ".join(f"now {free_text(room.free_bytes)} free on {room.mount}" for room in rooms(needs))
 
 
 def _built(workshop: Workshop) -> tuple[str, dict[str, Any]]:

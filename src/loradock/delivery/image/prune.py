@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loradock.errors import UsageError
+from loradock.text.amounts import duration_text, size_text
 
 DEFAULT_AGE_SECONDS = 24 * 3600
 AGES = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -81,7 +82,7 @@ def decide(entries: Iterable[Entry], *, rules: Rules) -> list[Decision]:
             continue
         taken.add(entry.id)
         now_freed = _freed(order, taken, rules)
-        age = f"last used {age_text(rules.now - entry.last_used)} ago"
+        age = f"last used {duration_text(rules.now - entry.last_used)} ago"
         decisions.append(Decision(entry=entry, is_taken=True, why=age, freed_bytes=now_freed - freed_bytes))
         freed_bytes = now_freed
     return decisions
@@ -95,7 +96,7 @@ def _why_kept(entry: Entry, rules: Rules, *, left_bytes: int) -> str:
     if entry.is_newest and not rules.takes_newest:
         return "the newest image (--all takes it)"
     if age < rules.older_than_seconds:
-        return f"newer than {age_text(rules.older_than_seconds)} (--older-than)"
+        return f"newer than {duration_text(rules.older_than_seconds)} (--older-than)"
     if left_bytes <= rules.keep_size_bytes:
         return f"what is left fits in {size_text(rules.keep_size_bytes)} (--keep-size)"
     return ""
@@ -141,19 +142,3 @@ def parse_size(text: str) -> int:
     if match is None or match[2] not in SIZES:
         raise UsageError(f"{text!r} is not a size", hint="a number and MB, GB, MiB or GiB: --keep-size 20GB")
     return int(float(match[1]) * SIZES[match[2]])
-
-
-def age_text(seconds: float) -> str:
-    """The largest unit that fits: `3 h`, `12 d`."""
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"
-
-
-def size_text(size_bytes: int) -> str:
-    """Decimal units, as docker and df -H print them."""
-    for unit, length in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size_bytes >= length:
-            return f"{size_bytes / length:.1f} {unit}"
-    return f"{size_bytes} B"

@@ -15,6 +15,7 @@ from typing import Any
 
 from loradock.delivery.image.wheels import locked_names, project_of
 from loradock.errors import DiskFull, EnvironmentUnfit
+from loradock.text.amounts import free_text, needed_text
 
 UNKNOWN_PACKAGE = {"wheel_bytes": 5_000_000, "installed_bytes": 20_000_000, "files": 500}
 TEMPORARY = {"bytes": 100_000_000, "files": 500}
@@ -161,13 +162,8 @@ def refuse_where_too_little(found: Sequence[Room], *, hint: str) -> None:
 
 def _short_of(room: Room) -> str:
     if room.need_bytes > room.free_bytes:
-        return f"{room.mount} has {gb(room.free_bytes)} free, the build needs {gb(room.need_bytes)}"
+        return f"{room.mount} has {free_text(room.free_bytes)} free, the build needs {needed_text(room.need_bytes)}"
     return f"{room.mount} has {room.free_files:,} inodes free, the build needs {room.need_files:,}"
-
-
-def gb(size: float) -> str:
-    """Bytes as people compare them with a disk: decimal gigabytes."""
-    return f"{size / 1e9:.2f} GB"
 
 
 class Sizes:

@@ -19,6 +19,7 @@ from loradock.delivery.image.scratch import Property, Scratch
 from loradock.delivery.image.space import Room
 from loradock.delivery.image.wheels import ABOUT, FETCH, WheelIndex, downloaded, kept_wheel
 from loradock.errors import EnvironmentUnfit, HubError, LoradockError
+from loradock.text.amounts import size_text
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -192,7 +193,7 @@ class Workshop:
         finally:
             self.drop(image)
         size = sum(path.stat().st_size for path in files.values())
-        self.view.note(f"wheels: {len(files)} for {python}, {size / 1e9:.2f} GB, in {self.scratch.wheels}")
+        self.view.note(f"wheels: {len(files)} for {python}, {size_text(size)}, in {self.scratch.wheels}")
         return python, files
 
     def _about(self, image: str) -> tuple[str, str]:

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Mapping
 
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
-from loradock.env_check.seen import on_host, plural
+from loradock.env_check.seen import on_host
 from loradock.errors import GpuSuspect
 from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.machine.answers import DriverState, GpuState
+from loradock.text.amounts import counted
 
 VISIBLE, INJECTED = "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"
 HIDDEN = ("", "-1", "NoDevFiles")
@@ -35,7 +36,7 @@ def _there(facts: Facts, states: tuple[GpuState, ...]) -> Finding:
     keeps_driver_loaded = {
         f"gpu_{gpu.index}_is_persistent": float(gpu.is_persistent) for gpu in states if gpu.is_persistent is not None
     }
-    return ok(f"{plural(len(facts.gpus), 'GPU')}: {names}", **keeps_driver_loaded)
+    return ok(f"{counted(len(facts.gpus), 'GPU')}: {names}", **keeps_driver_loaded)
 
 
 def _silent(gpu: GpuState) -> Finding:
@@ -72,7 +73,7 @@ def missing(
     if plan.wants_gpu:
         return error("the configuration asks for a GPU, and there is none", remedy=_give_one(facts, driver))
     if driver.devices or driver.module:
-        count = plural(len(driver.devices), "NVIDIA GPU") if driver.devices else "an NVIDIA driver"
+        count = counted(len(driver.devices), "NVIDIA GPU") if driver.devices else "an NVIDIA driver"
         return warning(
             f"the machine has {count}, which this process cannot use, so a run trains on the CPU",
             remedy=_give_one(facts, driver),
@@ -82,7 +83,7 @@ def missing(
 
 def _out_of_reach(states: tuple[GpuState, ...], wanted: str | None, plan: Intent) -> Finding:
     """NVML shows GPUs, CUDA would see none of them."""
-    there = plural(len(states), "GPU")
+    there = counted(len(states), "GPU")
     entries = [entry.strip() for entry in (wanted or "").split(",")]
     if len(set(entries)) < len(entries):
         what = f"{VISIBLE} is {wanted!r}, which names a GPU twice: CUDA then shows none of {there}"
@@ -102,7 +103,7 @@ def _out_of_reach(states: tuple[GpuState, ...], wanted: str | None, plan: Intent
 
 def _denied(facts: Facts, states: tuple[GpuState, ...], plan: Intent) -> Finding:
     """A cgroup keeps every GPU for others, as a scheduler has it for a job that asked for none."""
-    there = plural(len(states), "GPU")
+    there = counted(len(states), "GPU")
     if plan.wants_gpu:
         what = f"the configuration asks for a GPU, and none of {there} is assigned to this process"
         return error(what, remedy=RUN if facts.in_container else "srun --gpus 1 loradock train ...")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
-from loradock.env_check.seen import plural, used_gpus
+from loradock.env_check.seen import used_gpus
 from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.machine.answers import GpuState
+from loradock.text.amounts import counted
 
 VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
@@ -24,7 +25,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         )
         if finding
     ]
-    return found or [ok(f"{plural(len(used_gpus(host)) or len(facts.gpus), 'GPU')} for this process")]
+    return found or [ok(f"{counted(len(used_gpus(host)) or len(facts.gpus), 'GPU')} for this process")]
 
 
 def cut_short(wanted: str | None, left: int) -> Finding | None:
@@ -44,7 +45,7 @@ def too_few(facts: Facts) -> Finding | None:
     if facts.world_size == 1 or count <= gpus or any(" MIG " in gpu.name for gpu in facts.gpus):
         return None
     return error(
-        f"{count} processes of this run share {plural(gpus, 'GPU')} here",
+        f"{count} processes of this run share {counted(gpus, 'GPU')} here",
         remedy=f"torchrun --nproc-per-node {gpus} -m loradock train ...",
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from loradock.errors import EnvironmentUnfit, HubError, InputMissing, LoradockEr
 from loradock.facts import Facts
 from loradock.machine import Host, hub_access
 from loradock.model import hub_cache
+from loradock.text.suggest import nearest
 
 if TYPE_CHECKING:
     from loradock.config.schema import ModelConfig
@@ -39,8 +39,8 @@ def missing(directory: Path) -> Finding:
         what = f"model {directory} is a file, not a directory"
         return error(what, remedy=train_with(f"model.name={directory.parent}"), ends=InputMissing)
     beside = [each.name for each in directory.parent.iterdir()] if directory.parent.is_dir() else []
-    near = difflib.get_close_matches(directory.name, beside, n=1)
-    remedy = train_with(f"model.name={directory.parent / near[0]}") if near else download_to(directory)
+    near = nearest(directory.name, beside)
+    remedy = train_with(f"model.name={directory.parent / near}") if near else download_to(directory)
     return error(f"model directory {directory} does not exist", remedy=remedy, ends=InputMissing)
 
 

@@ -14,6 +14,7 @@ from loradock.errors import ConfigError, DataError, HubError, LoradockError, sho
 from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.model import hub_cache
+from loradock.text.suggest import named_by
 
 if TYPE_CHECKING:
     from loradock.config.schema import SourceConfig
@@ -66,9 +67,9 @@ def of_source(host: Host, key: str, source: SourceConfig) -> Iterator[Finding]:
 def _remedy(key: str, wrong: LoradockError) -> str:
     """The hint of the data room where it is a command, else the key with what it suggests."""
     hint = one_line(wrong.hint or "")
-    for before, after in (("did you mean ", "?"), ("for a hub data set write ", "")):
-        if hint.startswith(before):
-            return train_with(f"{key}={hint.removeprefix(before).removesuffix(after)}")
+    hub = "for a hub data set write "
+    if path := named_by(hint) or (hint.removeprefix(hub) if hint.startswith(hub) else None):
+        return train_with(f"{key}={path}")
     return hint if hint.startswith("ls ") else train_with(f"{key}=FILE")
 
 

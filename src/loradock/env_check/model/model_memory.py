@@ -18,6 +18,7 @@ from loradock.errors import EnvironmentUnfit, LoradockError, OutOfMemory
 from loradock.facts import DataFacts, Facts, ModelFacts
 from loradock.machine import Host
 from loradock.model import hub_cache
+from loradock.text.suggest import named_by
 
 if TYPE_CHECKING:
     from loradock.config.schema import RunConfig
@@ -97,7 +98,7 @@ def remedy_for(wrong: LoradockError, config: RunConfig, facts: Facts) -> str:
 def nearest(wrong: LoradockError, asked: str | Sequence[str]) -> str | None:
     """The names asked for as a list in YAML, each unknown one replaced by the nearest; None where one has none near."""
     hints = [next((each.hint or "" for each in wrong.problems if repr(name) in each.what), name) for name in asked]
-    names = dict.fromkeys(hint.removeprefix("did you mean ").removesuffix("?") for hint in hints)
+    names = dict.fromkeys(named_by(hint) or hint for hint in hints)
     return f"[{', '.join(names)}]" if all(names) else None
 
 

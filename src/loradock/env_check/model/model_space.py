@@ -14,6 +14,7 @@ from loradock.files import foreign_json
 from loradock.machine import Host
 from loradock.model import headers, hub_cache
 from loradock.model import weights as weight_files
+from loradock.text.amounts import size_text
 
 # A checkpoint holds the adapter in float32, and its optimiser's state.
 ADAPTER_BYTES = 4
@@ -54,7 +55,7 @@ def judge_download(name: str, need: int, *, host: Host, is_guess: bool) -> Findi
         return ok(f"{cache} has space for {name}", **figures)
     say = warning if is_guess else _full
     about = "about " if is_guess else ""
-    what = f"{name} takes {about}{need / 1e9:.2g} GB, and {cache} is on a disk with less free space"
+    what = f"{name} takes {about}{size_text(need)}, and {cache} is on a disk with less free space"
     return say(what, remedy="export HF_HOME=DIR", **figures)
 
 
@@ -90,7 +91,7 @@ def of_checkpoints(host: Host, plan: Intent) -> list[Finding]:
     if need <= free:
         return [ok(f"{plan.output} has space for {held} checkpoints and the adapter", **figures)]
     what = (
-        f"{held} checkpoints and the adapter take {need / 1e6:.1f} MB, and {plan.output} is on a disk "
+        f"{held} checkpoints and the adapter take {size_text(need)}, and {plan.output} is on a disk "
         "with less free space"
     )
     is_enough = config.checkpoints.keep > 1 and need * 2 <= free * held

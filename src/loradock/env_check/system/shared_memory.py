@@ -10,6 +10,7 @@ from loradock.env_check.system.loading import loading
 from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.machine.answers import Space
+from loradock.text.amounts import size_text
 
 PLACE = Path("/dev/shm")
 MIB = 1 << 20
@@ -37,18 +38,16 @@ def judge(space: Space, facts: Facts, plan: Intent) -> Finding:
     gpus = len(facts.gpus) if plan.uses_gpu(facts) else 0
     nccl_bytes = NCCL_BYTES_PER_GPU * gpus if gpus > 1 else 0
     both = max(FLOOR_BYTES, need.shared_bytes + nccl_bytes)
-    size = f"{PLACE} holds {_mib(space.total_bytes)}{' and is filled' if space.total_bytes >= both else ''}"
+    size = f"{PLACE} holds {size_text(space.total_bytes)}{' and is filled' if space.total_bytes >= both else ''}"
     remedy = _remedy(2 * both, facts)
     if need.workers and space.free_bytes < need.shared_bytes:
-        return error(f"{size}, {need.workers} data loader workers need {_mib(need.shared_bytes)} of it", remedy=remedy)
+        return error(
+            f"{size}, {need.workers} data loader workers need {size_text(need.shared_bytes)} of it", remedy=remedy
+        )
     if space.free_bytes < both:
         why = f"NCCL over {gpus} GPUs and the data loader need" if gpus > 1 else "worker processes need"
-        return warning(f"{size}, {why} {_mib(both)}", remedy=remedy)
-    return ok(f"{PLACE} holds {_mib(space.total_bytes)}", free_mib=space.free_bytes // MIB)
-
-
-def _mib(size: int) -> str:
-    return f"{math.ceil(size / MIB)} MiB"
+        return warning(f"{size}, {why} {size_text(both)}", remedy=remedy)
+    return ok(f"{PLACE} holds {size_text(space.total_bytes)}", free_mib=space.free_bytes // MIB)
 
 
 def _remedy(size: int, facts: Facts) -> str:

@@ -11,6 +11,7 @@ from loradock.errors import DiskFull
 from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.machine.answers import Space
+from loradock.text.amounts import size_text
 
 MIB, GIB = 1 << 20, 1 << 30
 FEWEST_BYTES = 16 * MIB
@@ -79,7 +80,8 @@ def judge(disk: Disk, plan: Intent) -> list[Finding]:
         found.append(error(what, remedy=remedy, ends=DiskFull, free_mib=free_mib))
     elif disk.space.free_bytes < disk.needed_bytes:
         kind = "this run" if disk.is_counted else "a run with an 8B model"
-        what = f"{disk.folder} ({names}) has less free than the {_size(disk.needed_bytes)} that {kind} may write there"
+        most = size_text(disk.needed_bytes)
+        what = f"{disk.folder} ({names}) has less free than the {most} that {kind} may write there"
         found.append(warning(what, remedy=remedy, free_mib=free_mib))
     if inodes is not None and inodes < FEWEST_INODES:
         found.append(error(_few(disk, names, FEWEST_INODES), remedy=remedy, ends=DiskFull))
@@ -90,10 +92,6 @@ def judge(disk: Disk, plan: Intent) -> list[Finding]:
 
 def _few(disk: Disk, names: str, limit: int) -> str:
     return f"{disk.folder} ({names}) has inodes for fewer than {limit} more files"
-
-
-def _size(size: int) -> str:
-    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size // MIB} MiB"
 
 
 CHECK = Check(

@@ -13,6 +13,7 @@ from loradock.catalog import optimizers
 from loradock.errors import DiskFull
 from loradock.machine import Host
 from loradock.machine.answers import Space
+from loradock.text.amounts import free_text, needed_text
 
 WEIGHT_BYTES = 4
 TENSOR_BYTES = 900
@@ -54,17 +55,18 @@ def before_run(
     most = keep + 1 + int(keeps_best)
     new = max(1, most - len(held)) if planned is None else min(planned, max(1, most - len(held)))
     need = new * checkpoint_bytes + adapter_bytes + RECORD_BYTES
-    kept = f"{keep + int(keeps_best)} checkpoints of {shown(checkpoint_bytes)}"
+    kept = f"{keep + int(keeps_best)} checkpoints of {needed_text(checkpoint_bytes)}"
     if room is None:
         return f"disk: {kept}; what is free for {directory} is not known"
     if need > room.free_bytes:
-        what = f"{directory} needs {shown(need)} for {new} more checkpoint(s) and the adapter, and has"
+        what = f"{directory} needs {needed_text(need)} for {new} more checkpoint(s) and the adapter, and has"
         fewer = _fewer(keep, short=need - room.free_bytes, each=checkpoint_bytes, new=new)
         raise DiskFull(
-            f"{what} {shown(room.free_bytes, is_floor=True)} free", hint=_remedy(need - room.free_bytes, fewer=fewer)
+            f"{what} {free_text(room.free_bytes)} free",
+            hint=_remedy(need - room.free_bytes, fewer=fewer),
         )
     _refuse_few_files(directory, room, need=new * CHECKPOINT_FILES + RECORD_FILES)
-    return f"disk: {kept} and the adapter, {shown(need)} to write; {shown(room.free_bytes, is_floor=True)} free"
+    return f"disk: {kept} and the adapter, {needed_text(need)} to write; {free_text(room.free_bytes)} free"
 
 
 def before_save(directory: Path, *, checkpoint_bytes: int) -> None:
@@ -74,8 +76,8 @@ def before_save(directory: Path, *, checkpoint_bytes: int) -> None:
         return
     need = checkpoint_bytes + SPARE_BYTES
     if need > room.free_bytes:
-        free = shown(room.free_bytes, is_floor=True)
-        what = f"the next checkpoint in {directory} needs {shown(need)}, and {free} are free"
+        free = free_text(room.free_bytes)
+        what = f"the next checkpoint in {directory} needs {needed_text(need)}, and {free} are free"
         hint = f"{_remedy(need - room.free_bytes, fewer=None)}; the same command then continues"
         raise DiskFull(what, hint=hint)
     _refuse_few_files(directory, room, need=CHECKPOINT_FILES)
@@ -96,13 +98,4 @@ def _fewer(keep: int, *, short: int, each: int, new: int) -> int | None:
 
 def _remedy(short: int, *, fewer: int | None) -> str:
     lower = f"--set checkpoints.keep={fewer}, or " if fewer else ""
-    return f"{lower}free {shown(short)} there, or --output a directory on a larger disk"
-
-
-def shown(size: int, *, is_floor: bool = False) -> str:
-    """A number of bytes for people: 1.3 GiB, 12 MiB, 40 KiB. Rounded up; with `is_floor` down, as what is free is."""
-    for unit, power in (("GiB", 30), ("MiB", 20)):
-        if size >= 1 << power:
-            tenths = (size * 10 if is_floor else size * 10 + (1 << power) - 1) >> power
-            return f"{tenths / 10:.1f} {unit}"
-    return f"{size // 1024 if is_floor else -(-size // 1024)} KiB"
+    return f"{lower}free {needed_text(short)} there, or --output a directory on a larger disk"

@@ -7,7 +7,6 @@ mounted elsewhere is the same. Where two tables differ, `check` refuses, and nam
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import re
@@ -29,6 +28,7 @@ from loradock.model import content, tokenizer_copy
 from loradock.model.adapters import BASE_CHANGING
 from loradock.plan import zero_config
 from loradock.plan.plan import HELD
+from loradock.text.suggest import nearest, sentence
 from loradock.training.events import EARLY_STOP
 from loradock.training.run_dir import recorded
 from loradock.training.run_dir.paths import RECORD
@@ -311,7 +311,6 @@ def _refuse_unknown(name: str, *, fields: Collection[str]) -> None:
         return  # which of the found ones there are differs from machine to machine, and from stage to stage
     if _is_free(name):
         raise UsageError(f"{name} may change without being named", hint=f"leave out --allow-change {name}")
-    near = difflib.get_close_matches(name, sorted(fields), n=1, cutoff=0.6)
-    meant = near[0] if near else unknown_key(tuple(name.split("."))).meant
-    hint = f"did you mean --allow-change {meant}?" if meant else "loradock config show lists the keys"
+    field = nearest(name, sorted(fields)) or unknown_key(tuple(name.split("."))).meant
+    hint = sentence(f"--allow-change {field}") if field else "loradock config show lists the keys"
     raise UsageError(f"--allow-change {name}: a run has no such field", hint=hint)

@@ -12,7 +12,7 @@ from pathlib import Path
 from loradock.errors import DiskFull, UsageError, storage_error
 from loradock.files import atomic_io
 from loradock.machine import Host
-from loradock.training.run_dir.disk_space import shown
+from loradock.text.amounts import free_text, needed_text
 from loradock.use.inference.exclusive import locked
 
 
@@ -68,6 +68,9 @@ def refuse_small_disk(output: Path, need: int) -> int | None:
     """Free bytes where `output` will lie, None where they are not known. DiskFull where `need` is more."""
     room = Host().space(Host().nearest(output.absolute()))
     if room is not None and need > room.free_bytes:
-        what = f"{output} needs {shown(need)}, and {shown(room.free_bytes, is_floor=True)} are free"
-        raise DiskFull(what, hint=f"free {shown(need - room.free_bytes)} there, or name an output on a larger disk")
+        what = f"{output} needs {needed_text(need)}, and {free_text(room.free_bytes)} are free"
+        raise DiskFull(
+            what,
+            hint=f"free {needed_text(need - room.free_bytes)} there, or name an output on a larger disk",
+        )
     return room.free_bytes if room else None

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from loradock.analysis import step_time
-from loradock.analysis.report.console import gib
-from loradock.analysis.report.html.differences import seconds, timings
+from loradock.analysis.report.html.differences import timings
 from loradock.analysis.report.html.runs import Line, Run, number, numbers
 from loradock.analysis.step_time import PHASES, Breakdown
+from loradock.text.amounts import duration_text, size_text
 
 WARMUP_STEPS = 3
 NEEDED = ("seconds", "tokens", "samples_per_second")
@@ -71,9 +71,9 @@ def phases(runs: Sequence[Run]) -> list[Bar]:
     found: list[Bar] = []
     for run in runs:
         if step := step_of(run):
-            texts = {WORDS[name]: seconds(step.phases[name]) for name in PHASES}
+            texts = {WORDS[name]: duration_text(step.phases[name]) for name in PHASES}
             sizes = {WORDS[name]: step.phases[name] for name in PHASES}
-            total = f"{seconds(step.seconds)} a step, over {step.steps:,} steps"
+            total = f"{duration_text(step.seconds)} a step, over {step.steps:,} steps"
             found.append(bar(run.label, sizes, total=total, texts=texts))
     return found
 
@@ -119,8 +119,8 @@ def stages(runs: Sequence[Run]) -> list[Bar]:
         if (rest := total - sum(taken.values())) > 0:
             taken["between"] = rest
         whole = sum(taken.values())
-        texts = {name: seconds(value) for name, value in taken.items()}
-        found.append(bar(run.label, taken, total=f"{seconds(whole)} in all", texts=texts))
+        texts = {name: duration_text(value) for name, value in taken.items()}
+        found.append(bar(run.label, taken, total=f"{duration_text(whole)} in all", texts=texts))
     return found
 
 
@@ -134,11 +134,11 @@ def memory(run: Run) -> list[Bar]:
         return []
     seen = {name: value for name, value in seen_bytes(run).items() if value}
     whole = max([total, sum(expected.values()), *seen.values()])
-    texts = {name: gib(int(size)) for name, size in expected.items()}
-    found = [bar("expected", expected, total=gib(int(total)), texts=texts, whole=whole)]
+    texts = {name: size_text(int(size)) for name, size in expected.items()}
+    found = [bar("expected", expected, total=size_text(int(total)), texts=texts, whole=whole)]
     for name, size in seen.items():
-        text = f"{gib(int(size))}, {size / total:.2f}x of what was expected"
-        found.append(bar(name, {name: size}, total=text, texts={name: gib(int(size))}, whole=whole))
+        text = f"{size_text(int(size))}, {size / total:.2f}x of what was expected"
+        found.append(bar(name, {name: size}, total=text, texts={name: size_text(int(size))}, whole=whole))
     return found
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loradock.analysis.report.console import gib
 from loradock.analysis.report.html.runs import Line, Run, listed, number, numbers
 from loradock.plan.plan import shown
+from loradock.text.amounts import duration_text, size_text
 
 ABSENT = "-"
 CHECKED = "env-check"
@@ -128,9 +128,9 @@ def outcomes(runs: Sequence[Run]) -> list[Outcome]:
         figure("evaluation loss, last", runs, lambda run: last(numbers(run.evaluations, "loss")), loss),
         figure("evaluation loss, lowest", runs, lambda run: lowest(numbers(run.evaluations, "loss")), loss),
         figure("real tokens a second of training", runs, tokens_per_second, rate, has_ratio=True),
-        figure("peak GPU memory", runs, peak_bytes, lambda value: gib(int(value)), has_ratio=True),
-        figure("seconds of training", runs, lambda run: timed(run, "training"), seconds, has_ratio=True),
-        figure("seconds in all", runs, lambda run: timed(run, "total"), seconds, has_ratio=True),
+        figure("peak GPU memory", runs, peak_bytes, lambda value: size_text(int(value)), has_ratio=True),
+        figure("seconds of training", runs, lambda run: timed(run, "training"), duration_text, has_ratio=True),
+        figure("seconds in all", runs, lambda run: timed(run, "total"), duration_text, has_ratio=True),
         figure("steps", runs, lambda run: last(numbers(run.train, "step")), lambda value: f"{value:,.0f}"),
     ]
     ended = Outcome(name="how it ended", values=tuple(str(run.at("status", default="unknown")) for run in runs))
@@ -230,14 +230,3 @@ def loss(value: float) -> str:
 def rate(value: float) -> str:
     """Tokens a second."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-
-
-def seconds(value: float) -> str:
-    """A duration, in the unit that suits it."""
-    if value < 1:
-        return f"{1000 * value:.3g} ms" if value else "0 s"
-    if value < 120:
-        return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
-    minutes, rest = divmod(round(value), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loradock.analysis.report.console import gib
 from loradock.analysis.report.html.runs import Run, at, listed, number
+from loradock.text.amounts import size_text
 
 Rows = list[tuple[str, str]]
 IMPORTANT = ("error", "warning")
@@ -33,14 +33,14 @@ def environment(run: Run) -> Rows:
     rows: Rows = []
     for gpu in listed(facts.get("gpus")):
         size = number(gpu.get("memory_bytes"))
-        add(rows, "GPU", f"{gpu.get('name', 'unknown')}" + (f", {gib(int(size))}" if size else ""))
+        add(rows, "GPU", f"{gpu.get('name', 'unknown')}" + (f", {size_text(int(size))}" if size else ""))
     if facts and not facts.get("gpus"):
         rows.append(("GPU", "none"))
     add(rows, "Driver", str(facts.get("driver") or ""))
     add(rows, "Platform", str(facts.get("platform") or ""))
     add(rows, "Python", str(facts.get("python") or ""))
     add(rows, "CPUs", str(facts.get("cpus") or ""))
-    add(rows, "Memory", gib(int(size)) if (size := number(facts.get("memory_bytes"))) else "")
+    add(rows, "Memory", size_text(int(size)) if (size := number(facts.get("memory_bytes"))) else "")
     add(rows, "Processes", str(facts.get("world_size") or ""))
     add(rows, "Container", "yes" if facts.get("in_container") else "no" if facts else "")
     add(rows, "Code", str(facts.get("git_commit") or ""))

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from loradock.analysis.report.console import gib
 from loradock.analysis.report.html.differences import (
     CHECKED,
     last,
@@ -15,7 +14,6 @@ from loradock.analysis.report.html.differences import (
     mean_loss,
     peak_bytes,
     rate,
-    seconds,
     text_of,
     timed,
     tokens_per_second,
@@ -23,6 +21,7 @@ from loradock.analysis.report.html.differences import (
 from loradock.analysis.report.html.environment import Note, Rows, add
 from loradock.analysis.report.html.runs import Run, at, listed, number, numbers
 from loradock.plan.plan import shown
+from loradock.text.amounts import duration_text, size_text
 
 SCORE_NUMBERS = 3
 """Value, low and high."""
@@ -59,7 +58,7 @@ def summary(run: Run) -> Rows:
     if (found := tokens_per_second(run)) is not None:
         rows.append(("Throughput", f"{rate(found)} real tokens a second of training"))
     if peak := peak_bytes(run):
-        rows.append(("GPU memory", f"{gib(int(peak))} reserved at most"))
+        rows.append(("GPU memory", f"{size_text(int(peak))} reserved at most"))
     add(rows, "Slowed down", slowdowns(run))
     add(rows, "Checkpoints", f"{len(run.checkpoints)} written{left(run)}" if run.checkpoints else "")
     return rows
@@ -76,9 +75,9 @@ def moment(value: Any) -> str:
 def duration(run: Run) -> str:
     """The whole time of the process, that of training and of the environment check."""
     total, training, checked = (timed(run, stage) for stage in ("total", "training", CHECKED))
-    parts = [seconds(total)] if total else []
-    parts += [f"{seconds(training)} of training"] if training else []
-    parts += [f"{seconds(checked)} of the environment check"] if checked else []
+    parts = [duration_text(total)] if total else []
+    parts += [f"{duration_text(training)} of training"] if training else []
+    parts += [f"{duration_text(checked)} of the environment check"] if checked else []
     return ", ".join(parts)
 
 
@@ -243,7 +242,7 @@ def checkpoints(run: Run) -> list[tuple[str, str, str, str]]:
         (
             f"{each['step']:,}",
             str(each.get("directory", "")).rsplit("/", 1)[-1],
-            seconds(taken) if (taken := number(each.get("seconds"))) is not None else "",
+            duration_text(taken) if (taken := number(each.get("seconds"))) is not None else "",
             moment(each.get("time")),
         )
         for each in run.checkpoints

@@ -24,6 +24,7 @@ from loradock.delivery.image.bundle.manifest import (
 from loradock.errors import DataError, DiskFull, InputMissing, NotWritable, Problem, UsageError, storage_error
 from loradock.files import atomic_io
 from loradock.machine import Host
+from loradock.text.amounts import free_text, needed_text
 
 MANIFEST_SHARE_BYTES = 400
 """Of a member in the manifest, for the estimate."""
@@ -51,7 +52,7 @@ class Inputs:
 def lock_here(host: Host) -> Path | None:
     """The lock that this installation was made from, where it is there."""
     named = host.environ.get("LORADOCK_LOCK")
-    lock = Path(named) if named else Path(__file__).parents[4] / "docker" / "requirements.lock"
+    lock = Path(named) if named else Path(__file__).parents[5] / "docker" / "requirements.lock"
     return lock if lock.is_file() else None
 
 
@@ -178,6 +179,6 @@ def _require_room(output: Path, sizes: dict[str, int], inputs: Inputs) -> None:
     free_bytes = shutil.disk_usage(folder).free
     if need_bytes > free_bytes:
         raise DiskFull(
-            f"the bundle takes {need_bytes / 1e9:.2f} GB, and {folder} has {free_bytes / 1e9:.2f} GB free",
+            f"the bundle takes {needed_text(need_bytes)}, and {folder} has {free_text(free_bytes)} free",
             hint="name a file on another disk",
         )

@@ -14,6 +14,7 @@ from loradock.delivery.image.bundle.manifest import IMAGE, IMAGE_MEMBER, Manifes
 from loradock.delivery.image.bundle.verify import Progress, index, opened, verify
 from loradock.errors import DiskFull, EnvironmentUnfit, NotWritable, UsageError, storage_error
 from loradock.files import atomic_io
+from loradock.text.amounts import free_text, needed_text
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -109,7 +110,7 @@ def _require_room(folder: Path, manifest: Manifest) -> None:
     free_bytes = shutil.disk_usage(folder.parent).free
     if need_bytes > free_bytes:
         raise DiskFull(
-            f"its files take {need_bytes / 1e9:.2f} GB, and {folder.parent} has {free_bytes / 1e9:.2f} GB free",
+            f"its files take {needed_text(need_bytes)}, and {folder.parent} has {free_text(free_bytes)} free",
             hint="--output a folder on another disk",
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from loradock.delivery.kubernetes.check.command_line import option
 from loradock.delivery.kubernetes.check.fields import Field, Found
 from loradock.delivery.kubernetes.check.hosts import known, without_cluster
 from loradock.delivery.kubernetes.check.meeting import counts, nnodes
+from loradock.text.suggest import nearest
 
 PORT = 29400
 _OURS, _TORCHRUNS = ("--rdzv",), ("--rdzv-endpoint", "--rdzv_endpoint")
@@ -76,8 +76,8 @@ def rendezvous_host(manifest: Manifest) -> Iterator[Found]:
 
 
 def _first(firsts: list[str], host: str) -> str:
-    near = difflib.get_close_matches(host, firsts, n=1, cutoff=0.0)
-    return f"the first pod: {near[0]}" if near else "a headless Service, subdomain: ITS NAME, and JOB-0.ITS NAME here"
+    near = nearest(host, firsts, alike=0.0)
+    return f"the first pod: {near}" if near else "a headless Service, subdomain: ITS NAME, and JOB-0.ITS NAME here"
 
 
 def _is_of_cluster(host: str) -> bool:

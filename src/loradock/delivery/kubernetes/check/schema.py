@@ -7,7 +7,6 @@ TrainJob and training runtimes, `api_server.yaml` what the API server refuses be
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ import yaml
 from loradock.delivery.kubernetes.check.base import Manifest, rules
 from loradock.delivery.kubernetes.check.fields import Field, Found, shown
 from loradock.errors import EnvironmentUnfit
+from loradock.text.suggest import did_you_mean, nearest, sentence
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -54,9 +54,8 @@ def kind(manifest: Manifest) -> Iterator[Found]:
         yield root["items"].found("is not a list of objects", "begin each with a dash, or divide them by --- lines")
     elif _validator(root["apiVersion"].text, manifest.kind) is None:
         what = f"is {manifest.kind} of {root['apiVersion'].text}, an unknown kind: nothing in it was checked"
-        near = difflib.get_close_matches(manifest.kind.lower(), _known_kinds(), n=1)
-        known = [full for lowered in near for full in _known_kinds()[lowered]]
-        remedy = f"did you mean {' or '.join(known)}?" if known else "kubectl apply --dry-run=server --filename FILE"
+        near = nearest(manifest.kind, _known_kinds())
+        remedy = sentence(*_known_kinds()[near]) if near else "kubectl apply --dry-run=server --filename FILE"
         yield root["kind"].found(what, remedy)
 
 
@@ -106,8 +105,7 @@ def _told(error: ValidationError, root: Field) -> Iterator[Found]:
 def _said(error: ValidationError, place: Field, wanted: Any) -> tuple[str, str]:
     """What a keyword without words of its own finds, and a remedy."""
     if error.validator == "enum":
-        near = difflib.get_close_matches(place.text, wanted, n=1)
-        remedy = f"did you mean {near[0]}?" if near else f"one of {', '.join(map(str, wanted))}"
+        remedy = did_you_mean(place.text, map(str, wanted)) or f"one of {', '.join(map(str, wanted))}"
         return f"is {error.instance!r}, an unknown value", remedy
     if error.validator in ("minimum", "maximum"):
         limits = cast("dict[str, Any]", error.schema)
@@ -141,8 +139,7 @@ def _cure(place: Field, wanted: list[str]) -> str:
 def _meant(name: str, known: list[str]) -> str:
     if name in _GONE:
         return _GONE[name]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(known)[:12]) or 'nothing'}"
+    return did_you_mean(name, known) or f"known here: {', '.join(sorted(known)[:12]) or 'nothing'}"
 
 
 def _type(place: Field) -> str:

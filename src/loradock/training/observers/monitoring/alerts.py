@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Any
 
+from loradock.text.amounts import percent
+
 UTILIZATION_SHARE = 0.85
 """Median over the recent samples in training below which the GPU is said to be waiting."""
 WAITING_SHARE = 0.10
@@ -238,11 +240,6 @@ def slower(recent: Sequence[Mapping[str, float]], name: str) -> float:
 def values(lines: Lines, key: str) -> list[float]:
     """What the lines say under this key, where they do."""
     return [line[key] for line in lines if line.get(key) is not None]
-
-
-def percent(share: float) -> str:
-    """A share as people read it."""
-    return f"{100 * share:.0f} %"
 
 
 ON_SAMPLES: tuple[Watch, ...] = (idle_card, card_nearly_full, host_memory_rising, card_memory_rising, throttled)

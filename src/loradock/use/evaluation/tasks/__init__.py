@@ -5,11 +5,11 @@ Their data are local files, never fetched.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from pathlib import Path
 
 from loradock.errors import InputMissing, UsageError
+from loradock.text.suggest import nearest
 from loradock.use.evaluation.tasks.base import Task
 from loradock.use.evaluation.tasks.boolq import BOOLQ
 from loradock.use.evaluation.tasks.completions import HELLASWAG, PIQA, WINOGRANDE
@@ -26,8 +26,8 @@ def named(name: str) -> Task:
         if name.lower() in (task.name, task.folder.lower()):
             return task
     names = [task.name for task in TASKS]
-    close = difflib.get_close_matches(name.lower(), names, n=1)
-    hint = f"--task {close[0]}" if close else "--data FILE --metric exact evaluates on rows of your own"
+    near = nearest(name, names)
+    hint = f"--task {near}" if near else "--data FILE --metric exact evaluates on rows of your own"
     raise UsageError(f"unknown task: {name}; known: {', '.join(names)}", hint=hint)
 
 
