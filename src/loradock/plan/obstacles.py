@@ -31,7 +31,7 @@ def met(config: RunConfig, model: ModelFacts, *, compute_dtype: str) -> dict[Lim
         "decoder": model.decoder not in FAST_DECODERS,
         "remote code": config.model.trust_remote_code is not None,
         "peculiarity": model.peculiarity is not None,
-        "outlier columns": config.model.quantization == "int8",
+        "outlier columns": config.model.storage.has_outlier_columns,
         "changed base": lora.init in ("pissa", "olora"),
         "float16": compute_dtype == "float16",
         "compile": train.compile != "off",

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loradock.catalog import storages
 from loradock.facts import ModelFacts
 from loradock.plan.memory.base import BYTES, RUNTIME_BYTES, weight_bytes, widest_input, widest_matrix
 from loradock.plan.memory.widths import widths
@@ -174,7 +175,7 @@ def expected(
         "optimiser state": adapters * OPTIMIZER_BYTES[optimizer],
         "activations": activations,
         "logits": logits,
-        "dequantised layer": 0 if quantization == "none" else widest_matrix(model) * BYTES[dtype],
+        "dequantised layer": widest_matrix(model) * BYTES[dtype] * storages.of(quantization).is_quantised,
         "runtime": runtime_bytes,
     }
     total = sum(parts.values())
