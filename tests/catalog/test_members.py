@@ -13,7 +13,7 @@ import pytest
 from facts import recorded
 
 from loradock.analysis.profile.ranges import METHODS
-from loradock.catalog import engines, storages
+from loradock.catalog import engines, families, storages
 from loradock.plan import obstacles
 from loradock.training.backends import BACKENDS
 
@@ -46,6 +46,7 @@ KINDS = {
         ambiguous=frozenset({"none"}),
         subject=r"quantization|storage",
     ),
+    "family": Kind(names=frozenset(families.BY_DECODER), home="training/backends/fast/families/"),
 }
 
 
@@ -100,6 +101,7 @@ def test_a_members_name_is_compared_in_the_catalog_and_in_its_own_work_alone(kin
         'storage in ("int8", "none")',
         'model.quantization != "none"',
         'BITS = {"nf4": 4, "int8": 8}',
+        'model.decoder in ("Gemma2Model", "Gemma3TextModel")',
     ],
 )
 def test_a_comparison_or_a_table_of_names_is_found(line: str) -> None:
