@@ -13,7 +13,7 @@ import pytest
 from facts import recorded
 
 from loradock.analysis.profile.ranges import METHODS
-from loradock.catalog import engines
+from loradock.catalog import engines, families, storages
 from loradock.plan import obstacles
 from loradock.training.backends import BACKENDS
 
@@ -40,6 +40,13 @@ KINDS = {
         ambiguous=frozenset({"none"}),
         subject=r"parallel|\bmode\b",
     ),
+    "storage": Kind(
+        names=frozenset(storages.STORAGES),
+        home=r"(?!)",
+        ambiguous=frozenset({"none"}),
+        subject=r"quantization|storage",
+    ),
+    "family": Kind(names=frozenset(families.BY_DECODER), home="training/backends/fast/families/"),
 }
 
 
@@ -90,18 +97,24 @@ def test_a_members_name_is_compared_in_the_catalog_and_in_its_own_work_alone(kin
         'plan.parallel.value == "none"',
         'NAMES = {"peft": 1, "fsdp": 2}',
         'match engine:\n    case "zero": pass',
+        'asked.quantization == "nf4"',
+        'storage in ("int8", "none")',
+        'model.quantization != "none"',
+        'BITS = {"nf4": 4, "int8": 8}',
+        'model.decoder in ("Gemma2Model", "Gemma3TextModel")',
     ],
 )
 def test_a_comparison_or_a_table_of_names_is_found(line: str) -> None:
-    assert list(uses(ast.parse(line), KINDS["engine"]))
+    assert any(list(uses(ast.parse(line), kind)) for kind in KINDS.values())
 
 
 @pytest.mark.parametrize("line", ['risk == "none"', 'config.engine == "auto"', 'PACKAGES = ("torch", "peft")'])
 def test_a_word_that_is_no_members_name_is_not_found(line: str) -> None:
-    assert not list(uses(ast.parse(line), KINDS["engine"]))
+    assert not any(list(uses(ast.parse(line), kind)) for kind in KINDS.values())
 
 
 def test_the_configurations_words_are_the_members_names() -> None:
+    assert list(get_args(storages.StorageName)) == list(storages.STORAGES)
     assert list(get_args(engines.EngineName)) == list(engines.ENGINES)
     assert {"none", *get_args(engines.ModeName)} == set(engines.MODES)
 
@@ -119,3 +132,9 @@ def test_every_reason_why_an_engine_cannot_be_used_is_one_that_a_run_can_meet(en
             assert not limits[limit]
             assert why.format(config=config, model=model)
     assert engine.fallback is None or engine.fallback in engines.ENGINES
+
+
+def test_the_layout_of_nf4_is_that_of_qlora() -> None:
+    assert storages.NF4.code_bits + storages.NF4.scale_bits(double_quant=True) == pytest.approx(4.127, abs=1e-4)
+    assert storages.NF4.code_bits + storages.NF4.scale_bits(double_quant=False) == 4.5
+    assert storages.of("int8").scale_bits(double_quant=True) == storages.WHOLE.scale_bits(double_quant=True) == 0

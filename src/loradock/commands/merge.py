@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loradock.catalog.storages import STORAGES
 from loradock.commands.model_options import BASE_MODEL, TRUST, quiet
 from loradock.commands.page import console_on, say
 from loradock.commands.paths import LocalPath
@@ -49,9 +50,7 @@ if TYPE_CHECKING:
 )
 @click.option("--compare", is_flag=True, help="Of an NF4 run: print the loss of both merges on its held-out rows.")
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and the disk and memory it needs.")
-@click.option(
-    "--quantization", type=click.Choice(("nf4", "int8", "none")), help="How the base was stored, if not recorded."
-)
+@click.option("--quantization", type=click.Choice(tuple(STORAGES)), help="How the base was stored, if not recorded.")
 @BASE_MODEL
 @TRUST
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

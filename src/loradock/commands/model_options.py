@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from loradock.catalog.storages import STORAGES
 from loradock.commands.page import console_on
 from loradock.commands.paths import LocalPath
 from loradock.commands.train import QUIET
@@ -58,7 +59,7 @@ def computing_options(command: Command) -> Command:
     options = (
         click.option(
             "--quantization",
-            type=click.Choice(("nf4", "int8", "none")),
+            type=click.Choice(tuple(STORAGES)),
             help="How base weights are stored. [default: as in training; a merged model: none]",
         ),
         click.option(

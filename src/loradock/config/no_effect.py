@@ -23,7 +23,7 @@ def _epochs(config: RunConfig) -> Iterator[KeyProblem]:
 
 
 def _double_quant(config: RunConfig) -> Iterator[KeyProblem]:
-    if config.model.quantization != "nf4":
+    if not config.model.storage.scales:
         yield _idle("model.double_quant", f"only nf4 has scales to quantise, not {config.model.quantization}")
 
 

@@ -108,14 +108,14 @@ def _remote_code_names_the_model(config: RunConfig) -> Iterator[KeyProblem]:
 
 
 def _base_can_change(config: RunConfig) -> Iterator[KeyProblem]:
-    if config.lora.init in ("pissa", "olora") and config.model.quantization != "none":
+    if config.lora.init in ("pissa", "olora") and config.model.storage.is_quantised:
         what = f"lora.init {config.lora.init} changes the base weights, and {config.model.quantization} ones are fixed"
         hint = "--set model.quantization=none, or --set lora.init=default"
         yield KeyProblem(keys=("lora.init", "model.quantization"), what=what, hint=hint)
 
 
 def _orthogonal_base_is_whole(config: RunConfig) -> Iterator[KeyProblem]:
-    if config.lora.init == "orthogonal" and config.model.quantization != "none":
+    if config.lora.init == "orthogonal" and config.model.storage.is_quantised:
         what = f"lora.init orthogonal needs unquantised base weights, not {config.model.quantization} ones"
         hint = "--set model.quantization=none, or --set lora.init=default"
         yield KeyProblem(keys=("lora.init", "model.quantization"), what=what, hint=hint)

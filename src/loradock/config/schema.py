@@ -11,10 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from loradock.catalog import optimizers
+from loradock.catalog import optimizers, storages
 from loradock.catalog.engines import EngineName, ModeName
 from loradock.catalog.objectives import DEFAULT, OBJECTIVES, Metric, ObjectiveName
 from loradock.catalog.objectives.base import ObjectiveSpec
+from loradock.catalog.storages import Storage, StorageName
 
 Auto = Literal["auto"]
 MOST = 1_000_000_000
@@ -71,7 +72,7 @@ class ModelConfig(Section):
 
     name: Place = Field(default="", description="A local directory, or a hub id (which needs `revision`).")
     revision: str | None = Field(default=None, description="Commit of the hub model; a branch name can move.")
-    quantization: Literal["nf4", "int8", "none"] = Field(default="nf4", description="How base weights are stored.")
+    quantization: StorageName = Field(default="nf4", description="How base weights are stored.")
     double_quant: bool = Field(default=True, description="Quantise NF4's scales too: 0.37 bits a weight less.")
     compute_dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         default="auto",
@@ -94,6 +95,11 @@ class ModelConfig(Section):
     trust_remote_code: Place | None = Field(
         default=None, description="The model's own name, repeated, to run the Python code that it ships. Off otherwise."
     )
+
+    @property
+    def storage(self) -> Storage:
+        """How base weights are stored, as the catalog has it."""
+        return storages.of(self.quantization)
 
 
 FormatName = Literal[

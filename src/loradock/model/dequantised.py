@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from loradock.catalog.storages import NF4, NF4_SCALES
 from loradock.errors import ModelError
 from loradock.model import nf4
 
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
 
 TOLERANCE = 0.01
 """Of a block's scale: a dense weight is rounded to 16 bits at worst (2**-8); a wrong code or scale is off by tenths."""
-ROWS = 64
-"""Rows that are compared; 64 of any width begin and end with a block."""
+ROWS = NF4_SCALES.block
+"""Rows that are compared; so many of any width begin and end with a block."""
 
 
 def check(model: Any) -> int:
@@ -26,7 +27,7 @@ def check(model: Any) -> int:
     layers: dict[Any, tuple[str, Any]] = {}
     for name, module in model.named_modules():
         state = getattr(module.weight, "quant_state", None) if isinstance(module, Linear4bit) else None
-        if state is not None and state.quant_type == "nf4" and is_here(module.weight.data, state):
+        if state is not None and state.quant_type == NF4.name and is_here(module.weight.data, state):
             layers.setdefault((tuple(state.shape), state.blocksize, state.dtype), (name, module.weight))
     for name, weight in layers.values():
         off = furthest(weight.data, weight.quant_state)

@@ -140,16 +140,8 @@ def quantization(asked: ModelConfig, dtype: torch.dtype | str) -> Any:
     """The bitsandbytes configuration, or None for unquantised weights."""
     from transformers import BitsAndBytesConfig
 
-    if asked.quantization == "none":
-        return None
-    if asked.quantization == "int8":
-        return BitsAndBytesConfig(load_in_8bit=True)
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=asked.double_quant,
-        bnb_4bit_compute_dtype=dtype,
-    )
+    arguments = asked.storage.arguments(double_quant=asked.double_quant, dtype=dtype)
+    return BitsAndBytesConfig(**arguments) if arguments else None
 
 
 def coverage(model: Any) -> Coverage:
@@ -188,7 +180,7 @@ def coverage(model: Any) -> Coverage:
 def check_asked(found: Coverage, asked: ModelConfig) -> None:
     """ModelError where quantisation was asked for and more than 1 % of the inner weights are still whole."""
     inner = found.quantised_weights + found.missed_weights
-    if asked.quantization == "none" or found.missed_weights <= UNREACHED_SHARE * inner:
+    if not asked.storage.is_quantised or found.missed_weights <= UNREACHED_SHARE * inner:
         return
     raise ModelError(
         f"{asked.quantization} was requested, but {len(found.missed)} weight(s) were not quantised: "

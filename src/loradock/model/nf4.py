@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from loradock.catalog.storages import NF4_SCALES
+
 if TYPE_CHECKING:
     import torch
 
-BLOCK = 64
+BLOCK = NF4_SCALES.block
 # Dettmers, Pagnoni, Holtzman, Zettlemoyer: QLoRA (2023), appendix E.
 CODE_BOOK = (
     -1.0,

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from loradock.catalog import storages
 from loradock.errors import ModelError
 from loradock.facts import COUNTED_TOKENS, ModelFacts, Recurrence
 from loradock.model.whole import quiet
@@ -87,7 +88,7 @@ def state_spaces(model: Any) -> Iterator[tuple[str, str, tuple[str, ...]]]:
 
 def check_read_past(facts: ModelFacts, model: Any, *, quantization: str) -> None:
     """Refuse a Mamba whose mixers would take 4-bit numbers for weights, or pass by an adapter."""
-    linears, is_quantised = {layer.name for layer in facts.linears}, quantization != "none"
+    linears, is_quantised = {layer.name for layer in facts.linears}, storages.of(quantization).is_quantised
     has_fused = find_spec("mamba_ssm") is not None
     past = {
         f"{mixer}.{layer}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from loradock.catalog import storages
 from loradock.config.schema import RunConfig
 from loradock.errors import ModelError, Problem
 from loradock.facts import UNREACHABLE_SHARE, LinearShape, ModelFacts
@@ -188,7 +189,7 @@ def trained_whole(asked: Sequence[str], ends: Sequence[str]) -> str:
 
 def check_coverage(facts: ModelFacts, *, quantization: str) -> None:
     """Refuse a model of which quantisation would silently leave more than 1 % of the inner weights in 16 bit."""
-    if quantization == "none" or facts.unreachable_share <= UNREACHABLE_SHARE:
+    if not storages.of(quantization).is_quantised or facts.unreachable_share <= UNREACHABLE_SHARE:
         return
     raise ModelError(
         f"{quantization} would cover only {1 - facts.unreachable_share:.0%} of {facts.architecture}'s inner weights: "
@@ -220,7 +221,7 @@ def check_modules_to_save(config: RunConfig, model: Any, facts: ModelFacts) -> N
         raise ModelError("lora.modules_to_save names no module", hint="loradock config show", problems=problems)
     linears = [layer.name for layer in linear_shapes(model)] if wanted else []
     taken = {name: module for module in wanted for name in linears if f".{module}." in f".{name}."}
-    if config.model.quantization != "none" and taken:
+    if config.model.storage.is_quantised and taken:
         what = f"lora.modules_to_save: {taken[min(taken)]} holds linear layers that are quantised"
         raise ModelError(
             f"{what} ({config.model.quantization}), and these cannot be trained whole",

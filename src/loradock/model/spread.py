@@ -47,7 +47,7 @@ def read(
 
     count, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     model = skeleton(base, dtype=dtype, attention=attention)
-    if asked.quantization == "nf4":
+    if asked.storage.is_quantised:
         make_quantised(model, asked, dtype=dtype, storage=storage)
     layers = {id(module) for layer in decoder_layers(model) for module in layer.modules()}
     placed: dict[int, torch.nn.Parameter] = {}

@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 from loradock.catalog.engines import PREFERRED, Cannot, Limit
+from loradock.catalog.families import BY_DECODER
 from loradock.config.schema import RunConfig
 from loradock.facts import ModelFacts
-
-FAST_DECODERS = (
-    "Gemma2Model",
-    "Gemma3TextModel",
-    "GemmaModel",
-    "LlamaModel",
-    "MistralModel",
-    "Phi3Model",
-    "Qwen2Model",
-    "Qwen3Model",
-)
 
 
 def first(cannot: Cannot, config: RunConfig, model: ModelFacts, *, compute_dtype: str) -> str | None:
@@ -28,10 +18,10 @@ def met(config: RunConfig, model: ModelFacts, *, compute_dtype: str) -> dict[Lim
     """Of what not everyone has, whether the run asks for it."""
     lora, train = config.lora, config.train
     return {
-        "decoder": model.decoder not in FAST_DECODERS,
+        "decoder": model.decoder not in BY_DECODER,
         "remote code": config.model.trust_remote_code is not None,
         "peculiarity": model.peculiarity is not None,
-        "outlier columns": config.model.quantization == "int8",
+        "outlier columns": config.model.storage.has_outlier_columns,
         "changed base": lora.init in ("pissa", "olora"),
         "float16": compute_dtype == "float16",
         "compile": train.compile != "off",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loradock.catalog.storages import NF4
 from loradock.plan.gpu_table import NamedGpu
 from loradock.plan.memory.base import BYTES
 from loradock.plan.memory.fast import Setting, Shape
@@ -45,7 +46,7 @@ CAPPED_FORWARD_COPIES, CAPPED_BACKWARD_COPIES = 14, 17
 CAPPED_FORWARD_BYTES, CAPPED_BACKWARD_BYTES = 8, 12
 """What is read and written of a score in the compute dtype, in copies, and around the float32 softmax, in bytes, where
 scores are written out (softcap). Read from the engine's code; backward makes them a second time besides."""
-NF4_BYTES = 0.5 + 4 / 64
+NF4_BYTES = (NF4.code_bits + NF4.scale_bits(double_quant=False)) / 8
 """Read for a weight that is made dense: its 4 bits and the expanded scale of its block."""
 
 
@@ -97,7 +98,7 @@ def fast_seconds(
     second = again * (1 - widths.hidden * widths.inner / widths.weights)  # without the last product, which none reads
     passes = widths.layers * (2 + second)
     dequantised = passes - _cached_passes(widths, shape, second=second / again if again else 0.0)
-    dense = widths.weights * (NF4_BYTES + size) if setting.quantization == "nf4" else 0.0
+    dense = widths.weights * (NF4_BYTES + size) if setting.storage.is_dequantised else 0.0
     documents = 0.0 if setting.has_flash or not setting.on_gpu else tokens / max(1.0, rows.mean_tokens)
     return {
         "products": 2 * passes * widths.weights * tokens / rates.flops,

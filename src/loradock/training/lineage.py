@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
+from loradock.catalog.storages import StorageName
 from loradock.config.schema import ModelConfig, NamedPlace, Reading, Section
 from loradock.errors import InputMissing, ModelError, Problem, StorageError
 from loradock.files import atomic_io, foreign_json
@@ -32,7 +33,7 @@ class Lineage(Section):
 
     base: NamedPlace
     revision: str | None = None
-    quantization: Literal["nf4", "int8", "none"]
+    quantization: StorageName
     double_quant: bool
     compute_dtype: Literal["auto", "bfloat16", "float16", "float32"]
     special_tokens: Literal["auto", "as_text", "as_control"]

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import ValidationError
 
+from loradock.catalog.storages import StorageName
 from loradock.config.schema import ModelConfig, NamedPlace, RunConfig, Section, TextLength
 from loradock.data.pairs.preparer import PairTask
 from loradock.data.pairs.template import EmbeddingTemplate, resolve
@@ -41,7 +42,7 @@ class Recipe(Section):
     """All that a vector depends on besides weights, tokenizer and text; the keys are those of a configuration."""
 
     base: Base
-    quantization: Literal["nf4", "int8", "none"]
+    quantization: StorageName
     double_quant: bool
     compute_dtype: Literal["auto", "bfloat16", "float16", "float32"]
     template: Template

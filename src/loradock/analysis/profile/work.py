@@ -49,7 +49,7 @@ def of_step(plan: Plan, config: RunConfig, *, facts: Facts, tokens: float, padde
         )
 
     operations, moved = counts(ONE_OPERATION), counts(ONE_BYTE)
-    dequantised = moved.get("dequantise", 0.0) if config.model.quantization == "nf4" else 0.0
+    dequantised = moved.get("dequantise", 0.0) if config.model.storage.is_dequantised else 0.0
     return Work(
         flops=passes
         * (operations["products"] + operations["attention"] * throughput.ATTENTION_SHARE + operations["head"]),

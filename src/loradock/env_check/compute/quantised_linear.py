@@ -34,7 +34,7 @@ WHEELS = {
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Each place; nothing where the configuration stores the base otherwise."""
-    if plan.config and plan.config.model.quantization != "nf4":
+    if plan.config and not plan.config.model.storage.is_dequantised:
         return [ok(f"the base is stored as {plan.config.model.quantization}, not in NF4")]
     is_double = plan.config.model.double_quant if plan.config else True
 

@@ -55,7 +55,7 @@ class Bench:
         self.place = place
         self.shape = shape
         self._weights = weights
-        self._is_nf4 = asked.quantization == "nf4"
+        self._is_nf4 = asked.storage.is_dequantised
         self._model = tiny_model.adapted(folder, asked, place)
         self._start = [adapter.detach().clone() for adapter in tiny_model.adapters(self._model)]
         self._targets: dict[str, Target] = {}
@@ -145,7 +145,7 @@ def _at(place: Device, facts: Facts, plan: Intent, *, again: str) -> list[Findin
         trials: dict[str, Trial] = {}
         for name, (way, wrong) in seen.items():
             in_whole = ""
-            if wrong and asked.quantization != "none":
+            if wrong and asked.storage.is_quantised:
                 whole = whole or bench(asked.model_copy(update={"quantization": "none"}))
                 in_whole = attempt(whole, way) or ""
             trials[name] = Trial(setting=way.setting, wrong=wrong or "", whole=in_whole, cannot=wrong is None)

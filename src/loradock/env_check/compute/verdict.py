@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from loradock.catalog import storages
 from loradock.env_check.base import Finding, error, ok, warning
 from loradock.env_check.remedies import train_with
 
@@ -37,6 +38,7 @@ def judge(trials: Mapping[str, Trial], *, storage: str, place: str, wanted: str,
 
     A kernel that raises where the setting it belongs to, left to choose, is right, stops no run.
     """
+    is_quantised = storages.of(storage).is_quantised
     tried = {name: trial for name, trial in trials.items() if not trial.cannot}
     chosen = {name for name, trial in tried.items() if name == trial.setting and not trial.wrong}
     passed_over = {name: trial for name, trial in tried.items() if trial.raises and trial.setting in chosen}
@@ -53,10 +55,9 @@ def judge(trials: Mapping[str, Trial], *, storage: str, place: str, wanted: str,
     if not tried:
         return [error(f"no attention can train this model on {place}", remedy=train_with("model.attention=eager"))]
     if not wrong:
-        return [
-            ok(f"a small {_kind(storage)} training run on {place} matches the float64 reference: {', '.join(tried)}")
-        ]
-    of_attention = {name: trial for name, trial in wrong.items() if storage == "none" or trial.whole}
+        kind = storage if is_quantised else "unquantised"
+        return [ok(f"a small {kind} training run on {place} matches the float64 reference: {', '.join(tried)}")]
+    of_attention = {name: trial for name, trial in wrong.items() if not is_quantised or trial.whole}
     if len(of_attention) == len(tried) and len(tried) > 1:
         fault = next(trial.whole or trial.wrong for trial in of_attention.values())
         what = f"training is wrong on {place}, with every attention and without quantisation too: {fault}"
@@ -64,7 +65,7 @@ def judge(trials: Mapping[str, Trial], *, storage: str, place: str, wanted: str,
     good = [trial.setting for trial in tried.values() if not trial.wrong and trial.setting]
     other = next((each for each in good if each not in {trial.setting for trial in wrong.values()}), None)
     remedy = train_with(f"model.attention={other}") if other else again
-    where = "without quantisation" if storage == "none" else f"with and without {storage}"
+    where = f"with and without {storage}" if is_quantised else "without quantisation"
     found = [
         _by_use(f"{names} attention is wrong on {place}, {where}: {fault}", setting, wanted, remedy)
         for names, setting, fault in _together(of_attention)
@@ -92,10 +93,6 @@ def _together(trials: Mapping[str, Trial]) -> list[tuple[str, str | None, str]]:
     for name, trial in trials.items():
         groups.setdefault((trial.setting, trial.whole or trial.wrong), []).append(name)
     return [(", ".join(names), setting, fault) for (setting, fault), names in groups.items()]
-
-
-def _kind(storage: str) -> str:
-    return "unquantised" if storage == "none" else storage
 
 
 def _by_use(what: str, setting: str | None, wanted: str, remedy: str) -> Finding:

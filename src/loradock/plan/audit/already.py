@@ -40,7 +40,7 @@ def _half_precision(baseline: Context) -> str | None:
 def _four_bits(baseline: Context) -> str | None:
     model = baseline.config.model
     scales = ", their scales quantised too" if model.double_quant else ""
-    return f"base weights in NF4, a quarter of their 16-bit size{scales}" if model.quantization == "nf4" else None
+    return f"base weights in NF4, a quarter of their 16-bit size{scales}" if model.storage.scales else None
 
 
 def _checkpointing(baseline: Context) -> str | None:

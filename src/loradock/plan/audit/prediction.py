@@ -119,7 +119,7 @@ def _peft(baseline: Context) -> tuple[float, float]:
     )
     parts.pop("waiting for the host")
     host = throughput.PEFT_HOST_SECONDS_A_LAYER * wide.layers if baseline.on_gpu else 0.0
-    if baseline.config.model.quantization == "none":
+    if not baseline.config.model.storage.is_quantised:
         parts["dequantise"] = 0.0
     if not plan.checkpointing.value:
         copies = throughput.PEFT_FORWARD_COPIES / (2 * throughput.PEFT_FORWARD_COPIES + throughput.PEFT_BACKWARD_COPIES)

@@ -48,7 +48,7 @@ def cache_obstacle(context: Context) -> str | None:
     """Why there is nothing to keep, or None."""
     if not context.engine.has_cached_layers:
         return "only the fast engine caches dense weights"
-    if context.config.model.quantization != "nf4":
+    if not context.config.model.storage.is_dequantised:
         return f"weights are {context.config.model.quantization}, not NF4: nothing is dequantised"
     return None
 
@@ -56,7 +56,7 @@ def cache_obstacle(context: Context) -> str | None:
 def propose(context: Context) -> tuple[Trial, ...]:
     """The counts of layers that the plan did not take."""
     plan = context.plan
-    if not context.engine.has_cached_layers or context.config.model.quantization != "nf4":
+    if not context.engine.has_cached_layers or not context.config.model.storage.is_dequantised:
         return ()
     layers, now = plan.model.layers, plan.cached_layers.value
     wanted = {"all": layers, "none": 0} if context.on_gpu else {"none": 0}

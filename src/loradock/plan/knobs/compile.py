@@ -30,7 +30,7 @@ def obstacles(context: Context) -> Iterator[tuple[str, str]]:
     config, mode = context.config, context.config.train.compile
     if config.lora.dora:
         yield "DoRA dequantises in ways that split a layer into dozens of graphs", "train.compile=off"
-    if config.model.quantization == "int8" and context.on_gpu:
+    if config.model.storage.has_outlier_columns and context.on_gpu:
         yield (
             "int8 layers take columns apart by what is in them, which was never verified for compiled runs",
             "train.compile=off",

@@ -47,8 +47,8 @@ def propose(context: Context) -> tuple[Trial, ...]:
 
 
 def _weights(context: Context) -> tuple[Trial, ...]:
-    now = context.config.model.quantization
-    if now == "none":
+    storage = context.config.model.storage
+    if not storage.is_quantised:
         return (
             Trial(
                 name="quantization-nf4",
@@ -65,11 +65,11 @@ def _weights(context: Context) -> tuple[Trial, ...]:
     return (
         Trial(
             name="quantization-none",
-            title=f"unquantised base weights instead of {now}",
+            title=f"unquantised base weights instead of {storage.name}",
             settings=("model.quantization=none",),
             cause="base weights are dequantised for every product",
             phase="passes",
-            price="the base weights take about four times the memory" if now == "nf4" else "twice the weights' memory",
+            price=storage.dense_price,
             stability_risk="low",
         ),
     )

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from loradock.catalog import storages
 from loradock.facts import Facts, ModelFacts
 
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
-NF4_BITS = 4.127
-"""Bits a weight in NF4 with double quantisation: 4, 8 a 64 for the scales, 32 a 64 x 256 for theirs (QLoRA, Dettmers et
-al. 2023, section 3)."""
-NF4_SINGLE_QUANT_BITS = 4.5
 RUNTIME_BYTES = 700 << 20
 """CUDA's context and libraries, where no GPU can be asked. An assumption: 400 to 700 MiB are seen by GPU and driver."""
 CPU_RUNTIME_BYTES = 750 << 20
@@ -21,11 +18,8 @@ LOADER_PREFETCH = 4
 
 def weight_bytes(model: ModelFacts, *, quantization: str, double_quant: bool, dtype: str) -> int:
     """Bytes of the frozen base: quantised linears, and everything else in the compute dtype."""
-    bits = {
-        "nf4": NF4_BITS if double_quant else NF4_SINGLE_QUANT_BITS,
-        "int8": 8.0,
-        "none": 8.0 * BYTES[dtype],
-    }[quantization]
+    storage = storages.of(quantization)
+    bits = storage.weight_bits(8 * BYTES[dtype]) + storage.scale_bits(double_quant=double_quant)
     other = model.parameters - model.linear_parameters
     return int(model.linear_parameters * bits / 8) + other * BYTES[dtype]
 

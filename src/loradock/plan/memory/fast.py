@@ -16,14 +16,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loradock.catalog import optimizers
+from loradock.catalog import optimizers, storages
 from loradock.facts import ModelFacts
 from loradock.plan.memory.base import BYTES, RUNTIME_BYTES, weight_bytes
 from loradock.plan.memory.widths import Widths, widths
 
 FLOAT = 4
-SCALE_BYTES_A_WEIGHT = 4 / 64
-"""The expanded float32 scale of each NF4 block of 64 weights; see `backends.fast.weights`."""
 ADAPTER_BYTES = 8
 """float32 value and gradient of an adapter's weight."""
 BATCH_BYTES_A_TOKEN = 40
@@ -77,6 +75,11 @@ class Setting:
     mean_tokens: float
     runtime_bytes: int = RUNTIME_BYTES
 
+    @property
+    def storage(self) -> storages.Storage:
+        """How the base's weights are held."""
+        return storages.of(self.quantization)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
@@ -115,16 +118,11 @@ class FastMemory:
     @property
     def dense_layer(self) -> int:
         """Bytes of the dense weights of one layer."""
-        return int(self.widths.weights * self.bytes) if self.is_nf4 else 0
-
-    @property
-    def is_nf4(self) -> bool:
-        """Whether matrices are made dense for each product."""
-        return self.setting.quantization == "nf4"
+        return int(self.widths.weights * self.bytes) if self.setting.storage.is_dequantised else 0
 
     def dense_room(self, shape: Shape) -> int:
         """Bytes of the room on a GPU in which one matrix after the other is made dense; see `backends.fast.weights`."""
-        is_used = self.is_nf4 and self.setting.on_gpu and shape.cached < self.widths.layers
+        is_used = self.setting.storage.is_dequantised and self.setting.on_gpu and shape.cached < self.widths.layers
         return self.widths.widest * self.bytes * is_used
 
     def fragmentation(self, moving: int) -> int:
@@ -150,7 +148,7 @@ class FastMemory:
         """Bytes of the widest moment beyond what is kept, in training or in evaluation."""
         tokens, layers = shape.tokens, self.widths.layers
         layer = self.kept_by_layer(tokens)
-        has_dense = self.is_nf4 and not self.setting.on_gpu and shape.cached < layers
+        has_dense = self.setting.storage.is_dequantised and not self.setting.on_gpu and shape.cached < layers
         moments = [self._in_layer(shape, has_dense=has_dense and not shape.cached)]
         if has_dense and shape.cached:  # below the cached layers, which have given back what they kept
             plain = min(shape.cached, layers - shape.checkpointed)
@@ -163,13 +161,14 @@ class FastMemory:
     def _fixed(self) -> dict[str, int]:
         setting, model = self.setting, self.model
         adapters = model.adapter_parameters(setting.rank)
-        is_expanded = self.is_nf4 and setting.double_quant
+        # The scales in float32, which the engine keeps beside quantised ones: `backends.fast.weights`.
+        scale_bits = setting.storage.scale_bits(double_quant=False) * setting.double_quant
         copies = self.bytes * (1 if self.bytes == FLOAT else 2)
         return {
             "base weights": weight_bytes(
                 model, quantization=setting.quantization, double_quant=setting.double_quant, dtype=setting.dtype
             ),
-            "expanded scales": int(model.linear_parameters * SCALE_BYTES_A_WEIGHT) if is_expanded else 0,
+            "expanded scales": int(model.linear_parameters * scale_bits / 8),
             "adapters and gradients": adapters * (ADAPTER_BYTES + copies),
             "optimiser state": adapters * optimizers.DEFAULT.device_bytes,
             "runtime": setting.runtime_bytes,

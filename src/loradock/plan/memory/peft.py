@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loradock.catalog import optimizers
+from loradock.catalog import optimizers, storages
 from loradock.facts import ModelFacts
 from loradock.plan.memory.base import BYTES, RUNTIME_BYTES, weight_bytes, widest_input, widest_matrix
 from loradock.plan.memory.widths import widths
@@ -174,7 +174,7 @@ def expected(
         "optimiser state": adapters * optimizers.named(optimizer).device_bytes,
         "activations": activations,
         "logits": logits,
-        "dequantised layer": 0 if quantization == "none" else widest_matrix(model) * BYTES[dtype],
+        "dequantised layer": widest_matrix(model) * BYTES[dtype] * storages.of(quantization).is_quantised,
         "runtime": runtime_bytes,
     }
     total = sum(parts.values())

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loradock.catalog import optimizers
+from loradock.catalog import optimizers, storages
 from loradock.catalog.engines import MODES
 from loradock.facts import ModelFacts
-from loradock.plan.memory.base import BYTES, NF4_BITS, NF4_SINGLE_QUANT_BITS, RUNTIME_BYTES, widest_input, widest_matrix
+from loradock.plan.memory.base import BYTES, RUNTIME_BYTES, widest_input, widest_matrix
 from loradock.plan.memory.peft import (
     ADAPTER_BYTES,
     FRAGMENTATION,
@@ -31,7 +31,6 @@ from loradock.plan.memory.peft import (
     logit_bytes,
 )
 
-PACKED_BITS = {"nf4": 4.0, "int8": 8.0}
 FLOAT = 4
 GATHERED_LAYERS = 2
 NCCL_BYTES = 400 << 20
@@ -74,15 +73,19 @@ class Setting:
     runtime_bytes: int = RUNTIME_BYTES
 
     @property
+    def storage(self) -> storages.Storage:
+        """How the base's weights are held."""
+        return storages.of(self.quantization)
+
+    @property
     def weight_bits(self) -> float:
         """Bits of a packed weight, its scale left out."""
-        return PACKED_BITS.get(self.quantization, 8.0 * BYTES[self.dtype])
+        return self.storage.weight_bits(8 * BYTES[self.dtype])
 
     @property
     def scale_bits(self) -> float:
         """Bits of the scales of a packed weight."""
-        whole = {"nf4": NF4_BITS if self.double_quant else NF4_SINGLE_QUANT_BITS}
-        return whole.get(self.quantization, self.weight_bits) - self.weight_bits
+        return self.storage.scale_bits(double_quant=self.double_quant)
 
 
 def parts(model: ModelFacts, batch: Batch, *, setting: Setting, sharing: Sharing) -> dict[str, int]:
@@ -98,7 +101,7 @@ def parts(model: ModelFacts, batch: Batch, *, setting: Setting, sharing: Sharing
         **moving(model, setting, sharing),
         "activations": activation_bytes(model, batch, setting=setting),
         "logits": logit_bytes(model, batch, dtype=setting.dtype),
-        "dequantised layer": widest_matrix(model) * BYTES[setting.dtype] * (setting.quantization != "none"),
+        "dequantised layer": widest_matrix(model) * BYTES[setting.dtype] * setting.storage.is_quantised,
         "runtime": setting.runtime_bytes,
     }
     total = sum(found.values())

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loradock.catalog.families import BY_DECODER
 from loradock.facts import LinearShape, ModelFacts
 from loradock.plan.memory.base import widest_input
-
-OUT_NORM_DECODERS = ("Gemma2Model", "Gemma3TextModel")
-"""Their layers have a norm after each half, too, and keep what goes into it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +16,7 @@ class Widths:
     `attended`: all query heads together; `projected`: queries, keys and values; `inner`: the MLP's product; `outputs`:
     of all linears; `capped_heads`: query heads whose scores are soft-capped; `ranks`: of all adapters of the layer;
     `weights`: of its linears; `widest`: of the largest group of them with a common input, which is made dense at once:
-    gate and up, as a rule.
+    gate and up, as a rule. `has_out_norms`: what goes into a norm after each half is kept, too.
     """
 
     layers: int
@@ -47,7 +45,7 @@ class Widths:
 
 def widths(model: ModelFacts, *, rank: int) -> Widths:
     """Those of the model with adapters of this rank on its targets."""
-    targets = set(model.targets)
+    targets, family = set(model.targets), BY_DECODER.get(model.decoder)
     each = 1 / max(1, model.layers)
     attended = sum(layer.columns for layer in _ending(model, "o_proj")) * each or float(model.hidden)
     outputs = sum(layer.rows for layer in model.linears) * each
@@ -65,7 +63,7 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
         weights=model.linear_parameters * each,
         widest=int(model.hidden * max(2 * inner, projected)),
         vocabulary=model.vocabulary,
-        has_out_norms=model.decoder in OUT_NORM_DECODERS,
+        has_out_norms=bool(family and family.has_out_norms),
     )
 
 

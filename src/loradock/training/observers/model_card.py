@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from loradock.catalog import storages
 from loradock.catalog.objectives import DEFAULT, OBJECTIVES
 from loradock.catalog.objectives.base import ObjectiveSpec
 from loradock.facts import UNREACHABLE_SHARE, unreachable_words
@@ -201,13 +202,10 @@ def quantisation(content: dict[str, Any]) -> str:
     """The BitsAndBytesConfig that the base was loaded with, as Python; "" for weights that were not quantised."""
     model = content["config"]["model"]
     dtype = next(each["value"] for each in content["plan"]["decisions"] if each["name"] == "compute_dtype")
-    kinds = {
-        "nf4": f'BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", '
-        f"bnb_4bit_use_double_quant={model['double_quant']}, bnb_4bit_compute_dtype=torch.{dtype})",
-        "int8": "BitsAndBytesConfig(load_in_8bit=True)",
-        "none": "",
-    }
-    return kinds[model["quantization"]]
+    storage = storages.of(model["quantization"])
+    arguments = storage.arguments(double_quant=model["double_quant"], dtype=f"torch.{dtype}")
+    texts = [f'{key}="{value}"' if key.endswith("quant_type") else f"{key}={value}" for key, value in arguments.items()]
+    return f"BitsAndBytesConfig({', '.join(texts)})" if texts else ""
 
 
 def usage(name: str, content: dict[str, Any], *, prompt: str | None) -> str:

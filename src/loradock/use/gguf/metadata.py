@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from loradock.catalog.families import FAMILIES
 from loradock.errors import ModelError
 
-ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
+ARCHITECTURES = {family.model_type: family.gguf_name for family in FAMILIES if family.gguf_name}
 """transformers' model_type of a language model and llama.cpp's name; Mistral is a Llama there."""
 OFFSET_NORMS = ("gemma3",)
 """Of these transformers multiplies by 1 + weight, llama.cpp by the weight of the file."""

@@ -43,7 +43,7 @@ def compare(job: Job, *, progress: Callable[[int], None]) -> Compared:
 
     `progress` is called with the rows done, of all three. UsageError without a run, held-out rows or NF4 weights.
     """
-    if job.plan.asked.quantization != "nf4":
+    if not job.plan.asked.storage.is_dequantised:
         raise UsageError("--compare needs an NF4 run: otherwise there is one merge", hint="leave out --compare")
     rows = held_out(job)
     done = 0

@@ -124,17 +124,14 @@ def device_of(record: Mapping[str, Any]) -> str:
 
 def _onto(asked: str, origin: Origin) -> tuple[Onto, str]:
     """Onto which weights, and why."""
-    kind = origin.asked.quantization
-    if kind == "none":
-        return "original", "the adapter was trained on unquantised weights"
-    if kind == "int8":
-        why = "LLM.int8 quantises activations too, which no weights reproduce"
-        if asked == "trained":
-            raise UsageError(f"an int8 run has no weights to merge onto: {why}", hint="--onto original")
-        return "original", why
-    if asked == "original":
-        return "original", "asked for; the adapter was trained on NF4 weights, so answers differ from the run's"
-    return "trained", "the adapter was trained on NF4 weights: their dequantised values are the base"
+    storage = origin.asked.storage
+    if storage.has_outlier_columns and asked == "trained":
+        what = f"an {storage.title} run has no weights to merge onto: {storage.merge_why}"
+        raise UsageError(what, hint="--onto original")
+    if storage.is_dequantised and asked == "original":
+        what = f"asked for; the adapter was trained on {storage.title} weights, so answers differ from the run's"
+        return "original", what
+    return "trained" if storage.is_dequantised else "original", storage.merge_why
 
 
 def _of_checkpoint(run: Path, asked: Asked, record: Mapping[str, Any], output: Path) -> Path:

@@ -174,7 +174,7 @@ def _record(
         "loradock": __version__,
         "onto": plan.onto,
         "quantization": plan.asked.quantization,
-        **(quantisation if plan.onto == "trained" and plan.asked.quantization == "nf4" else {}),
+        **(quantisation if plan.onto == "trained" and plan.asked.storage.is_dequantised else {}),
         "base": {
             "name": plan.base.name if plan.base.revision else plan.base.directory.name,
             "revision": plan.base.revision,

@@ -110,7 +110,7 @@ def make(
     """
     whole.check(base)
     found = adapted(base, adapter)
-    quantised = _quantised(base, asked, load_dtype) if onto == "trained" and asked.quantization == "nf4" else {}
+    quantised = _quantised(base, asked, load_dtype) if onto == "trained" and asked.storage.is_dequantised else {}
     files = {file.name: tensors.entries(file) for file in base.weight_files}
     named = [entry.name for each in files.values() for entry in each]
     weight_of = {name: name for name in named} | names.in_model(empty(base), named)

@@ -88,7 +88,7 @@ def of_adapter(job: Job) -> Any:
     with quiet():
         dtype = plan.load_dtype if plan.onto == "trained" else "auto"
         model = load.load_whole(plan.base, asked, dtype=dtype, device="cpu")
-        if asked.quantization == "none" or densify(model, dtype=torch.float32):
+        if not asked.storage.is_quantised or densify(model, dtype=torch.float32):
             model = model.float()
         return with_adapter(model, plan.adapter).eval()
 

@@ -18,8 +18,8 @@ from jobs import assert_close, gradients, job_of
 from safetensors.torch import load_file
 from tiny import losses, train
 
+from loradock.catalog.families import BY_DECODER
 from loradock.data.collate import MicroBatch
-from loradock.plan.obstacles import FAST_DECODERS
 from loradock.training.backends.fast import families, linear
 from loradock.training.backends.fast import layer as layers
 from loradock.training.backends.fast.adapters import FlatAdapters
@@ -236,7 +236,7 @@ def test_filling_up_to_a_static_shape_changes_nothing(tmp_path: Path, models: Mo
 
 def test_the_table_of_architectures_is_that_of_the_families() -> None:
     served = {name for family in families.FAMILIES for name in family.decoders}
-    assert served == set(FAST_DECODERS)
+    assert served == set(BY_DECODER)
 
 
 def one_document(self: Any, *arguments: Any, **more: Any) -> Any:

@@ -10,10 +10,9 @@ from typing import Any, cast
 import torch
 from bitsandbytes.nn import Linear4bit
 
+from loradock.catalog.storages import NF4
 from loradock.model.spread import GUARD, PART, gathered
 from loradock.training.backends.zero.sharding import load, replaced
-
-NF4_BITS = 4
 
 
 def make_known(settings: Any) -> Any:
@@ -56,7 +55,7 @@ def check_packed(model: Any, *, mode: str) -> None:
             continue
         weight, state = cast("Any", layer.weight), cast("Any", layer.quant_state)
         held, weights = weight.ds_numel * weight.ds_tensor.element_size(), state.shape.numel()
-        if held != math.ceil(weights * NF4_BITS / 8):
+        if held != math.ceil(weights * NF4.code_bits / 8):
             raise replaced(mode, f"{name} has {weights:,} weights in {held:,} bytes, and NF4 takes half a byte each")
 
 

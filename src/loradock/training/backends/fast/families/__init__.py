@@ -1,5 +1,5 @@
-"""The table of families. To add one: a module with a class that is a `base.Family`, its line here, and its names in
-`plan/obstacles.py`, by which the plan decides without importing torch.
+"""The table of families. To add one: a module with a class that is a `base.Family`, its line here, and its decoders in
+`catalog/families`, by which the plan decides without importing torch.
 """
 
 from __future__ import annotations
