@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -120,37 +118,3 @@ def test_offsets_that_change_while_they_are_used_are_an_error(spec: TokenizerSpe
     with pytest.raises(StorageError, match=r"offsets\.i64: it was modified") as caught:
         first.row(0)
     assert caught.value.exit_code == 74
-
-
-def test_a_builder_that_a_sweep_came_before_begins_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = fcntl.flock
-    swept: list[Path] = []
-
-    def sweep_first(file: Any, how: int) -> None:
-        if not swept and how == fcntl.LOCK_EX:
-            swept.extend(tmp_path.glob(".staged-*"))
-            cache._sweep(tmp_path)
-        lock(file, how)
-
-    monkeypatch.setattr(fcntl, "flock", sweep_first)
-    with cache.EntryWriter(tmp_path, key="a" * 64) as entry:
-        assert swept
-        assert not swept[0].exists()
-        entry.commit()
-    assert (tmp_path / ("a" * 64) / "manifest.json").exists()
-
-
-def test_a_sweep_holds_the_lock_until_all_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / ".staged-x").mkdir()
-    (tmp_path / ".staged-x" / "lock").touch()
-    removed = shutil.rmtree
-
-    def watched(path: Path, **options: Any) -> None:
-        with (path / "lock").open("rb") as file, pytest.raises(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        removed(path, **options)
-
-    monkeypatch.setattr(shutil, "rmtree", watched)
-    cache._sweep(tmp_path)
-    with contextlib.suppress(FileNotFoundError):
-        pytest.fail(f"left: {os.listdir(tmp_path / '.staged-x')}")

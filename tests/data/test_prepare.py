@@ -221,14 +221,14 @@ def test_a_living_builder_keeps_its_place_however_old_and_what_a_killed_one_left
     prepare(data, tokenizer=spec, cache_dir=cache)
     (left,) = cache.glob(".staged-*")
     with living:
-        assert (left / "tokens.i32").exists()
+        assert (left / ("a" * 64) / "tokens.i32").exists()
         living.commit()
     assert not list(cache.glob(".staged-*"))
     assert not list(cache.glob("*/lock"))
 
 
 def _die_building(cache: Path) -> None:
-    EntryWriter(cache, key="b" * 64)
+    _writer = EntryWriter(cache, key="b" * 64)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -259,8 +259,9 @@ def test_what_a_killed_preparer_left_is_swept_a_day_later(
     data: DataConfig, spec: TokenizerSpec, tmp_path: Path
 ) -> None:
     old, fresh = tmp_path / "c" / ".staged-old", tmp_path / "c" / ".staged-fresh"
-    old.mkdir(parents=True)
-    fresh.mkdir()
+    for left in (old, fresh):
+        left.mkdir(parents=True)
+        (left / "tokens.i32").touch()
     two_days_ago = time.time() - 2 * 24 * 3600
     os.utime(old, (two_days_ago, two_days_ago))
     prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")

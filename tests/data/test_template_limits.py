@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from loradock.data import chat_template
-from loradock.data.bounded import TooMuch, bounded
 from loradock.data.formats.base import Conversation, Message, RowError
 from loradock.data.pairs.template import EmbeddingTemplate
 from loradock.data.render import Renderer
 from loradock.data.templates import Brought, ChatTemplate, resolve
 from loradock.errors import ConfigError, InputMissing, ModelError
+from loradock.process.bounded import TooMuch, bounded
 
 ASKED = Conversation((Message("user", "one"), Message("assistant", "two")), 0)
 FAILING = {

@@ -242,7 +242,7 @@ from pathlib import Path
 from loradock.errors import LoradockError
 from loradock.use.gguf import export as exporting
 from loradock.use.inference.opener import find
-exporting.refuse_small_disk = lambda *_: None
+exporting.before_output = lambda *_: None
 code = 0
 try:
     exporting.export(find(Path(sys.argv[1])), Path("/mnt/a.gguf"), type_name="bf16", progress=lambda *_: None)

@@ -1,4 +1,4 @@
-"""committing.py under strace: the file calls of a commit, in order, and a kill at any one of them."""
+"""A program (committing.py) under strace: the file calls of a commit, in order, and a kill at any one of them."""
 
 from __future__ import annotations
 
@@ -44,19 +44,28 @@ def strace() -> str:
     return found
 
 
-def run(*options: str, folder: Path, steps: tuple[int, ...], keep: int = 1, variant: str | None = None) -> int:
-    """committing.py, under strace where there are options; returns its exit code, -9 where it was killed."""
-    program = [sys.executable, str(PROGRAM), str(folder), str(keep), *map(str, steps)]
-    command = [*options, *program, *(["--variant", variant] if variant else [])]
+def committing(folder: Path, steps: tuple[int, ...], *, keep: int = 1, variant: str | None = None) -> list[str]:
+    """The arguments of committing.py."""
+    return [str(PROGRAM), str(folder), str(keep), *map(str, steps), *(["--variant", variant] if variant else [])]
+
+
+def run(*options: str, program: list[str]) -> int:
+    """A program, under strace where there are options; returns its exit code, -9 where it was killed."""
+    command = [*options, sys.executable, *program]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": "0"})
     assert done.returncode in (0, -9, 137), done.stderr
     return -9 if done.returncode else 0
 
 
 def traced(folder: Path, steps: tuple[int, ...], *, log: Path, keep: int = 1, variant: str | None = None) -> list[Call]:
+    """The file calls of committing.py, as `calls_of`."""
+    return calls_of(committing(folder, steps, keep=keep, variant=variant), log=log)
+
+
+def calls_of(program: list[str], *, log: Path) -> list[Call]:
     """The file calls between BEGIN and END, in order; the bytes that are written are not shown."""
     options = (strace(), "-f", "-y", "-s", "200", "-e", "write=none", "-e", "trace=%file,%desc", "-o", str(log))
-    assert run(*options, folder=folder, steps=steps, keep=keep, variant=variant) == 0
+    assert run(*options, program=program) == 0
     counts: Counter[str] = Counter()
     calls: list[Call] = []
     is_within = False
@@ -72,7 +81,12 @@ def traced(folder: Path, steps: tuple[int, ...], *, log: Path, keep: int = 1, va
 
 
 def kill_at(call: Call, *, folder: Path, steps: tuple[int, ...], variant: str | None = None) -> bool:
-    """Run it again and SIGKILL it at this call, before the kernel does it; says whether it was killed."""
+    """Run committing.py again and SIGKILL it at this call; says whether it was killed."""
+    return killed_at(call, program=committing(folder, steps, variant=variant))
+
+
+def killed_at(call: Call, *, program: list[str]) -> bool:
+    """Run a program again and SIGKILL it at this call, before the kernel does it; says whether it was killed."""
     inject = f"inject={call.name}:signal=SIGKILL:when={call.number}"
     options = (strace(), "-f", "-e", f"trace={call.name}", "-e", inject, "-o", os.devnull)
-    return run(*options, folder=folder, steps=steps, variant=variant) == -9
+    return run(*options, program=program) == -9

@@ -18,11 +18,11 @@ from safetensors.torch import load_file, save_file
 from tiny import make_llama, train
 
 from loradock.errors import DiskFull, InputMissing, Locked, ModelError, UsageError
+from loradock.files import lock
 from loradock.machine.answers import Space
 from loradock.use.merge.job import Asked, prepared
 from loradock.use.merge.merge import merge
 from loradock.use.merge.run import run
-from loradock.use.merge.staging import locked
 
 WEIGHTS = "adapter_model.safetensors"
 
@@ -145,15 +145,15 @@ def test_an_empty_folder_is_taken_for_the_output_and_a_mount_is_told_as_one(tmp_
     (tmp_path / "out").mkdir()
     merged(adapter, tmp_path / "out")
     assert (tmp_path / "out" / "merge.json").is_file()
-    script = "from pathlib import Path; from loradock.use.merge.staging import refuse_existing as r; r(Path('/mnt'))"
+    script = "from pathlib import Path; from loradock.files.staged import refuse_existing as r; r(Path('/mnt'))"
     command = [*namespace("mount -t tmpfs none /mnt"), sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True)
     assert "error: /mnt is a mount point" in done.stderr
-    assert "hint: name a folder in it: /mnt/merged" in done.stderr
+    assert "hint: name another in it: /mnt/new" in done.stderr
 
 
 def test_two_that_write_the_same_output_do_not_meet(tmp_path: Path, adapter: Path) -> None:
-    with locked(tmp_path / "out"):
+    with lock.writing(tmp_path / "out"):
         refused(adapter, tmp_path / "out", Locked, "another process")
     merged(adapter, tmp_path / "out")
 
@@ -185,7 +185,7 @@ from pathlib import Path
 from merge.made import merged
 from loradock.errors import LoradockError
 from loradock.use.merge import merge as merging
-merging.refuse_small_disk = lambda *_: None
+merging.before_output = lambda *_: None
 code = 0
 try:
     merged(Path(sys.argv[1]), Path("/mnt/out"))

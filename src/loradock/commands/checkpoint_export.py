@@ -60,7 +60,7 @@ def export(
     As sentence-transformers, DIR may also be an adapter directory. Without --merge, ADAPTER links to the base where it
     lies now.
     """
-    from loradock.use.merge.staging import refuse_existing
+    from loradock.files.staged import refuse_existing
 
     refuse_existing(output)
     if kind == "sentence-transformers":

@@ -19,7 +19,7 @@ from loradock.commands.page import console_on, page, say
 from loradock.commands.paths import LocalPath
 from loradock.commands.run_options import Ask, RunCommand, run_options
 from loradock.commands.train import QUIET
-from loradock.errors import NotWritable, UsageError
+from loradock.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -128,18 +128,17 @@ def texts_only(config: RunConfig, status: Status, *, as_json: bool) -> None:
 
 
 def draw(corpus: Corpus, found: Statistics, file: Path) -> None:
-    """Draw the histogram. NotWritable where the file cannot be written."""
+    """Draw the histogram. Raises as `staged.file`."""
     from loradock.analysis.report import histogram
     from loradock.analysis.report.data_stats import marks
+    from loradock.files import staged
     from loradock.text.amounts import percent
 
     title = (
         f"{found.train_rows:,} rows, {found.tokens.tokens:,} tokens, {percent(found.label_share)} of them supervised"
     )
-    try:
-        histogram.draw(corpus.train.fitted.lengths, marks=marks(found), title=title, file=file)
-    except OSError as error:
-        raise NotWritable(f"{file} cannot be written: {error.strerror}", hint=f"ls -ld {file.parent}") from error
+    with staged.file(file, replaces=True) as place:
+        histogram.draw(corpus.train.fitted.lengths, marks=marks(found), title=title, file=place)
     say(f"drawn: {file}", stderr=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import click
 from loradock.commands.paths import LocalPath
 from loradock.delivery.image.sbom import bill_of_image, bill_of_materials
 from loradock.errors import storage_error
+from loradock.files import atomic_io
 
 
 @click.command()
@@ -35,10 +35,7 @@ def sbom(image: str | None, output: Path | None) -> None:
     if output is None:
         click.echo(text)
         return
-    partial = output.with_name(f".{output.name}-{os.getpid()}")
     try:
-        partial.write_text(text + "\n", encoding="utf-8")
-        partial.replace(output)
+        atomic_io.replace(output, text + "\n")
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise storage_error(error, output) from error

@@ -67,8 +67,8 @@ def merge(
     OUT appears whole or not at all. merge.json in it has the hashes of what was merged and of each file.
     """
     quiet()
+    from loradock.files.staged import refuse_existing
     from loradock.use.merge.job import Asked, prepared
-    from loradock.use.merge.staging import refuse_existing
 
     refuse_existing(output)
     with redirect_stdout(sys.stderr), prepared(adapter, Asked(**asked)) as job:

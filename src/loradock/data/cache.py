@@ -18,36 +18,28 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
-import shutil
 import stat
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 import numpy as np
 
 from loradock.data.manifest import Manifest
 from loradock.data.spans import Remark
 from loradock.errors import DiskFull, LoradockError, NotWritable, StorageError
-from loradock.files import regular
+from loradock.files import atomic_io, regular, staged
 
 FILES = {"tokens": "i32", "supervised": "u8", "offsets": "i64", "learned": "i32", "lines": "i64"}
 PAIR_FILES = FILES | {"roles": "u8"}
 DTYPES = {"i32": np.dtype("<i4"), "i64": np.dtype("<i8"), "u8": np.dtype("u1")}
 HASHED_WHEN_OPENED_BYTES = 256 << 20
 VERIFIED = "verified.json"
-LOCK = "lock"
-"""Of a staged directory: held as long as its builder lives."""
-STALE_STAGING_SECONDS = 24 * 3600
-"""After which one is removed whose lock says nothing."""
 
 
 class CorruptEntry(Exception):
@@ -103,14 +95,14 @@ class EntryWriter:
         self.tokens = 0
         self.learned_tokens = 0
         self._digests = {name: hashlib.sha256() for name in self._files}
-        with writing(cache_dir):
-            cache_dir.mkdir(parents=True, exist_ok=True)
-            _sweep(cache_dir)
-            self._staged, self._lock = _staged(cache_dir)
+        with writing(cache_dir), contextlib.ExitStack() as around:
+            self._staged = around.enter_context(staged.in_cache(cache_dir)) / key
+            self._staged.mkdir()
             self._streams = {
                 name: (self._staged / f"{name}.{kind}").open("wb", buffering=1 << 20)
                 for name, kind in self._files.items()
             }
+            self._around = around.pop_all()
         self._put("offsets", np.zeros(1))
 
     def __enter__(self) -> Self:
@@ -120,8 +112,7 @@ class EntryWriter:
         for stream in self._streams.values():
             with contextlib.suppress(OSError):
                 stream.close()
-        shutil.rmtree(self._staged, ignore_errors=True)
-        self._lock.close()
+        self._around.close()
 
     def write(self, chunk: Chunk) -> None:
         """Append rows. Raises DiskFull, NotWritable or StorageError."""
@@ -159,12 +150,9 @@ class EntryWriter:
                 stream.flush()
                 os.fsync(stream.fileno())
                 stream.close()
-            with (self._staged / "manifest.json").open("w", encoding="utf-8") as file:
-                file.write(json.dumps({**manifest, "sha256": _manifest_digest(manifest)}, indent=1))
-                file.flush()
-                os.fsync(file.fileno())
-            self._staged.chmod(0o755)
-            (self._staged / LOCK).unlink()
+            sealed = json.dumps({**manifest, "sha256": _manifest_digest(manifest)}, indent=1)
+            atomic_io.write(self._staged / "manifest.json", sealed.encode())
+            atomic_io.sync_folder(self._staged)
             self._rename()
         return manifest
 
@@ -177,19 +165,13 @@ class EntryWriter:
             except CorruptEntry:
                 discard(self._target)
                 os.rename(self._staged, self._target)
-        directory = os.open(self._target.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        atomic_io.sync_folder(self._target.parent)
 
 
 def discard(entry: Path) -> None:
     """Remove an entry: first out of its place in one step, so that nobody opens half of it."""
-    aside = Path(tempfile.mkdtemp(prefix=".staged-", dir=entry.parent))
-    with contextlib.suppress(FileNotFoundError):
+    with staged.in_cache(entry.parent) as aside, contextlib.suppress(FileNotFoundError):
         os.rename(entry, aside / entry.name)
-    shutil.rmtree(aside, ignore_errors=True)
 
 
 def read_manifest(entry: Path) -> dict[str, Any]:
@@ -262,45 +244,8 @@ def _verified(entry: Path) -> object:
 def _note_verified(entry: Path, seal: dict[str, Any]) -> None:
     """Note it; where that cannot be written, the next start hashes again."""
     with contextlib.suppress(OSError):
-        descriptor, staged = tempfile.mkstemp(dir=entry, prefix=".verified-")
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(json.dumps(seal))
-        os.replace(staged, entry / VERIFIED)
+        atomic_io.replace(entry / VERIFIED, json.dumps(seal))
 
 
 def _manifest_digest(manifest: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def _staged(cache_dir: Path) -> tuple[Path, BinaryIO]:
-    """A fresh staging directory, and its lock, held: one that a sweep came upon before it was locked is given up."""
-    while True:
-        place = Path(tempfile.mkdtemp(prefix=".staged-", dir=cache_dir))
-        lock = (place / LOCK).open("wb")
-        with contextlib.suppress(OSError):  # a file system without locks: its age has to say it
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        if os.fstat(lock.fileno()).st_nlink:
-            return place, lock
-        lock.close()
-
-
-def _sweep(cache_dir: Path) -> None:
-    """Remove what killed processes left staged."""
-    for staged in cache_dir.glob(".staged-*"):
-        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as held:
-            if _is_left(staged, held):
-                shutil.rmtree(staged, ignore_errors=True)
-
-
-def _is_left(staged: Path, held: contextlib.ExitStack) -> bool:
-    """Whether nobody builds there any more; its lock is held on, so that nobody begins to until it is removed."""
-    lock = staged / LOCK
-    try:
-        if stat.S_ISREG(lock.lstat().st_mode):
-            fcntl.flock(held.enter_context(lock.open("rb")), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-    except BlockingIOError:
-        return False
-    except OSError:  # no lock there, or none on this file system
-        pass
-    return time.time() - staged.stat().st_mtime > STALE_STAGING_SECONDS

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loradock.data.bounded import TooMuch, bounded
 from loradock.data.spans import Span
 from loradock.errors import ModelError
 from loradock.files.foreign import said
+from loradock.process.bounded import TooMuch, bounded
 
 SECONDS, SECONDS_A_CHARACTER = 1.0, 1e-6
 """CPU time for one conversation; a usual one of 1,000 characters takes 0.0001 s."""

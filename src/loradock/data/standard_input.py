@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from pathlib import Path
 from typing import BinaryIO
 
 from loradock.data.cache import writing
 from loradock.data.readers.base import CHUNK_BYTES
 from loradock.errors import DataError, UsageError
+from loradock.files import atomic_io, staged
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 SUFFIXES = {
@@ -32,19 +32,17 @@ def spooled(stream: BinaryIO, folder: Path) -> Path:
     if stream.isatty() or int(os.environ.get("WORLD_SIZE", "1")) > 1:
         why = "a terminal" if stream.isatty() else "shared by the ranks of a launch"
         raise UsageError(f"--data - reads standard input, which is {why}", hint="write the rows to a file: --data FILE")
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=folder, prefix=".stdin-")
-        staged, digest, head = Path(name), hashlib.sha256(), b""
-        try:
-            with open(descriptor, "wb") as file:
-                while chunk := stream.read(CHUNK_BYTES):
-                    head = head or chunk.removeprefix(BYTE_ORDER_MARK).lstrip()
-                    digest.update(chunk)
-                    file.write(chunk)
-            return staged.rename(folder / f"stdin-{digest.hexdigest()[:16]}{_suffix(head)}")
-        finally:
-            staged.unlink(missing_ok=True)
+    with writing(folder), staged.in_cache(folder) as place:
+        digest, head = hashlib.sha256(), b""
+        with (place / "rows").open("wb") as file:
+            while chunk := stream.read(CHUNK_BYTES):
+                head = head or chunk.removeprefix(BYTE_ORDER_MARK).lstrip()
+                digest.update(chunk)
+                file.write(chunk)
+        atomic_io.sync_file(place / "rows")
+        spool = (place / "rows").rename(folder / f"stdin-{digest.hexdigest()[:16]}{_suffix(head)}")
+        atomic_io.sync_folder(folder)
+        return spool
 
 
 def _suffix(head: bytes) -> str:

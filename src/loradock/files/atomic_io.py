@@ -113,15 +113,6 @@ def contents(folder: Path) -> list[str]:
     return sorted(set(os.listdir(folder)) - OF_THE_FILE_SYSTEM)
 
 
-def open_to_the_group(directory: Path) -> None:
-    """Give the files below a directory the mode that the umask leaves; safetensors writes 0600 whatever the umask."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    for file in directory.rglob("*"):
-        if file.is_file():
-            file.chmod(0o666 & ~mask)
-
-
 def _remove(file: Path) -> None:
     """Take away what was half written; the error that led here counts more than one from doing so."""
     with contextlib.suppress(OSError):

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 from loradock.errors import InputMissing, ModelError, Problem
-from loradock.files import foreign_json
+from loradock.files import sidecar
 from loradock.model import finite
 from loradock.model.config_file import MOST_LAYERS
 from loradock.model.files import check_readable
@@ -90,19 +90,15 @@ def settings_of(adapter: Path) -> Settings:
     file = adapter / SETTINGS
     check_readable([file])
     try:
-        if (size := file.stat().st_size) > MOST_BYTES:
-            raise ModelError(f"{file} has {size:,} bytes, where {MOST_BYTES:,} are the most", hint=HINT)
-        return Settings.model_validate(foreign_json.read(file))
+        size_bytes = file.stat().st_size
     except OSError as error:
         raise InputMissing(f"{file} cannot be read: {error.strerror}", hint=HINT) from error
-    except ValidationError as error:
-        problems = [
-            Problem(what=f"{'.'.join(str(part)[:60] for part in each['loc'])}: {each['msg']}", file=str(file))
-            for each in error.errors(include_url=False, include_input=False)
-        ]
-        raise ModelError(f"{file} is damaged, or of a PEFT that is not known", hint=HINT, problems=problems) from error
-    except ValueError as error:
-        raise ModelError(f"{file} is not JSON: {error}", hint=HINT) from error
+    if size_bytes > MOST_BYTES:
+        raise ModelError(f"{file} has {size_bytes:,} bytes, where {MOST_BYTES:,} are the most", hint=HINT)
+    settings = sidecar.read(file, Settings, hint=HINT, what="is damaged, or of a PEFT that is not known")
+    if settings is None:
+        raise InputMissing(f"{file} does not exist", hint=HINT)
+    return settings
 
 
 def shapes_of(adapter: Path) -> dict[str, tuple[int, ...]]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.errors import Diverged, StorageError
-from loradock.files import atomic_io
-from loradock.files.atomic_io import open_to_the_group
+from loradock.files import staged
 from loradock.model import adapter_files, adapters, published
 from loradock.model.adapters import BASE_CHANGING
 from loradock.model.files import json_object
@@ -29,10 +26,8 @@ def save_initial(model: Any, directory: Path, *, init: str, is_writing: bool) ->
         return None
     target = directory / "initial"
     if is_writing:
-        staged = directory / ".initial.staged"
-        atomic_io.clear(staged)
-        model.save_pretrained(staged, save_embedding_layers=False)
-        put_in_place(staged, target)
+        with staged.rewritten(target) as folder:
+            model.save_pretrained(folder, save_embedding_layers=False)
     return target
 
 
@@ -45,42 +40,26 @@ def export(
     and the chat template that was trained. Raises StorageError where what was read back differs, Diverged where a
     weight is not finite; then nothing appears at `directory`.
     """
-    staged = directory.with_name(f".{directory.name}.staged")
-    atomic_io.clear(staged)
     expected = None if initial else adapters.state(model)
-    with warnings.catch_warnings():
-        # peft loads the initial adapter beside the trained one to subtract it, and warns of its own doing.
-        warnings.filterwarnings("ignore", message=".*changes the base weights of the model", category=UserWarning)
-        model.save_pretrained(
-            staged,
-            save_embedding_layers=False,
-            state_dict=None if initial else adapters.tensors(model),  # with an initial one, peft looks for both itself
-            path_initial_model_for_weight_conversion=str(initial) if initial else None,
-        )
-    copy_tokenizer(base.directory, staged, tokenizer=tokenizer)
-    if template is not None:
-        tokenizer.chat_template = template
-        put_template(staged, template)
-    settle_settings(staged / "adapter_config.json", base)
-    verify(staged / WEIGHTS, expected)
-    check_names(staged, base)
-    open_to_the_group(staged)
-    put_in_place(staged, directory)
+    with staged.rewritten(directory) as folder:
+        with warnings.catch_warnings():
+            # peft loads the initial adapter beside the trained one to subtract it, and warns of its own doing.
+            message = ".*changes the base weights of the model"
+            warnings.filterwarnings("ignore", message=message, category=UserWarning)
+            model.save_pretrained(
+                folder,
+                save_embedding_layers=False,
+                state_dict=None if initial else adapters.tensors(model),  # with an initial one, peft looks for both
+                path_initial_model_for_weight_conversion=str(initial) if initial else None,
+            )
+        copy_tokenizer(base.directory, folder, tokenizer=tokenizer)
+        if template is not None:
+            tokenizer.chat_template = template
+            put_template(folder, template)
+        settle_settings(folder / "adapter_config.json", base)
+        verify(folder / WEIGHTS, expected)
+        check_names(folder, base)
     return directory
-
-
-def put_in_place(staged: Path, directory: Path) -> None:
-    """Flush what is staged to the disk and rename it to `directory`; what was there before goes afterwards."""
-    for file in staged.iterdir():
-        atomic_io.sync_file(file)
-    atomic_io.sync_folder(staged)
-    replaced = directory.with_name(f".{directory.name}.replaced")
-    atomic_io.clear(replaced)
-    if os.path.lexists(directory):
-        directory.rename(replaced)
-    staged.rename(directory)
-    atomic_io.sync_folder(directory.parent)
-    shutil.rmtree(replaced, ignore_errors=True)
 
 
 def settle_settings(file: Path, base: BaseModel) -> None:
@@ -103,11 +82,11 @@ def _whole(number: float) -> float:
     return int(number) if float(number).is_integer() else number
 
 
-def check_names(staged: Path, base: BaseModel) -> None:
+def check_names(folder: Path, base: BaseModel) -> None:
     """ModelError where the tensors of a written adapter do not fit the published class of its base, by its settings."""
     from peft import PeftConfig
 
-    published.check(base, PeftConfig.from_pretrained(str(staged)), adapter_files.shapes_of(staged))
+    published.check(base, PeftConfig.from_pretrained(str(folder)), adapter_files.shapes_of(folder))
 
 
 def verify(file: Path, expected: dict[str, Any] | None) -> None:

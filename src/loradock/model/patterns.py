@@ -7,25 +7,21 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from loradock.errors import EnvironmentUnfit, ModelError, Problem
+from loradock.errors import ModelError, Problem
 from loradock.model.adapter_files import HINT, SETTINGS, Settings
-from loradock.process import python
+from loradock.process import apart
 
 SECONDS, MEMORY_BYTES = 10, 1 << 30
-"""Of CPU time and address space. 224 patterns over the 600 modules of a 7B model take 0.1 s."""
+"""Of CPU time and of address space beyond the interpreter's. 224 patterns over the 600 modules of a 7B model: 0.1 s."""
 REPEATS = re.compile(r"[*+?{]")
 """Without one of these a pattern is at most as slow as it is long."""
 PROGRAM = """
-import json, re, resource, sys
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-resource.setrlimit(resource.RLIMIT_CPU, (int(sys.argv[1]),) * 2)
-resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
+import json, re
+limit_memory()
 asked = json.load(sys.stdin)
 for place, (method, pattern) in enumerate(asked['patterns']):
     print(place, flush=True)
@@ -44,17 +40,12 @@ def check(adapter: Path, settings: Settings, modules: Iterable[str], *, seconds:
     if not found:
         return
     asked = json.dumps({"patterns": [(each.method, each.pattern) for each in found], "names": list(modules)})
-    command = python.command("-c", PROGRAM, str(seconds), str(MEMORY_BYTES))
-    try:
-        done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise EnvironmentUnfit(f"no process could be started: {error}", hint="free memory or processes") from error
-    if not done.returncode:
+    ended = apart.run(PROGRAM, seconds=seconds, more_bytes=MEMORY_BYTES, stdin=asked)
+    if not ended.code:
         return
-    tripped = found[int((done.stdout.split() or ["0"])[-1])]
-    said = (done.stderr.strip().splitlines() or [""])[-1]
-    is_endless = done.returncode in (-signal.SIGXCPU, -signal.SIGKILL)
-    why = f"does not end within {seconds} s" if is_endless else f"is not a pattern: {said}"
+    tripped = found[int((ended.stdout.split() or ["0"])[-1])]
+    said = (ended.stderr.strip().splitlines() or [""])[-1]
+    why = f"does not end within {seconds} s" if ended.is_endless else f"is not a pattern: {said}"
     problem = Problem(what=f"{tripped.key}: {tripped.text[:100]!r} {why}", file=str(adapter / SETTINGS))
     raise ModelError(f"{adapter / SETTINGS} cannot be used", hint=HINT, problems=[problem])
 

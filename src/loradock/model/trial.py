@@ -6,12 +6,10 @@ that is an exception that could be caught.
 
 from __future__ import annotations
 
-import signal
-import subprocess
 from pathlib import Path
 
 from loradock.errors import EnvironmentUnfit, ModelError
-from loradock.process import python
+from loradock.process import apart
 
 SECONDS, SECONDS_A_MEBIBYTE = 20, 1
 MEMORY_BYTES, MEMORY_BYTES_A_BYTE = 512 << 20, 64
@@ -20,16 +18,12 @@ MOST_IDS = 10_000
 """Of one letter. Some files pad to 512, which a run switches off."""
 REFUSED, BROKE, ABSENT = 3, 4, 5
 PROGRAM = """
-import resource, sys
-file, seconds, more_bytes, most_ids, refused, broke, absent = sys.argv[1], *map(int, sys.argv[2:])
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+file, most_ids, refused, broke, absent = arguments[0], *map(int, arguments[1:])
 try:
     from tokenizers import Tokenizer
 except Exception as error:
     print(f'{type(error).__name__}: {error}'[:2000]); sys.exit(absent)
-own = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()
-resource.setrlimit(resource.RLIMIT_AS, (own + more_bytes,) * 2)
+limit_memory()
 try:
     made = Tokenizer.from_file(file)
     ids = max(len(made.encode('a', add_special_tokens=add).ids) for add in (False, True))
@@ -51,31 +45,22 @@ def check(file: Path) -> None:
     size_mebibytes = file.stat().st_size / (1 << 20)
     seconds = int(SECONDS + SECONDS_A_MEBIBYTE * size_mebibytes)
     more_bytes = MEMORY_BYTES + MEMORY_BYTES_A_BYTE * file.stat().st_size
-    limits = [str(each) for each in (seconds, more_bytes, MOST_IDS, REFUSED, BROKE, ABSENT)]
-    command = python.command("-c", PROGRAM, str(file), *limits)
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=20 * seconds, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise _refusal(file, f"does not open within {error.timeout:.0f} s") from error
-    except OSError as error:
-        raise EnvironmentUnfit(f"no process could be started: {error}", hint="free memory or processes") from error
-    if not done.returncode:
+    limits = map(str, (MOST_IDS, REFUSED, BROKE, ABSENT))
+    ended = apart.run(PROGRAM, str(file), *limits, seconds=seconds, more_bytes=more_bytes)
+    if not ended.code:
         return
-    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    lines = [line.strip() for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
     words = lines[-1 if lines[0].startswith("Traceback") else 0][:300] if lines else ""
-    if done.returncode == ABSENT:
+    if ended.code == ABSENT:
         hint = "loradock env-check --only packages says what is installed otherwise than as locked"
         raise EnvironmentUnfit(f"tokenizers cannot be imported: {words}", hint=hint)
-    if done.returncode == REFUSED:
+    if ended.code == REFUSED:
         raise _refusal(file, f"cannot be read: {words}")
-    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+    if ended.is_endless:
         raise _refusal(file, f"takes more than {seconds} s of CPU time to open and try")
-    if done.returncode == BROKE:
+    if ended.code == BROKE:
         raise _refusal(file, f"makes the tokenizers library panic: {words}")
-    by = signal.Signals(-done.returncode).name if done.returncode < 0 else f"code {done.returncode}"
-    raise _refusal(file, f"ends the process that opens it ({by}): {words}")
+    raise _refusal(file, f"ends the process that opens it ({ended.ending}): {words}")
 
 
 def _refusal(file: Path, what: str) -> ModelError:

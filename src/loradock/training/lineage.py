@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -11,8 +10,8 @@ from pydantic import ValidationError
 
 from loradock.catalog.storages import StorageName
 from loradock.config.schema import ModelConfig, NamedPlace, Reading, Section
-from loradock.errors import InputMissing, ModelError, Problem, StorageError
-from loradock.files import atomic_io, foreign_json
+from loradock.errors import Problem, StorageError
+from loradock.files import sidecar
 from loradock.training.run_dir import recorded
 from loradock.training.run_dir.paths import ADAPTER, RECORD
 from loradock.training.run_dir.resume import recorded_config
@@ -81,7 +80,7 @@ class Lineage(Section):
         try:
             return cls.of({**record, "config": config})
         except ValidationError as error:
-            problems = recorded.wrong(error, file)
+            problems = sidecar.wrong(error, file)
             raise StorageError(
                 f"{file} does not say how it was trained", hint=recorded.HINT, problems=problems
             ) from error
@@ -89,21 +88,11 @@ class Lineage(Section):
     @classmethod
     def read(cls, folder: Path) -> Self | None:
         """That of an adapter directory; None where it has none. ModelError where it is wrong."""
-        file = folder / FILE
-        try:
-            return cls.model_validate(foreign_json.read(file))
-        except FileNotFoundError:
-            return None
-        except ValidationError as error:
-            raise ModelError(f"{file} is wrong", hint=HINT, problems=recorded.wrong(error, file)) from error
-        except ValueError as error:
-            raise ModelError(f"{file} is not JSON: {error}", hint=HINT) from error
-        except OSError as error:
-            raise InputMissing(f"{file} cannot be read: {error.strerror}", hint=HINT) from error
+        return sidecar.read(folder / FILE, cls, hint=HINT)
 
     def write(self, folder: Path) -> None:
         """Put it into an adapter directory."""
-        atomic_io.replace(folder / FILE, json.dumps(self.model_dump(), indent=2, ensure_ascii=False) + "\n")
+        sidecar.write(folder / FILE, self)
 
     def model(self) -> ModelConfig:
         """The base as it was loaded; code that it ships is never trusted by a file."""

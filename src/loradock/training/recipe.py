@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -15,8 +14,8 @@ from loradock.data.pairs.preparer import PairTask
 from loradock.data.pairs.template import EmbeddingTemplate, resolve
 from loradock.data.special import of_contents
 from loradock.data.tokenise import TokenizerSpec
-from loradock.errors import InputMissing, ModelError, StorageError
-from loradock.files import atomic_io, foreign_json
+from loradock.errors import ModelError, StorageError
+from loradock.files import sidecar
 from loradock.training.run_dir import recorded
 from loradock.training.run_dir.paths import RECORD
 
@@ -79,29 +78,22 @@ class Recipe(Section):
             return cls.model_validate(content)
         except ValidationError as error:
             file = directory / RECORD
-            problems = recorded.wrong(error, file, "embedding")
+            problems = sidecar.wrong(error, file, "embedding")
             raise StorageError(f"{file} does not say how it embeds", hint=recorded.HINT, problems=problems) from error
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """That of an adapter or model directory. ModelError where it has none, or one that is wrong."""
-        file = folder / FILE
-        try:
-            return cls.model_validate(foreign_json.read(file))
-        except FileNotFoundError:
+        content = sidecar.read(folder / FILE, cls, hint=HINT)
+        if content is None:
             what = f"{folder} does not say how it embeds: {FILE} is missing"
             hint = f"only objective embedding and gritlm write it; cp ADAPTER/{FILE} {folder}/"
-            raise ModelError(what, hint=hint) from None
-        except ValidationError as error:
-            raise ModelError(f"{file} is wrong", hint=HINT, problems=recorded.wrong(error, file)) from error
-        except ValueError as error:
-            raise ModelError(f"{file} is not JSON: {error}", hint=HINT) from error
-        except OSError as error:
-            raise InputMissing(f"{file} cannot be read: {error.strerror}", hint=HINT) from error
+            raise ModelError(what, hint=hint)
+        return content
 
     def write(self, folder: Path) -> None:
         """Put it into an adapter or model directory."""
-        atomic_io.replace(folder / FILE, json.dumps(self.model_dump(), indent=2, ensure_ascii=False) + "\n")
+        sidecar.write(folder / FILE, self)
 
     def task(self, tokenizer: Any) -> PairTask:
         """What is done to each text."""

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from loradock.distributed import collectives
 from loradock.errors import NoCheckpoint
+from loradock.files import sidecar
 from loradock.model.adapters import trainable
 from loradock.training import guards
 from loradock.training.checkpoint import state
@@ -22,7 +23,7 @@ from loradock.training.checkpoint.store import Checkpoint, visible
 from loradock.training.events import Doing, Emit, Saved
 from loradock.training.job import Job
 from loradock.training.run_dir import disk_space
-from loradock.training.run_dir.recorded import Count, wrong
+from loradock.training.run_dir.recorded import Count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,7 @@ class Progress:
             return PROGRESS.validate_json(json.dumps(checkpoint.progress), strict=True)
         except ValidationError as error:
             what = f"{checkpoint.path} was written by another version of loradock"
-            problems = wrong(error, checkpoint.path / MANIFEST, "progress")
+            problems = sidecar.wrong(error, checkpoint.path / MANIFEST, "progress")
             raise NoCheckpoint(what, hint="--fresh or another --output starts a new run", problems=problems) from error
 
 

@@ -263,13 +263,13 @@ def test_a_bundle_that_cannot_be_finished_leaves_nothing(tmp_path: Path) -> None
 
 def test_an_existing_file_or_folder_is_never_written_over(inputs: Path, tmp_path: Path) -> None:
     made(inputs, tmp_path / "bundle.tar")
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         made(inputs, tmp_path / "bundle.tar")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()
-    with pytest.raises(UsageError, match="is not empty"):
+    with pytest.raises(UsageError, match="already exists"):
         lay_out(tmp_path / "bundle.tar", tmp_path / "out")
-    with pytest.raises(UsageError, match="/dev/shm is the root of a volume"):
+    with pytest.raises(UsageError, match="/dev/shm is a mount point"):
         lay_out(tmp_path / "bundle.tar", Path("/dev/shm"))
     (tmp_path / "out" / "mine").unlink()
     lay_out(tmp_path / "bundle.tar", tmp_path / "out")

@@ -15,7 +15,6 @@ import pytest
 
 from loradock.commands import profile
 from loradock.errors import DiskFull, LoradockError, NotWritable, StorageError, UsageError, storage_error
-from loradock.files import atomic_io
 from loradock.training.run_dir import paths as directories
 
 MAKE_NUMBERED = """
@@ -193,16 +192,3 @@ def test_every_kind_of_failed_write_has_an_error_of_its_own(code: int, kind: typ
     error = storage_error(OSError(code, os.strerror(code)), Path("out"))
     assert type(error) is kind
     assert error.hint
-
-
-def test_what_was_written_closed_is_opened_as_the_umask_says(tmp_path: Path) -> None:
-    (tmp_path / "below").mkdir()
-    file = tmp_path / "below" / "adapter.safetensors"
-    file.touch(mode=0o600)
-    before = os.umask(0o002)
-    try:
-        atomic_io.open_to_the_group(tmp_path)
-        assert os.umask(0o002) == 0o002
-    finally:
-        os.umask(before)
-    assert file.stat().st_mode & 0o777 == 0o664

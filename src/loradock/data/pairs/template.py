@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from loradock.data.bounded import TooMuch, bounded
 from loradock.data.chat_template import MEMORY_BYTES, SECONDS
 from loradock.data.templates import text_of
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import ConfigError
 from loradock.files.foreign import said
+from loradock.process.bounded import TooMuch, bounded
 from loradock.text.suggest import nearest
 
 NAMED = {

@@ -21,6 +21,7 @@ from loradock.delivery.image.space import Need, Places, Room, Sizes, places, ref
 from loradock.delivery.image.stages import NoSpaceLeft, View, Workshop
 from loradock.delivery.image.wheels import kept_wheel, served
 from loradock.errors import DiskFull, EnvironmentUnfit, StorageError, UsageError
+from loradock.files import atomic_io
 from loradock.text.amounts import free_text
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def build(ask: BuildAsk, *, view: View) -> dict[str, Any]:
             _after(workshop, record)
             record["seconds"] = round(time.monotonic() - began, 1)
         record["log"] = str(log_path)
-        log_path.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        atomic_io.replace(log_path.with_suffix(".json"), json.dumps(record, indent=2) + "\n")
         return record
 
 
@@ -235,7 +236,7 @@ def _after(workshop: Workshop, record: dict[str, Any]) -> None:
         output = workshop.client.containers.run(
             record["image"], ["image", "sbom"], labels={labels.CONTAINER: "sbom"}, network_mode="none", remove=True
         )
-        ask.sbom.write_bytes(output)
+        atomic_io.replace(ask.sbom, output)
         record["sbom"] = str(ask.sbom.absolute())
     if ask.push:
         for event in workshop.client.images.push(record["tag"], stream=True, decode=True):

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loradock.errors import EnvironmentUnfit, NotWritable, StorageError, UsageError, storage_error
+from loradock.files import lock
 from loradock.process import python
 
 MARKER = ".loradock-scratch"
@@ -97,32 +97,21 @@ def _is_compile_tree(path: Path) -> bool:
     return path.name.startswith("flash-attn-")
 
 
-def _lock_file(path: Path) -> int:
-    """A descriptor of the lock; StorageError where it is a link: what it points at would be overwritten."""
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o664)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be opened: {error.strerror}", hint=f"ls -l {path}, and remove it") from error
-
-
 @contextlib.contextmanager
 def held(scratch: Scratch) -> Iterator[None]:
     """Hold the scratch for one build; EnvironmentUnfit names the build that holds it. Without locks it only marks."""
-    with os.fdopen(_lock_file(scratch.root / LOCK), "a+", encoding="utf-8") as lock:
+
+    def refusal(holder: str) -> EnvironmentUnfit:
+        what = f"another build ({holder}) uses {scratch.root}"
+        return EnvironmentUnfit(what, hint="wait for it, or name another directory with --scratch")
+
+    file = scratch.root / LOCK
+    with contextlib.ExitStack() as around:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            lock.seek(0)
-            raise EnvironmentUnfit(
-                f"another build ({lock.read().strip() or 'unknown'}) uses {scratch.root}",
-                hint="wait for it, or name another directory with --scratch",
-            ) from error
-        except OSError:
-            # No locking on this storage: `probe` has said so.
-            pass
-        lock.truncate(0)
-        lock.write(f"process {os.getpid()} on {socket.gethostname()}")
-        lock.flush()
+            around.enter_context(lock.locked(file, refusal=refusal))
+        except OSError as error:
+            hint = f"ls -l {file}, and remove it"
+            raise StorageError(f"{file} cannot be opened: {error.strerror}", hint=hint) from error
         yield
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from loradock.delivery.image import labels
 from loradock.errors import EnvironmentUnfit, InputMissing, UsageError, storage_error
+from loradock.files import atomic_io
 
 NAMESPACE = "loradock-image"
 SUFFIX = ".sig"
@@ -49,8 +50,8 @@ def sign(content: dict[str, str], *, key: Path, signature: Path) -> Path:
         raise InputMissing(f"{key}: no such key", hint=f"ssh-keygen -t ed25519 -f {key}")
     armoured = _ssh_keygen("sign", "-f", str(key), standard_input=canonical(content), wanted="sign with")
     try:
-        place.write_bytes(canonical(content))
-        signature.write_bytes(armoured)
+        atomic_io.replace(place, canonical(content))
+        atomic_io.replace(signature, armoured)
     except OSError as error:
         raise storage_error(error, signature) from error
     return place

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import html
 import json
-import os
 import re
 import shutil
 import threading
@@ -20,6 +19,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from loradock.delivery.image.scratch import Scratch
+from loradock.files import atomic_io
 
 HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 REQUIREMENT = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s;]+)", re.MULTILINE)
@@ -99,9 +99,7 @@ class WheelIndex:
         for name in sorted(names):
             stat = (self.folder / name).stat()
             known[name] = {"bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
-        temporary = self.file.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps(known, indent=1), encoding="utf-8")
-        temporary.replace(self.file)
+        atomic_io.replace(self.file, json.dumps(known, indent=1))
         return {name: self.folder / name for name in known}
 
     def forget(self) -> None:

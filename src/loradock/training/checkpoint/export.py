@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import uuid
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from loradock.config.schema import RunConfig
-from loradock.errors import InputMissing, ModelError, storage_error
-from loradock.files import atomic_io
-from loradock.files.atomic_io import open_to_the_group
+from loradock.errors import InputMissing, ModelError
+from loradock.files import atomic_io, staged
 from loradock.model.adapters import BASE_CHANGING
 from loradock.training.checkpoint.manifest import Checkpoint
 
@@ -42,8 +38,8 @@ def export_checkpoint(
     `record` is run.json: of the base its name, revision and path, of the data whether there were conversations. `base`:
     where the base lies now, in place of that; `trusted`: names of models whose own code a person lets run. Raises
     DamagedCheckpoint where a file is no longer what was verified, Diverged for weights that are not finite,
-    InputMissing where the base's files are gone (its tokenizer goes beside the adapter), DiskFull, NotWritable or
-    StorageError; then nothing appears.
+    InputMissing where the base's files are gone (its tokenizer goes beside the adapter), and as `staged.folder`; then
+    nothing appears.
     """
     from loradock.model.export import settle_settings, verify
     from loradock.training.lineage import Lineage
@@ -52,27 +48,15 @@ def export_checkpoint(
     model = _base(record.get("base") or {}, given=base, trusted=trusted)
     is_chat = bool((record.get("data") or {}).get("conversations", True))
     run = checkpoint.path.parent.parent
-    staged = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        staged.mkdir()
+    with staged.folder(output) as folder:
         for name in (WEIGHTS, SETTINGS):
-            atomic_io.write(staged / name, checkpoint.read(name))
-        _write_tokenizer(config, model, staged, is_chat=is_chat)
-        Lineage.recorded(record, run).write(staged)
+            atomic_io.write(folder / name, checkpoint.read(name))
+        _write_tokenizer(config, model, folder, is_chat=is_chat)
+        Lineage.recorded(record, run).write(folder)
         if embedding := record.get("embedding"):
-            Recipe.recorded(embedding, run).write(staged)
-        settle_settings(staged / SETTINGS, model)
-        verify(staged / WEIGHTS, None)
-        open_to_the_group(staged)
-        _flush(staged)
-        os.rename(staged, output)
-        atomic_io.sync_folder(output.parent)
-    except BaseException as error:
-        shutil.rmtree(staged, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise storage_error(error, output) from error
-        raise
+            Recipe.recorded(embedding, run).write(folder)
+        settle_settings(folder / SETTINGS, model)
+        verify(folder / WEIGHTS, None)
     return output
 
 
@@ -108,14 +92,3 @@ def _write_tokenizer(config: RunConfig, base: Any, folder: Path, *, is_chat: boo
     copy_tokenizer(base.directory, folder, tokenizer=tokenizer)
     if is_chat:
         put_template(folder, TokenizerSpec.of(tokenizer).template(config.data.template).text)
-
-
-def _flush(folder: Path) -> None:
-    """Flush what libraries have written below a folder, and the folder."""
-    for file in folder.iterdir():
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    atomic_io.sync_folder(folder)

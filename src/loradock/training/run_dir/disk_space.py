@@ -83,6 +83,16 @@ def before_save(directory: Path, *, checkpoint_bytes: int) -> None:
     _refuse_few_files(directory, room, need=CHECKPOINT_FILES)
 
 
+def before_output(output: Path, need: int) -> None:
+    """DiskFull where there is less than `need` bytes where `output` will lie; nothing where that is not known."""
+    room = Host().space(Host().nearest(output.absolute()))
+    if room is not None and need > room.free_bytes:
+        what = f"{output} needs {needed_text(need)}, and {free_text(room.free_bytes)} are free"
+        raise DiskFull(
+            what, hint=f"free {needed_text(need - room.free_bytes)} there, or name an output on a larger disk"
+        )
+
+
 def _refuse_few_files(directory: Path, room: Space, *, need: int) -> None:
     """File systems without a table of inodes have no such limit."""
     if room.free_inodes is not None and room.free_inodes < need:

@@ -5,15 +5,14 @@ Another version, or a person with an editor, may have written it. Parts that nob
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from loradock.errors import Problem, StorageError
-from loradock.files import foreign_json
+from loradock.errors import StorageError
+from loradock.files import foreign_json, sidecar
 from loradock.training.run_dir.paths import RECORD
 
 HINT = "put back what loradock wrote, or start a new run with another --output"
@@ -162,19 +161,7 @@ def read(directory: Path) -> dict[str, Any]:
     try:
         Record.model_validate(content)
     except ValidationError as error:
-        raise StorageError(f"{file} is damaged, or another version's", hint=HINT, problems=wrong(error, file)) from None
+        raise StorageError(
+            f"{file} is damaged, or another version's", hint=HINT, problems=sidecar.wrong(error, file)
+        ) from None
     return content
-
-
-def wrong(error: ValidationError, file: Path, *below: str) -> Sequence[Problem]:
-    """A problem for each field that pydantic refuses; `below` are the keys that lead to what it looked at."""
-    return tuple(_wrong(error, file, below))
-
-
-def _wrong(error: ValidationError, file: Path, below: tuple[str, ...]) -> Iterator[Problem]:
-    for each in error.errors(include_url=False, include_input=False):
-        field = ".".join(str(part)[:SHOWN_CHARACTERS] for part in (*below, *each["loc"]))
-        yield Problem(what=f"{field}: {each['msg']}" if field else each["msg"], file=str(file))
-
-
-SHOWN_CHARACTERS = 60

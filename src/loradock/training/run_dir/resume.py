@@ -17,7 +17,7 @@ from loradock.config.schema import RunConfig
 from loradock.data.read import digest
 from loradock.data.sources import held_out_files
 from loradock.errors import InputMissing, NoCheckpoint, NotWritable, Problem, StorageError
-from loradock.files import regular
+from loradock.files import regular, sidecar
 from loradock.plan.plan import HELD
 from loradock.training.run_dir import fingerprint
 from loradock.training.run_dir import paths as directories
@@ -190,7 +190,7 @@ def as_trained(record: Mapping[str, Any], directory: Path) -> RunConfig:
     try:
         return RunConfig.model_validate(record["config"])
     except ValidationError as error:
-        raise StorageError(what, hint=records.HINT, problems=records.wrong(error, file, "config")) from error
+        raise StorageError(what, hint=records.HINT, problems=sidecar.wrong(error, file, "config")) from error
 
 
 def held(config: RunConfig, before: Mapping[str, Any], *, asked_anew: Collection[str]) -> tuple[RunConfig, list[str]]:

@@ -7,17 +7,14 @@ config.json of its own; an adapter names a base whose config.json says it, here 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import uuid
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from loradock.errors import ModelError, storage_error
-from loradock.files import atomic_io
-from loradock.files.atomic_io import open_to_the_group
+from loradock.errors import ModelError
+from loradock.files import staged
 from loradock.model import architecture, load
 from loradock.model.adapter_files import as_json, settings_of, shapes_of
 from loradock.model.export import verify
@@ -58,36 +55,22 @@ def export(
     """Write the adapter (a directory with embedding.json) to `output`, which does not exist yet, for others.
 
     `given` and `trusted`: the base, as `base_of` has them. Raises ModelError where sentence-transformers would give
-    other vectors, what `base_of` raises, and DiskFull, NotWritable or StorageError; then nothing appears.
+    other vectors, and what `base_of` and `staged.folder` raise; then nothing appears.
     """
     recipe = Recipe.read(adapter)
     refuse(recipe, adapter, is_merged=is_merged)
     base = base_of(adapter, given=given, trusted=trusted)
     refuse_wrapper(base)
-    staged = output.with_name(f".{output.name}.{uuid.uuid4().hex}")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        staged.mkdir()
+    with staged.folder(output) as folder:
         tokenizer = open_tokenizer(base, directory=adapter)
-        prompts = st_tokenizer.save(tokenizer, recipe, staged, query=asked.query, passage=asked.passage)
+        prompts = st_tokenizer.save(tokenizer, recipe, folder, query=asked.query, passage=asked.passage)
         if is_merged:
-            write_merged(base, adapter, staged, is_causal=recipe.attention == "causal")
+            write_merged(base, adapter, folder, is_causal=recipe.attention == "causal")
         else:
-            write_view(base, adapter, staged, output=output, is_causal=recipe.attention == "causal")
+            write_view(base, adapter, folder, output=output, is_causal=recipe.attention == "causal")
         width = int(base.config.get_text_config().hidden_size)
-        _write_modules(staged, recipe, width=width, query=prompts[0], passage=prompts[1])
-        recipe.write(staged)
-        open_to_the_group(staged)
-        for file in staged.rglob("*"):
-            if file.is_file() and not file.is_symlink():
-                atomic_io.sync_file(file)
-        os.rename(staged, output)
-        atomic_io.sync_folder(output.parent)
-    except BaseException as error:
-        shutil.rmtree(staged, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise storage_error(error, output) from error
-        raise
+        _write_modules(folder, recipe, width=width, query=prompts[0], passage=prompts[1])
+        recipe.write(folder)
 
 
 def refuse(recipe: Recipe, adapter: Path, *, is_merged: bool) -> None:

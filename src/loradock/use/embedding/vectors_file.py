@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,8 +12,8 @@ from numpy.lib import format as npy
 from loradock.data.formats.base import RowError
 from loradock.data.pairs.preparer import Document
 from loradock.data.rows import Rows
-from loradock.errors import StorageError, storage_error
-from loradock.files import atomic_io
+from loradock.errors import StorageError
+from loradock.files import staged
 from loradock.use.embedding.embedder import WINDOW_ROWS, Embedder, Kind, Progress
 
 
@@ -49,12 +46,12 @@ def embed_file(
 ) -> Embedded:
     """Write numpy float32 [rows, width] to `output`: row i is the vector of row i of `file`.
 
-    `rows` is how many `checked` found. Raises DataError with every bad row, what reading raises, and DiskFull,
+    `rows` is how many `checked` found. Raises DataError with every bad row, what reading raises, Locked, DiskFull,
     NotWritable or StorageError; then `output` is as it was.
     """
     done = tokens = cut = 0
-    with _staged(output) as staged:
-        _write_header(staged, rows=rows, width=embedder.width)
+    with staged.file(output, replaces=True) as place, place.open("wb") as stream:
+        _write_header(stream, rows=rows, width=embedder.width)
         for window in _windows(embedder, Rows(file), column=column, instruction=instruction, kind=kind):
             base = done
 
@@ -62,7 +59,7 @@ def embed_file(
                 if progress:
                     progress(base + number)
 
-            staged.write(embedder.vectors(window, is_unit=is_unit, progress=counted).tobytes())
+            stream.write(embedder.vectors(window, is_unit=is_unit, progress=counted).tobytes())
             done += len(window)
             tokens += sum(len(each.ids) for each in window)
             cut += sum(each.is_cut for each in window)
@@ -91,22 +88,3 @@ def _windows(embedder: Embedder, rows: Rows, **given: Any) -> Iterator[list[Docu
 def _write_header(stream: BinaryIO, *, rows: int, width: int) -> None:
     described = {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
     npy.write_array_header_1_0(stream, described)
-
-
-@contextmanager
-def _staged(output: Path) -> Iterator[BinaryIO]:
-    """A file beside `output` that takes its place at the end; after an error nothing of it stays."""
-    staged = output.with_name(f".{output.name}.{os.getpid()}-{threading.get_native_id()}")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with staged.open("wb") as stream:
-                yield stream
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.replace(staged, output)
-            atomic_io.sync_folder(output.parent)
-        finally:
-            staged.unlink(missing_ok=True)
-    except OSError as error:
-        raise storage_error(error, output) from error

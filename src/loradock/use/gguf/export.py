@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loradock.errors import EnvironmentUnfit, UsageError, storage_error
-from loradock.files import atomic_io
+from loradock.errors import EnvironmentUnfit, UsageError
+from loradock.files import staged
 from loradock.model.files import json_object
+from loradock.training.run_dir.disk_space import before_output
 from loradock.use.gguf import metadata, modelfile, vocabulary, weights
 from loradock.use.gguf.metadata import Shape
 from loradock.use.gguf.modelfile import Form, form_of, writes_bos
 from loradock.use.gguf.vocabulary import Vocabulary
-from loradock.use.inference.exclusive import locked
 from loradock.use.inference.opener import Origin
-from loradock.use.merge.staging import refuse_existing, refuse_small_disk
 
 HEADER_BYTES = 64 << 20
 """Names and merges of the largest vocabularies, and what a file system rounds up."""
@@ -55,9 +52,9 @@ def export(origin: Origin, file: Path, *, type_name: str, progress: Callable[[in
     rows = next(each.entry.shape[0] for each in found if each.name == "token_embd.weight")
     words = vocabulary.read(origin.directory, rows=rows)
     size = sum(map(weights.size, found))
-    refuse_small_disk(file, size + HEADER_BYTES)
+    before_output(file, size + HEADER_BYTES)
     special = Tokens.of(origin, words)
-    with staged(file) as place:
+    with staged.file(file) as place:
         writer = _writer(place, origin, shape, words, special, type_name=type_name)
         try:
             _write(writer, found, shape, progress)
@@ -66,7 +63,8 @@ def export(origin: Origin, file: Path, *, type_name: str, progress: Callable[[in
         beside = file.with_name(f"{file.name}.Modelfile")
         ends = [words.tokens[each] for each in special.ends]
         text = modelfile.text(file, special.form, eos=words.tokens[special.eos], ends=ends)
-        _put(beside, text)
+        with staged.file(beside, replaces=True) as text_place:
+            text_place.write_text(text, encoding="utf-8")
     return Exported(
         file=file,
         modelfile=beside,
@@ -126,7 +124,7 @@ def _own_pad(folder: Path) -> str | None:
 
 def refuse(origin: Origin, file: Path) -> None:
     """UsageError for what cannot be exported, EnvironmentUnfit without the package."""
-    refuse_existing(file, is_folder=False)
+    staged.refuse_existing(file, is_folder=False)
     if origin.has_adapter:
         hint = f"loradock merge {origin.directory} MERGED, then loradock export gguf MERGED -o {file}"
         raise UsageError(f"{origin.directory} is an adapter; GGUF holds whole models", hint=hint)
@@ -213,33 +211,6 @@ def _reason(place: Path) -> OSError | None:
     except OSError as error:
         return error
     return None
-
-
-def _put(file: Path, text: str) -> None:
-    """Write a file whole or not at all, staged under a name that does not change: a run after a kill removes it."""
-    place = file.with_name(f".{file.name}.staged")
-    place.unlink(missing_ok=True)
-    atomic_io.write(place, text.encode())
-    os.rename(place, file)
-
-
-@contextmanager
-def staged(file: Path) -> Iterator[Path]:
-    """Inside, the path to write to; on a clean exit it is flushed and renamed to `file`, else removed."""
-    place = file.with_name(f".{file.name}.staged")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with locked(file):
-            refuse_existing(file, is_folder=False)
-            try:
-                yield place
-                atomic_io.sync_file(place)
-                os.rename(place, file)
-                atomic_io.sync_folder(file.parent)
-            finally:
-                place.unlink(missing_ok=True)
-    except OSError as error:
-        raise storage_error(error, file) from error
 
 
 def _notes(shape: Shape, *, is_part: bool) -> tuple[str, ...]:

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from loradock.errors import UsageError, storage_error
-from loradock.files import atomic_io, foreign_json, regular
-from loradock.use.inference.exclusive import locked
+from loradock.files import atomic_io, foreign_json, lock, regular
 
 
 class Journal:
@@ -34,7 +33,7 @@ class Journal:
         with ExitStack() as around:
             try:
                 self.output.parent.mkdir(parents=True, exist_ok=True)
-                around.enter_context(locked(self.output))
+                around.enter_context(lock.writing(self.output))
                 self.done = self._read()
                 self._stream = around.enter_context(self._file.open("a", encoding="utf-8"))
                 if self._stream.tell() == 0:

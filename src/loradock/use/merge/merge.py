@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from loradock import __version__
 from loradock.errors import ModelError, Problem
+from loradock.files import staged
+from loradock.training.run_dir.disk_space import before_output
 from loradock.use.merge import delta, sidecar, tensors
 from loradock.use.merge.adapted import SETTINGS, WEIGHTS
 from loradock.use.merge.plan import MergePlan, Step
-from loradock.use.merge.staging import refuse_small_disk, staged
 from loradock.use.merge.tensors import Shard
 
 if TYPE_CHECKING:
@@ -57,10 +58,10 @@ def merge(
     before it is put in place, and raises where they are not right; `progress` with tensors done and their number.
 
     Raises ModelError where the base is not the one that was trained on, or a number does not fit the dtype, and
-    UsageError, Locked, DiskFull, NotWritable or StorageError as `staged` does; then nothing appears.
+    UsageError, Locked, DiskFull, NotWritable or StorageError as `staged.folder` does; then nothing appears.
     """
-    refuse_small_disk(output, plan.disk_bytes)
-    with staged(output) as folder:
+    before_output(output, plan.disk_bytes)
+    with staged.folder(output) as folder:
         hashes = check_base(plan, digests)
         unchanged: dict[str, float] = {}
         files = _write_weights(plan, folder, unchanged, progress)

@@ -21,8 +21,8 @@ from loradock.delivery.image.bundle.manifest import (
     Member,
     escapes,
 )
-from loradock.errors import DataError, DiskFull, InputMissing, NotWritable, Problem, UsageError, storage_error
-from loradock.files import atomic_io
+from loradock.errors import DataError, DiskFull, InputMissing, NotWritable, Problem, UsageError
+from loradock.files import staged
 from loradock.machine import Host
 from loradock.text.amounts import free_text, needed_text
 
@@ -100,40 +100,27 @@ def _below(source: Path, problems: list[Problem]) -> list[tuple[str, Path]]:
 
 def create(output: Path, inputs: Inputs, *, progress: Progress | None = None) -> Manifest:
     """Write the bundle; DiskFull before anything is written where it would not fit. No partial one has its name."""
-    if output.exists():
-        raise UsageError(f"{output} is there already", hint=f"rm {output}, or name another file")
+    staged.refuse_existing(output, is_folder=False)
     sizes = {path: file.stat().st_size for path, file in inputs.files.items()}
     total_bytes = sum(sizes.values()) + (inputs.image.size_bytes if inputs.image else 0)
     _require_room(output, sizes, inputs)
-    staged = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        with open(staged, "xb") as file:
-            members: list[Member] = []
-            done_bytes = 0
-            for path, chunks in _sources(inputs):
-                size_bytes, sha256 = add(file, path, _told(chunks, path, done_bytes, total_bytes, progress))
-                _require_unchanged(path, size_bytes, sizes)
-                members.append(Member(path=path, size_bytes=size_bytes, sha256=sha256))
-                done_bytes += size_bytes
-            manifest = Manifest(
-                loradock=__version__,
-                members=tuple(members),
-                image=inputs.image.reference if inputs.image else None,
-                image_id=inputs.image.id if inputs.image else None,
-            )
-            add(file, NAME, [manifest.content])
-            finish(file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(staged, output)  # unlike a rename, it takes nobody else's place
-        atomic_io.sync_folder(output.parent)
-        return manifest
-    except FileExistsError as failure:
-        raise UsageError(f"{output} came to be meanwhile", hint="name another file") from failure
-    except OSError as failure:
-        raise storage_error(failure, output) from failure
-    finally:
-        staged.unlink(missing_ok=True)
+    with staged.file(output) as place, place.open("xb") as file:
+        members: list[Member] = []
+        done_bytes = 0
+        for path, chunks in _sources(inputs):
+            size_bytes, sha256 = add(file, path, _told(chunks, path, done_bytes, total_bytes, progress))
+            _require_unchanged(path, size_bytes, sizes)
+            members.append(Member(path=path, size_bytes=size_bytes, sha256=sha256))
+            done_bytes += size_bytes
+        manifest = Manifest(
+            loradock=__version__,
+            members=tuple(members),
+            image=inputs.image.reference if inputs.image else None,
+            image_id=inputs.image.id if inputs.image else None,
+        )
+        add(file, NAME, [manifest.content])
+        finish(file)
+    return manifest
 
 
 def _sources(inputs: Inputs) -> Iterator[tuple[str, Iterator[bytes]]]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 
 from loradock.delivery.image.bundle.archive import content
 from loradock.delivery.image.bundle.manifest import IMAGE, IMAGE_MEMBER, Manifest
 from loradock.delivery.image.bundle.verify import Progress, index, opened, verify
-from loradock.errors import DiskFull, EnvironmentUnfit, NotWritable, UsageError, storage_error
-from loradock.files import atomic_io
+from loradock.errors import DiskFull, EnvironmentUnfit, NotWritable
+from loradock.files import staged
 from loradock.text.amounts import free_text, needed_text
 
 if TYPE_CHECKING:
@@ -23,55 +22,38 @@ BLOCK_BYTES = 4096
 
 
 class Layout:
-    """A folder in the making beside its place: takes the bytes of members, one member after another."""
+    """Files in the making: takes the bytes of members, one member after another; a context manager."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.staged = folder.with_name(f".{folder.name}.{os.getpid()}")
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        """Make every file, so that empty ones are there too."""
+        self._folder = folder
         self._file: BinaryIO | None = None
         self._path = ""
-        self.staged.mkdir()
-
-    def begin(self, manifest: Manifest) -> None:
-        """Make every file, so that empty ones are there too."""
         for member in manifest.members:
             if not member.path.startswith(f"{IMAGE}/"):
-                file = self.staged / member.path
+                file = folder / member.path
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.touch(exist_ok=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file:
+            self._file.close()
 
     def take(self, path: str, chunk: bytes) -> None:
         """The next bytes of a member; the image's are left where they are."""
         if path.startswith(f"{IMAGE}/"):
             return
         if path != self._path:
-            self._close()
-            self._path, self._file = path, (self.staged / path).open("r+b", buffering=0)
+            if self._file:
+                self._file.close()
+            self._path, self._file = path, (self._folder / path).open("r+b", buffering=0)
         assert self._file
         rest = memoryview(chunk)
         while rest:
             rest = rest[self._file.write(rest) or 0 :]
-
-    def _close(self) -> None:
-        if self._file:
-            os.fsync(self._file.fileno())
-            self._file.close()
-        self._file = None
-
-    def finish(self) -> None:
-        """Flush, and give the folder its name."""
-        self._close()
-        for folder, _, _ in os.walk(self.staged):
-            atomic_io.sync_folder(Path(folder))
-        self.staged.rename(self.folder)  # takes the place of an empty folder, and of nothing else
-        atomic_io.sync_folder(self.folder.parent)
-
-    def drop(self) -> None:
-        """Take away what was not finished."""
-        if self._file:
-            self._file.close()
-            self._file = None
-        shutil.rmtree(self.staged, ignore_errors=True)
 
 
 def lay_out(path: Path, folder: Path, *, expect: str | None = None, progress: Progress | None = None) -> Manifest:
@@ -81,23 +63,13 @@ def lay_out(path: Path, folder: Path, *, expect: str | None = None, progress: Pr
     with opened(path) as file:
         manifest, _ = index(file, path)
     _require_room(folder, manifest)
-    with ExitStack() as last:
-        try:
-            layout = Layout(folder)
-            last.callback(layout.drop)
-            layout.begin(manifest)
-            verify(path, expect=expect or manifest.digest, sink=layout.take, progress=progress)
-            layout.finish()
-        except OSError as failure:
-            raise storage_error(failure, folder) from failure
+    with staged.folder(folder) as place, Layout(place, manifest) as layout:
+        verify(path, expect=expect or manifest.digest, sink=layout.take, progress=progress)
     return manifest
 
 
 def _require_free(folder: Path) -> None:
-    if folder.is_mount():  # a folder that appears whole cannot take its place
-        raise UsageError(f"{folder} is the root of a volume", hint=f"name a new folder in it: --output {folder}/bundle")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is not empty", hint="name a new folder with --output")
+    staged.refuse_existing(folder)
     if not folder.parent.is_dir() or not os.access(folder.parent, os.W_OK):
         raise NotWritable(
             f"cannot write in {folder.parent}", hint="--output a folder in one that this user may write to"

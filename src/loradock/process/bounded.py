@@ -1,4 +1,7 @@
-"""Code that came with a file, as chat templates do, run within limits of time and memory."""
+"""Python code that came with a file, as chat templates do, run in this process within limits of time and memory.
+
+It runs for every row, in microseconds; a library that could abort goes into a process of its own, by `apart.py`.
+"""
 
 from __future__ import annotations
 
