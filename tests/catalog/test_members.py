@@ -13,7 +13,7 @@ import pytest
 from facts import recorded
 
 from loradock.analysis.profile.ranges import METHODS
-from loradock.catalog import engines, families, storages
+from loradock.catalog import engines, families, objectives, optimizers, storages
 from loradock.plan import obstacles
 from loradock.training.backends import BACKENDS
 
@@ -46,6 +46,13 @@ KINDS = {
         ambiguous=frozenset({"none"}),
         subject=r"quantization|storage",
     ),
+    "objective": Kind(
+        names=frozenset(objectives.OBJECTIVES),
+        home=r"training/objectives/",
+        ambiguous=frozenset({"embedding"}),  # also a section of the configuration, and a layer
+        subject=r"objective",
+    ),
+    "optimizer": Kind(names=frozenset(optimizers.OPTIMIZERS), home=r"(?!)"),
     "family": Kind(names=frozenset(families.BY_DECODER), home="training/backends/fast/families/"),
 }
 
