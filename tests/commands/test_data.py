@@ -149,7 +149,8 @@ def test_the_picture_has_bars_both_curves_and_the_lengths(stats: Any, rows: Path
     image = imread(file)
     assert image.shape[:2] == (600, 1080)
     assert min(near(image, VERMILION), near(image, GREEN)) > 200
-    refused = error_of(stats("--data", rows, "--png", tmp_path / "nowhere" / "a.png"))
+    (tmp_path / "file").touch()
+    refused = error_of(stats("--data", rows, "--png", tmp_path / "file" / "a.png"))
     assert isinstance(refused, NotWritable)
 
 
