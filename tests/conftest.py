@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     for name in ("COLUMNS", "LINES"):  # readline, which pytest imports, sets them past os.environ: a child would fold
         os.unsetenv(name)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        # Ignored under nohup or in a script's background, and so in every program that a test starts; a handler that
+        # does nothing lets this process live on as well, and is the default in what it starts.
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
     config.addinivalue_line("markers", "full: takes minutes; runs with --full only")
     marker.register(config)
     share: Path | None = config.getoption("--share")

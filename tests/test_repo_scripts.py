@@ -262,6 +262,23 @@ def test_under_ci_only_listed_reasons_may_skip(tmp_path: Path, ci: str, reason: 
     assert ("skips that tests/skips.txt does not allow" in done.stdout) == bool(code)
 
 
+PROGRAM = "import signal; print(*(signal.getsignal(n) is signal.SIG_IGN for n in (1, 2, 15)))"
+
+
+def test_what_tests_start_hears_signals_however_they_were_started(tmp_path: Path) -> None:
+    copy_conftest(tmp_path)
+    (tmp_path / "test_some.py").write_text(
+        "import os, signal, subprocess, sys\n\ndef test_program():\n"
+        "    os.kill(os.getpid(), signal.SIGHUP)\n"
+        f"    said = subprocess.check_output([sys.executable, '-c', {PROGRAM!r}], text=True)\n"
+        "    assert said.split() == ['False'] * 3\n",
+        encoding="utf-8",
+    )
+    deaf = 'trap "" HUP INT TERM; exec "$@"'
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path)
+    assert "1 passed" in run("bash", "-c", deaf, "bash", *command, cwd=tmp_path).stdout
+
+
 def test_tests_marked_full_run_only_when_asked(tmp_path: Path) -> None:
     copy_conftest(tmp_path)
     (tmp_path / "test_some.py").write_text(
