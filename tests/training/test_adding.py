@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -11,8 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from proven import unchecked
+from tiny import write_pairs
 
 import loradock
 
@@ -32,9 +35,8 @@ def copied(folder: Path) -> Path:
     return package
 
 
-def added(folder: Path, pure: str, computing: str, line: str, *, name: str) -> dict[str, str]:
-    """The environment of a copy of the package that has one more objective."""
-    package = copied(folder)
+def add(package: Path, name: str, pure: str, computing: str, line: str) -> None:
+    """One more objective in a copy of the package: its two faces, and its line in the table."""
     (package / "catalog" / "objectives" / f"{name}.py").write_text(pure, "utf-8")
     (package / "training" / "objectives" / f"{name}.py").write_text(computing, "utf-8")
     table = package / "catalog" / "objectives" / "__init__.py"
@@ -42,12 +44,28 @@ def added(folder: Path, pure: str, computing: str, line: str, *, name: str) -> d
     assert text.count(last) == 1
     text = text.replace(last, last + line)
     table.write_text(text.replace("import embedding, gritlm,", f"import embedding, gritlm, {name},"), "utf-8")
-    return {**os.environ, "PYTHONPATH": str(folder)}
 
 
-def typed(folder: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "loradock", *arguments]
+def typed(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of the package that lies in the folder."""
+    command, environment = [sys.executable, "-m", "loradock", *arguments], {**os.environ, "PYTHONPATH": str(folder)}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
+def trained(folder: Path, name: str, *settings: str, model: Path, data: Path) -> dict[str, Any]:
+    """Two steps by an objective: its losses, what an evaluation reports, and why it has its engine."""
+    options = ("--model", str(model), "--data", str(data), "--output", name, "--max-steps", "2")
+    every = (f"objective={name}", "logging.every=1", "data.validation=4", "train.micro_batch=4", *settings)
+    proof = unchecked("the package is a copy")
+    done = typed(folder, "train", *options, proof, *(word for each in every for word in ("--set", each)))
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(each) for each in (folder / name / "metrics.jsonl").read_text("utf-8").splitlines()]
+    decisions = json.loads((folder / name / "run.json").read_text("utf-8"))["plan"]["decisions"]
+    return {
+        "losses": [each["loss"] for each in lines if each["kind"] == "train"],
+        "evaluated": next(each for each in lines if each["kind"] == "eval"),
+        "engine": next(each for each in decisions if each["name"] == "engine"),
+    }
 
 
 def test_the_optimiser_of_the_walk_through_is_asked_for_on_the_command_line_and_trains(
@@ -73,30 +91,81 @@ def test_the_optimiser_of_the_walk_through_is_asked_for_on_the_command_line_and_
     assert all("max_exp_avg_sq" in each for each in state["optimizer"]["state"].values())
 
 
+PURE = """
+from loradock.catalog.objectives.base import ObjectiveSpec
+SPEC = ObjectiveSpec(
+    name={name!r}, meaning="a toy", computed_by={computed_by!r},
+    samples=frozenset({{{samples!r}}}), passes=frozenset({{{passes!r}}}), **{more!r},
+)
+"""
+BY_SCORES = """
+import torch
+from loradock.training.objectives.supervised import Supervised
+from loradock.training.passes import MicroStep
+
+class ByScores(Supervised):
+    def likelihood(self, backend, inputs, *, scale, step, poll):
+        total, batches = torch.zeros(1, device=backend.device), backend.micro_batches(inputs)
+        for index, batch in enumerate(batches):
+            poll()
+            scored = backend.score(batch, at=MicroStep(step=step, index=index, count=len(batches)), keeps=True)
+            scored.backward(torch.full_like(scored.log_probabilities, -scale))
+            total -= scale * scored.log_probabilities.sum()
+        return total
+"""
+WARMER = """
+from loradock.training.objectives.embedding import Embedding
+
+class Warmer(Embedding):
+    def __init__(self, config):
+        self.asked = config.embedding.model_copy(update={"temperature": 1.0})
+"""
+
+
+def test_objectives_of_scored_documents_and_of_pairs_are_two_faces_and_a_line(
+    tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    package, pairs = copied(tmp_path), write_pairs(tmp_path / "pairs.jsonl")
+    for name, samples, passes, kind, source, more in (
+        ("by_scores", "rows", "score", "ByScores", BY_SCORES, {}),
+        (
+            "warmer",
+            "pairs",
+            "embed",
+            "Warmer",
+            WARMER,
+            {"batch_key": "embedding.global_batch", "keys": ("embedding.",)},
+        ),
+    ):
+        pure = PURE.format(name=name, samples=samples, passes=passes, computed_by=f"{name}:{kind}", more=more)
+        add(package, name, pure, source, f"        {name}.SPEC,\n")
+    plain, scored = (trained(tmp_path, name, model=llama, data=rows) for name in ("supervised", "by_scores"))
+    assert scored["engine"]["value"] == plain["engine"]["value"] == "fast"
+    assert scored["losses"] == pytest.approx(plain["losses"], rel=1e-4)
+
+    settings = ("embedding.global_batch=8", "embedding.query_length=32", "embedding.passage_length=32")
+    cold, warm = (trained(tmp_path, name, *settings, model=llama, data=pairs) for name in ("embedding", "warmer"))
+    assert warm["engine"]["value"] == "fast"
+    # of 8 passages and a negative each, the lower the temperature the farther from chance
+    assert abs(warm["losses"][0] - math.log(16)) < abs(
+        cold["losses"][0] - math.log(16)
+    )
+    assert "in_batch_accuracy" in warm["evaluated"]
+    refused = typed(tmp_path, "train", "--model", str(llama), "--data", str(rows), "--set", "objective=warmer")
+    assert refused.returncode == 78
+    assert "objective warmer learns nothing of it" in refused.stderr
+
+
 def test_the_objective_of_the_walk_through_trains_two_steps(tmp_path: Path, llama: Path, rows: Path) -> None:
-    pure, computing, line = parts_of("An objective")
-    environment = added(tmp_path, pure, computing, line, name="reweighted")
-    records: dict[str, dict[str, Any]] = {}
-    for name in ("supervised", "reweighted"):
-        options = ("--model", str(llama), "--data", str(rows), "--output", name, "--max-steps", "2")
-        settings = ("--set", f"objective={name}", "--set", "logging.every=1", "--set", "data.validation=4")
-        done = typed(tmp_path, environment, "train", *options, *settings)
-        assert done.returncode == 0, done.stderr
-        lines = [json.loads(each) for each in (tmp_path / name / "metrics.jsonl").read_text("utf-8").splitlines()]
-        engine = json.loads((tmp_path / name / "run.json").read_text("utf-8"))["plan"]["decisions"]
-        records[name] = {
-            "losses": [each["loss"] for each in lines if each["kind"] == "train"],
-            "perplexity": [each["perplexity"] for each in lines if "perplexity" in each],
-            "engine": next(each for each in engine if each["name"] == "engine"),
-        }
-    plain, reweighted = records["supervised"], records["reweighted"]
+    add(copied(tmp_path), "reweighted", *parts_of("An objective"))
+    plain, reweighted = (trained(tmp_path, name, model=llama, data=rows) for name in ("supervised", "reweighted"))
     assert (plain["engine"]["value"], reweighted["engine"]["value"]) == ("fast", "peft")
     assert "objective reweighted computes a loss of its own" in reweighted["engine"]["why"]
-    assert plain["perplexity"]
-    assert not reweighted["perplexity"]
+    assert "perplexity" in plain["evaluated"]
+    assert "perplexity" not in reweighted["evaluated"]
     for weighted, whole in zip(reweighted["losses"], plain["losses"], strict=True):
         assert 0 < weighted < whole / 2
 
-    refused = typed(tmp_path, environment, "config", "show", "--set", "objective=reweigthed")
+    refused = typed(tmp_path, "config", "show", "--set", "objective=reweigthed")
     assert refused.returncode == 78
     assert "reweighted" in refused.stderr
