@@ -15,7 +15,7 @@ from loradock.cli import COMMANDS, cli
 from loradock.commands.paths import LocalPath, PathsAfter
 from loradock.config.fields import annotation_at, item_of, keys, named_item_of, path_in
 from loradock.config.places import expanded
-from loradock.errors import UsageError
+from loradock.errors import LoradockError, UsageError
 
 HOME, SCRATCH = "/srv/us", "/scratch/us"
 ENVIRONMENT = {"HOME": HOME, "SCRATCH": SCRATCH, "EMPTY": "", "HF_TOKEN": "hf_abcdefgh"}
@@ -154,3 +154,23 @@ def test_no_command_makes_a_folder_that_is_called_like_a_variable(
         done = CliRunner(env={"SCRATCH": None}).invoke(cli, command)
         assert "the variable SCRATCH is not set" in str(done.exception)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_command_writes_a_file_that_is_called_like_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n', encoding="utf-8")
+    before = sorted(tmp_path.iterdir())
+    for command, code in (
+        (["generate", ".", "--input", "rows.jsonl", "-o", "-"], 64),
+        (["embed", ".", "--input", "-", "-o", "v.npy"], 64),
+        (["export", "gguf", ".", "-o", "-"], 64),
+        (["merge", ".", "-"], 64),
+        (["checkpoint", "export", ".", "-o", "-"], 64),
+        (["train", "--demo", "--output", "-"], 78),
+    ):
+        done = CliRunner().invoke(cli, command)
+        assert isinstance(done.exception, LoradockError)
+        assert done.exception.exit_code == code
+        assert "standard" in str(done.exception)
+        assert "./-" in str(done.exception)
+    assert sorted(tmp_path.iterdir()) == before

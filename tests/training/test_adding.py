@@ -147,9 +147,7 @@ def test_objectives_of_scored_documents_and_of_pairs_are_two_faces_and_a_line(
     cold, warm = (trained(tmp_path, name, *settings, model=llama, data=pairs) for name in ("embedding", "warmer"))
     assert warm["engine"]["value"] == "fast"
     # of 8 passages and a negative each, the lower the temperature the farther from chance
-    assert abs(warm["losses"][0] - math.log(16)) < abs(
-        cold["losses"][0] - math.log(16)
-    )
+    assert abs(warm["losses"][0] - math.log(16)) < abs(cold["losses"][0] - math.log(16))
     assert "in_batch_accuracy" in warm["evaluated"]
     refused = typed(tmp_path, "train", "--model", str(llama), "--data", str(rows), "--set", "objective=warmer")
     assert refused.returncode == 78

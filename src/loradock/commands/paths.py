@@ -9,16 +9,25 @@ from typing import Any
 import click
 
 from loradock.config.places import expanded
+from loradock.errors import UsageError
 
 
 class LocalPath(click.Path):
-    """A path of this machine. UsageError for a variable in it that is not set."""
+    """A path of this machine. UsageError for a variable in it that is not set, and for `-`.
+
+    A command that ends with a file goes on with it after a kill, which no stream does. Where `path_type` is str, the
+    configuration says what `-` is.
+    """
 
     def __init__(self, *, path_type: type = Path, **more: Any) -> None:
         super().__init__(path_type=path_type, **more)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path, expanded before it is looked for."""
+        if value == "-" and self.type is not str:
+            name = param.opts[-1] if isinstance(param, click.Option) else getattr(param, "metavar", None) or "it"
+            what = f"{name} is a path here, and - means standard input or output elsewhere"
+            raise UsageError(what, hint="give the name of a file; ./- is one that is called -")
         return super().convert(expanded(os.fspath(value)), param, ctx)
 
 

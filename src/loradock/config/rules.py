@@ -47,6 +47,12 @@ def _data_are_given(config: RunConfig) -> Iterator[KeyProblem]:
         yield KeyProblem(keys=("data.sources",), what="no data", hint="give --data FILE or data.sources")
 
 
+def _output_is_a_directory(config: RunConfig) -> Iterator[KeyProblem]:
+    if config.output == "-":
+        what = "output is a directory, and - means standard output elsewhere"
+        yield KeyProblem(keys=("output",), what=what, hint="--output ./- is one that is called -")
+
+
 def _hub_model_is_pinned(config: RunConfig) -> Iterator[KeyProblem]:
     name = config.model.name
     if not is_hub_model(name):
@@ -236,6 +242,7 @@ def _repeated(key: str, names: tuple[str, ...]) -> Iterator[KeyProblem]:
 INPUTS: tuple[Rule, ...] = (_model_is_given, _data_are_given)
 
 RULES: tuple[Rule, ...] = (
+    _output_is_a_directory,
     _hub_model_is_pinned,
     _hub_data_are_pinned,
     _hub_data_are_trained_on,
