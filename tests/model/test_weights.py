@@ -80,6 +80,25 @@ def test_a_tied_head_is_not_missing_and_a_tensor_without_use_is_named(llama: Pat
     assert whole.check(opened(extra)) == ("model.mtp.weight",)
 
 
+def test_layers_that_the_config_does_not_count_are_refused_and_one_with_more_in_it_is_named(
+    llama: Path, tmp_path: Path
+) -> None:
+    directory = copy_tree(llama, tmp_path / "model")
+    settings = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    count = settings["num_hidden_layers"]
+    assert count > 1
+    settings |= {"num_hidden_layers": count - 1, "layer_types": None}
+    (directory / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    with pytest.raises(ModelError) as refused:
+        whole.check(opened(directory))
+    assert f"more layers than its config.json says: model.layers.{count - 1} would be left out" in refused.value.what
+    assert refused.value.exit_code == 78
+
+    predicting = f"model.layers.{count - 1}.eh_proj.weight"
+    added = spoilt(directory, tmp_path / "predicting", lambda tensors: {**tensors, predicting: torch.zeros(3)})
+    assert predicting in whole.check(opened(added))
+
+
 def test_pickled_weights_are_compared_too(untied: Path, tmp_path: Path) -> None:
     directory = copy_tree(untied, tmp_path / "model")
     tensors = load_file(directory / "model.safetensors")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from loradock.model.source import BaseModel
 
 SAFE = "convert it to safetensors: AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(NEW)"
+LAYER = re.compile(r"(.+?)\.(\d+)\.(.+)")
 SHOWN = 12
 """Tensors that an error names."""
 
@@ -24,8 +26,8 @@ def check(base: BaseModel) -> tuple[str, ...]:
     """Compare the files' tensors with those of the architecture, by names and shapes: no weight is read.
 
     transformers does it, on the meta device: renamed, fused and tied tensors count as it loads them. Raises ModelError
-    with every tensor that is missing or of another shape; returns the names of those that the model has no use for,
-    parts aside that are left out of it (`architecture.left_out`).
+    with every tensor that is missing or of another shape, and with layers that config.json does not count; returns the
+    names of those that the model has no use for, parts aside that are left out of it (`architecture.left_out`).
     """
     import torch
 
@@ -53,7 +55,33 @@ def check(base: BaseModel) -> tuple[str, ...]:
             hint="copy the whole directory again; a classifier or an encoder is not a causal language model",
             problems=[Problem(what=what) for what in [*wrong[:SHOWN], *more]],
         )
-    return tuple(sorted(found["unexpected_keys"]))
+    unused = tuple(sorted(found["unexpected_keys"]))
+    if more := whole_layers(unused, like=model.state_dict()):
+        raise ModelError(
+            f"{base.directory} holds more layers than its config.json says: {', '.join(more[:SHOWN])} would be left "
+            "out, and what is trained would not be that model",
+            hint=f"copy config.json again, too; the layers are counted by it: grep layers {base.directory}/config.json",
+        )
+    return unused
+
+
+def whole_layers(unused: Iterable[str], *, like: Iterable[str]) -> tuple[str, ...]:
+    """Numbered layers of which every tensor is without use and that have just the tensors of a layer of the model.
+
+    One for multi-token prediction has others besides, and is passed over.
+    """
+    kinds = {(path, frozenset(names)) for (path, _), names in numbered(like).items()}
+    extra = {place: frozenset(names) for place, names in numbered(unused).items()}
+    return tuple(f"{path}.{number}" for (path, number), names in sorted(extra.items()) if (path, names) in kinds)
+
+
+def numbered(names: Iterable[str]) -> dict[tuple[str, int], set[str]]:
+    """{(path of a list of layers, number): the names of its tensors below that}, by the first number of each name."""
+    layers: dict[tuple[str, int], set[str]] = {}
+    for name in names:
+        if place := LAYER.match(name):
+            layers.setdefault((place[1], int(place[2])), set()).add(place[3])
+    return layers
 
 
 def shapes(of: Iterable[Path]) -> dict[str, tuple[int, ...]]:
