@@ -100,7 +100,7 @@ def env_check(
         shown = loaded.model_dump_json(indent=1, exclude_defaults=True) if loaded else None
         click.echo(bug_report(content, host=host, config=shown, comparison=lines(differences), with_json=as_json))
     elif as_json:
-        comparison = {"comparison": [each.as_dict() for each in differences]} if nodes else {}
+        comparison = {"comparison": [difference.as_dict() for difference in differences]} if nodes else {}
         click.echo(json.dumps({**content, **comparison}, indent=2))
     else:
         say("\n".join([verdict(examination), *lines(differences)]))

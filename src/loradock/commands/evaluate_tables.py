@@ -21,8 +21,8 @@ def show(found: Report, screen: Console, *, file: Path) -> None:
     """Everything, from the scores to where they are kept."""
     protocol, model = found.settings["protocol"], found.model
     screen.print(f"{model.name}, protocol {protocol}, {model.dtype} on {model.device}")
-    for metric in dict.fromkeys(each.summary.metric for each in found.results):
-        of_metric = [each for each in found.results if each.summary.metric == metric]
+    for metric in dict.fromkeys(result.summary.metric for result in found.results):
+        of_metric = [result for result in found.results if result.summary.metric == metric]
         screen.print(_scores(metric, of_metric))
     for line in (*_contaminated(found.results), *_visible(found.results)):
         screen.print(line)
@@ -57,7 +57,7 @@ def _scores(metric: str, results: Sequence[Result]) -> Any:
         "unanswered",
         "ended by EOS",
     )
-    return _table((*names, "perplexity", "rows/s"), [_line(metric, each) for each in results])
+    return _table((*names, "perplexity", "rows/s"), [_line(metric, result) for result in results])
 
 
 def _line(metric: str, found: Result) -> list[str]:
@@ -93,7 +93,7 @@ def interval(metric: str, score: Score) -> str:
 
 
 def _contaminated(results: Sequence[Result]) -> Iterator[str]:
-    looked = [each for each in results if each.contamination]
+    looked = [result for result in results if result.contamination]
     if not looked:
         yield "contamination: not looked for; --training-data FILE names the rows that were trained on"
     for each in looked:
@@ -112,7 +112,7 @@ def _clean(said: Summary, score: Score) -> str:
 
 
 def _visible(results: Sequence[Result]) -> Iterator[str]:
-    seen = [each for each in results if each.summary.detectable is not None]
+    seen = [result for result in results if result.summary.detectable is not None]
     if seen:
         texts = [f"{each.wanted.items.name} {100 * (each.summary.detectable or 0):.1f} points" for each in seen]
         yield f"smallest detectable difference (10 % disagreement, 80 % power): {', '.join(texts)}"
@@ -129,7 +129,7 @@ def _differences(found: Report) -> Any:
         "p (Holm)",
         "detectable",
     )
-    metrics = {each.wanted.items.name: each.summary.metric for each in found.results}
+    metrics = {result.wanted.items.name: result.summary.metric for result in found.results}
     lines: list[list[str]] = []
     for name, each in found.comparisons.items():
         metric, paired = metrics[name], each.difference

@@ -15,7 +15,7 @@ class Group:
 
     def __init__(self, *options: Decorator) -> None:
         self._options = options
-        self.names = tuple(each.name for each in _parameters(options))
+        self.names = tuple(parameter.name for parameter in _parameters(options))
 
     def __call__(self, command: Callable[..., Any]) -> Callable[..., Any]:
         """The command with these options."""
@@ -26,7 +26,7 @@ class Group:
     def typed(self, context: click.Context, *, but: Collection[str] = ()) -> list[str]:
         """Those that stand on the command line, as options are written; `but`: parameters that do not count."""
         default = click.core.ParameterSource.DEFAULT
-        own = [each for each in context.command.params if each.name in self.names and each.name not in but]
+        own = [param for param in context.command.params if param.name in self.names and param.name not in but]
         return [each.opts[0] for each in own if context.get_parameter_source(each.name or "") is not default]
 
 

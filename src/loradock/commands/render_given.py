@@ -175,7 +175,7 @@ def _contradictions(site: Site, directories: dict[str, str]) -> Iterator[Problem
 
 def _given_twice(environment: Pairs, secrets: tuple[SecretVariable, ...]) -> Iterator[Problem]:
     """Variables that a Secret gives, and something else, too."""
-    named = [each.name for each in secrets]
+    named = [secret.name for secret in secrets]
     for name in sorted({each for each in named if named.count(each) > 1}):
         yield Problem(what=f"--secret-env names {name} twice", hint="leave out one of them")
     for name in sorted(set(named) & dict(environment).keys()):

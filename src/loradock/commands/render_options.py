@@ -168,13 +168,13 @@ class SiteCommand(RunCommand):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Put them together."""
-        ctx.params["site"] = Site(**{each.name: ctx.params.pop(each.name) for each in fields(Site)})
+        ctx.params["site"] = Site(**{field.name: ctx.params.pop(field.name) for field in fields(Site)})
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The command's own options first, then these by section."""
         ours = {option for section in SECTIONS.values() for option in section}
-        others = [each for each in self.get_params(ctx) if isinstance(each, click.Option) and each not in ours]
+        others = [param for param in self.get_params(ctx) if isinstance(param, click.Option) and param not in ours]
         for title, options in {"Options": others, **SECTIONS}.items():
             with formatter.section(title):
                 formatter.write_dl([record for each in options if (record := each.get_help_record(ctx))])

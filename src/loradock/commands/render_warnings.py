@@ -30,7 +30,7 @@ def warnings_of(workload: Workload, config: RunConfig, *, is_demo: bool) -> list
         found.append(f"the run writes to {output}, on the output's volume, and not to {config.output}")
     if workload.egress == () and (hub_cache.is_hub_id(config.model.name) or workload.fetch):
         found.append("the network policy lets nothing be fetched: --allow-egress CIDR")
-    places = {each.name for each in workload.volumes} & set(HOLDING)
+    places = {volume.name for volume in workload.volumes} & set(HOLDING)
     for path in _inputs(config):
         found += _of_path(path, places=places)
     return found
@@ -42,7 +42,7 @@ def _of_objects(workload: Workload) -> Iterator[str]:
         yield f"{workload.image} is a tag, and a tag can move: --image REF@sha256:... (after a push, {hint})"
     if workload.sizes.output_bytes.value:
         yield "the output is lost when the pod is deleted: --output-claim PVC keeps it"
-    if any(each.host_path for each in workload.volumes):
+    if any(volume.host_path for volume in workload.volumes):
         yield "Pod Security `baseline` and `restricted` refuse hostPath volumes"
 
 
@@ -69,7 +69,7 @@ def _inputs(config: RunConfig) -> Iterator[str]:
     """The paths that the configuration names."""
     if not hub_cache.is_hub_id(config.model.name):
         yield config.model.name
-    yield from (each.path for each in config.data.sources if not each.path.startswith("hub:"))
+    yield from (source.path for source in config.data.sources if not source.path.startswith("hub:"))
     yield from config.data.validation_files.values()
     if config.data.template.endswith(".jinja"):
         yield config.data.template

@@ -53,7 +53,7 @@ def assembled(site: Site, given: Given, *, name: str, sizes: Sizes, command: tup
         host_paths=given.host_paths,
         fetched_bytes=given.fetched_bytes,
     )
-    places = {each.name for each in volumes}
+    places = {volume.name for volume in volumes}
     return Workload(
         name=name,
         image=site.image or f"loradock:{__version__}",
@@ -119,7 +119,7 @@ def demo_command(ask: Ask) -> tuple[str, ...]:
     flags = {flag: value for flag, value in ask.shortcuts.items() if flag != "--output"}
     if unfit := sorted(flags.keys() & {"--model", "--data"}):
         raise UsageError(f"{unfit[0]} and --demo cannot be used together", hint=f"leave out {unfit[0]}, or --demo")
-    settings = [part for each in ask.overrides for part in ("--set", each)]
+    settings = [part for override in ask.overrides for part in ("--set", override)]
     return ("train", "--demo", "--output", asked.OUTPUT, *(f"{f}={v}" for f, v in flags.items()), *settings)
 
 

@@ -197,7 +197,7 @@ def refuse_what_only_a_person_gives(config: RunConfig, directory: Path) -> None:
         raise UsageError(what, hint=f"--set model.trust_remote_code={model.name}")
     if (model.name, model.revision) == (before.model.name, before.model.revision):
         fetching.refuse_model(model)
-    fetching.refuse_data(each for each in config.data.sources if each in before.data.sources)
+    fetching.refuse_data(source for source in config.data.sources if source in before.data.sources)
 
 
 def no_directory() -> UsageError:

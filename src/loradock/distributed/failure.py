@@ -81,12 +81,12 @@ def judged(heard: Sequence[Heard], *, me: int, limit_seconds: float, is_cut_off:
     tell which process is gone. A process that ended lends its exit code: the run ended for its reason.
     """
     others = [each for each in heard if each.report.rank != me]
-    if ended := [each for each in others if each.report.code]:
+    if ended := [other for other in others if other.report.code]:
         first = min(ended, key=lambda each: (each.report.is_told, -each.ended_seconds))
         is_due = is_cut_off or first.report.is_told or first.ended_seconds >= LEAVING_SECONDS
         return error_of(first.report) if is_due else None
     limit = SUSPECT_SECONDS if is_cut_off else limit_seconds
-    running = [each for each in others if each.report.code is None]
+    running = [other for other in others if other.report.code is None]
     if limit and (silent := [each for each in running if each.unheard_seconds > limit]):
         return gone(silent, is_cut_off=is_cut_off, limit_seconds=limit_seconds)
     return late(heard, limit_seconds=limit_seconds) if limit_seconds and not is_cut_off else None

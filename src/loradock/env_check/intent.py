@@ -53,4 +53,4 @@ def _working_directory() -> Path:
 def _scratch(host: Host) -> Path:
     """The folder that Python puts temporary files into; the first that was named where none takes any."""
     folders = host.scratch_folders()
-    return next((each for each in folders if host.takes_files(each)), folders[0])
+    return next((folder for folder in folders if host.takes_files(folder)), folders[0])

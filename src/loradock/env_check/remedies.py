@@ -44,7 +44,9 @@ def uninstall(prefix: Path, name: str) -> str:
 
 def as_locked(host: Host, *names: str) -> str:
     """Install packages again: as the lock has them, what it does not have in the version that is installed."""
-    versions = {each.name: each.version for each in host.distributions()} | locked_versions(host)
+    versions = {distribution.name: distribution.version for distribution in host.distributions()} | locked_versions(
+        host
+    )
     return reinstall(host.prefix(), {name: versions.get(name, "") for name in names})
 
 

@@ -44,7 +44,9 @@ def run(
 
 def _hidden(looked: Looked, hide: Callable[[str], str]) -> Looked:
     """Without secrets, which a path or an address may hold."""
-    findings = tuple(replace(each, what=hide(each.what), remedy=hide(each.remedy)) for each in looked.findings)
+    findings = tuple(
+        replace(finding, what=hide(finding.what), remedy=hide(finding.remedy)) for finding in looked.findings
+    )
     return replace(looked, findings=findings)
 
 

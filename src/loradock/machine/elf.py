@@ -38,13 +38,13 @@ def _read(stream: BinaryIO, path: Path) -> SharedObject | None:
     content = stream.read(size * count)
     # type, flags, offset, virtual address, physical address, size in the file, size in memory, alignment
     segments = [struct.unpack_from("<IIQQQQQQ", content, size * index) for index in range(count)]
-    dynamic = next(((each[2], each[5]) for each in segments if each[0] == PT_DYNAMIC), None)
+    dynamic = next(((segment[2], segment[5]) for segment in segments if segment[0] == PT_DYNAMIC), None)
     if dynamic is None:
         return None
     stream.seek(dynamic[0])
     entries = list(_entries(stream.read(dynamic[1])))
     names = next((value for tag, value in entries if tag == DT_STRTAB), 0)
-    loaded = [each for each in segments if each[0] == PT_LOAD]
+    loaded = [segment for segment in segments if segment[0] == PT_LOAD]
     start = next((each[2] + names - each[3] for each in loaded if each[3] <= names < each[3] + each[5]), names)
 
     def texts(wanted: int) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ class Libraries(Machine):
         """Paths of the shared libraries that this process has mapped."""
         lines = (self.read_text("/proc/self/maps") or "").splitlines()
         fields = [line.split(None, 5) for line in lines]
-        paths = {each[5].strip() for each in fields if len(each) == 6}
+        paths = {field[5].strip() for field in fields if len(field) == 6}
         return tuple(sorted(path for path in paths if path.startswith("/") and SHARED.search(path)))
 
     def loading(self, path: str) -> str | None:

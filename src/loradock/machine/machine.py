@@ -145,7 +145,7 @@ class Machine:
             *(f"{quota} {period or 100_000}".split() for quota, period in pairs),
             *(each.split() for each in texts),
         ]
-        return tuple(int(each[0]) / int(each[1]) for each in numbers if len(each) == 2 and each[0].isdigit())
+        return tuple(int(number[0]) / int(number[1]) for number in numbers if len(number) == 2 and number[0].isdigit())
 
     def _cgroups(self, controller: str, root: str) -> list[str]:
         """Folders of this process's cgroup in a hierarchy, nearest first; the root alone in a namespace of cgroups."""

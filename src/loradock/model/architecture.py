@@ -135,7 +135,7 @@ def _stand_in(part: nn.Module) -> Any:
     class Absent(nn.Module):
         """A part that was left out, and how many weights it would have had."""
 
-        parameter_count = sum(each.numel() for each in part.parameters())
+        parameter_count = sum(parameter.numel() for parameter in part.parameters())
 
         def forward(self, *_: Any, **__: Any) -> Any:
             raise ModelError("the model was opened without the parts for images, audio and video", hint="give it text")

@@ -37,7 +37,7 @@ def of(model: Any, text: Any) -> Recurrence | None:
     if not layers:
         return None
     found = list(mixers(model))
-    packages = [each for _, named in found for each in named.items()]
+    packages = [item for _, named in found for item in named.items()]
     missing = sorted({DISTRIBUTIONS.get(name, name.replace("_", "-")) for name, is_there in packages if not is_there})
     if not found or any(is_there for _, is_there in packages):
         return Recurrence(layers=layers, missing=tuple(missing))
@@ -132,7 +132,7 @@ def _counted(mixer: Any, *, hidden: int) -> tuple[int, int]:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             out = func(*args, **(kwargs or {}))
             if not func.is_view:
-                tensors = [each for each in tree_leaves((args, kwargs, out)) if isinstance(each, torch.Tensor)]
+                tensors = [leaf for leaf in tree_leaves((args, kwargs, out)) if isinstance(leaf, torch.Tensor)]
                 self.launches += 1
                 self.traffic += sum(each.numel() * each.element_size() for each in tensors)
             return out

@@ -201,7 +201,7 @@ def check_coverage(facts: ModelFacts, *, quantization: str) -> None:
 def check_rank(rank: int, facts: ModelFacts) -> None:
     """ModelError for a rank beyond that of every matrix that it would be added to."""
     chosen = set(facts.targets)
-    widest = max((min(each.rows, each.columns) for each in facts.linears if each.name in chosen), default=0)
+    widest = max((min(linear.rows, linear.columns) for linear in facts.linears if linear.name in chosen), default=0)
     if widest and rank > widest:
         what = f"lora.rank is {rank}, and no target of {facts.architecture} has more than {widest} rows or columns"
         raise ModelError(what, hint=f"--set lora.rank={min(widest, 16)}")

@@ -56,11 +56,11 @@ def outcomes(context: Context, *, at_length: AtLength | None = None) -> list[tup
 
 def names() -> list[str]:
     """All knobs, in the order in which their trials are shown."""
-    others = sorted({each.name for each in iter_modules(knobs.__path__)} - set(FIRST))
+    others = sorted({module.name for module in iter_modules(knobs.__path__)} - set(FIRST))
     return [*FIRST, *others]
 
 
 def _identity(of: Context, settings: tuple[str, ...]) -> str:
     """What a change comes to: every decision, and the settings that none is about."""
-    values = [each.value for each in of.plan.decisions]
+    values = [decision.value for decision in of.plan.decisions]
     return repr((values, [setting for setting in settings if setting.startswith(UNDECIDED)]))

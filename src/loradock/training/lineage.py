@@ -113,4 +113,4 @@ def _readings(sources: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _decided(record: Mapping[str, Any], name: str) -> Any:
     """The value of a decision of the plan; None in a record that has none."""
     decisions = (record.get("plan") or {}).get("decisions", [])
-    return next((each["value"] for each in decisions if each["name"] == name), None)
+    return next((decision["value"] for decision in decisions if decision["name"] == name), None)

@@ -101,7 +101,7 @@ def pair_tensors(pairs: PairBatch, micro_batches: list[Any]) -> dict[str, Any]:
     """A batch of pairs: its micro-batches as tensors, the places of their documents, and what is held against what."""
     return {
         "micro_batches": micro_batches,
-        "places": [torch.from_numpy(each) for each in pairs.places],
+        "places": [torch.from_numpy(place) for place in pairs.places],
         "documents": pairs.documents,
         **{name: torch.from_numpy(getattr(pairs, name)) for name in ("queries", "passages", "positives", "hidden")},
     }

@@ -59,7 +59,7 @@ def row(
     measured, ratio = case.measured, case.ratio
     content = {
         "name": arm.name,
-        "title": " + ".join(each.title for each in arm.trials),
+        "title": " + ".join(trial.title for trial in arm.trials),
         "settings": list(arm.settings),
         "conclusion": str(conclude(case, baseline)),
         "word": conclude(case, baseline).word,

@@ -178,7 +178,7 @@ class Search:
         for _, arm in winners:
             if self.best is None:
                 self.best = arm
-            elif not {key(each) for each in arm.settings} & {key(each) for each in self.best.settings}:
+            elif not {key(setting) for setting in arm.settings} & {key(setting) for setting in self.best.settings}:
                 self.add_to_best(arm)
 
     def add_to_best(self, arm: Arm) -> None:

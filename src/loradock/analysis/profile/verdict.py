@@ -94,7 +94,7 @@ def judge(evidence: Evidence) -> Verdict:
             kind=kind, sentence=f"no bottleneck found: {sentence}", remedy=None, is_bottleneck=False, also=()
         )
     worst, *others = found
-    also = tuple(each.sentence for each in others)
+    also = tuple(other.sentence for other in others)
     return Verdict(kind=worst.kind, sentence=worst.sentence, remedy=worst.remedy, is_bottleneck=True, also=also)
 
 

@@ -176,7 +176,7 @@ def marked_lengths(found: Statistics) -> Iterator[str]:
 
 def padding_table(found: Statistics) -> Table:
     """Padding without packing and the filling of packs, by micro-batch."""
-    sizes = [each.micro_batch for each in found.lengths[0].paddings]
+    sizes = [padding.micro_batch for padding in found.lengths[0].paddings]
     made = table(
         "\npadding: share of positions, rows to the length or to the longest of N; packs: share filled of N x length",
         "length",
@@ -186,7 +186,10 @@ def padding_table(found: Statistics) -> Table:
     )
     made.columns[0].no_wrap = True
     for at in found.lengths:
-        shares = [*(each.padding_share for each in at.paddings), *(each.packed_fill for each in at.paddings)]
+        shares = [
+            *(padding.padding_share for padding in at.paddings),
+            *(padding.packed_fill for padding in at.paddings),
+        ]
         made.add_row(f"{at.cut.length:,}", *map(percent, (at.full_padding_share, *shares)))
     return made
 

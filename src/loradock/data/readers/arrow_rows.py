@@ -225,7 +225,7 @@ def of_lists(array: Any, values: list[Any]) -> Sizes:
     """Bytes of lists, from those of the values that they hold: of a slice, not of the whole that it is cut from."""
     offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
-    inner = sum_of(value_bytes(each.slice(first, last - first)) for each in values)
+    inner = sum_of(value_bytes(value.slice(first, last - first)) for value in values)
     if isinstance(inner, int):
         return np.diff(offsets) * inner + VALUE_BYTES
     ends = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(inner)])

@@ -169,7 +169,9 @@ def _licenses(metadata: Message) -> list[dict[str, Any]]:
     declared = [text for text in texts if text and "\n" not in text and len(text) <= LONGEST_LICENSE_NAME][:1]
     if not declared:
         classifiers = [str(each) for each in metadata.get_all("Classifier", [])]
-        declared = sorted({each.rpartition(" :: ")[2] for each in classifiers if each.startswith("License :: ")})
+        declared = sorted(
+            {classifier.rpartition(" :: ")[2] for classifier in classifiers if classifier.startswith("License :: ")}
+        )
     if len(declared) == 1 and not fixup_id(declared[0]) and is_expression(declared[0]):
         return [{"expression": declared[0], "acknowledgement": "declared"}]
     named = ({"id": fixup_id(text)} if fixup_id(text) else {"name": text} for text in declared)
@@ -186,15 +188,15 @@ def _needed(metadata: Message, *, python: str, with_extras: bool) -> set[str]:
     environments = [{**environment, "extra": str(extra)} for extra in extras]
     requirements = [Requirement(str(text)) for text in metadata.get_all("Requires-Dist", [])]
     return {
-        canonicalize_name(each.name)
-        for each in requirements
-        if each.marker is None or any(each.marker.evaluate(extra) for extra in environments)
+        canonicalize_name(requirement.name)
+        for requirement in requirements
+        if requirement.marker is None or any(requirement.marker.evaluate(extra) for extra in environments)
     }
 
 
 def _add_system(bill: Bill, system: Distribution, packages: list[SystemPackage]) -> None:
     """The operating system, each of its packages and what that needs."""
-    components = {each.name: _system_component(each, system) for each in packages}
+    components = {package.name: _system_component(package, system) for package in packages}
     for each in packages:
         first = (next((name for name in group if name in components), None) for group in each.needs)
         refs = {components[name]["bom-ref"] for name in first if name}

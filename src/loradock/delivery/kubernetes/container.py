@@ -73,7 +73,7 @@ def environment(workload: Workload) -> list[dict[str, Any]]:
         ours |= {"NCCL_SOCKET_IFNAME": NETWORK_INTERFACE, "GLOO_SOCKET_IFNAME": NETWORK_INTERFACE}
     if workload.nodes * workload.processes > 1:
         ours["NCCL_DEBUG"] = "WARN"
-    hidden = {each.name for each in workload.secrets}
+    hidden = {secret.name for secret in workload.secrets}
     plain = {name: value for name, value in {**ours, **dict(workload.environment)}.items() if name not in hidden}
     content: list[dict[str, Any]] = [{"name": name, "value": literal(value)} for name, value in plain.items()]
     if workload.nodes > 1:
@@ -86,8 +86,8 @@ def environment(workload: Workload) -> list[dict[str, Any]]:
 def secret_variables(workload: Workload) -> list[dict[str, Any]]:
     """The variables whose values stay in Secrets."""
     return [
-        {"name": each.name, "valueFrom": {"secretKeyRef": {"name": each.secret, "key": each.key}}}
-        for each in workload.secrets
+        {"name": secret.name, "valueFrom": {"secretKeyRef": {"name": secret.secret, "key": secret.key}}}
+        for secret in workload.secrets
     ]
 
 

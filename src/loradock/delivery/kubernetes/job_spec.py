@@ -68,7 +68,7 @@ def network_policy(workload: Workload) -> list[dict[str, Any]]:
     spec: dict[str, Any] = {
         "podSelector": own_pods(workload),
         "policyTypes": ["Ingress"],
-        "ingress": [{"from": [each]} for each in peers],
+        "ingress": [{"from": [peer]} for peer in peers],
     }
     if workload.egress is not None:
         spec |= {"policyTypes": ["Ingress", "Egress"], "egress": _egress(workload, workload.egress, peers)}

@@ -142,8 +142,8 @@ def trainjob(workload: Workload) -> list[dict[str, Any]]:
 
 def _parted(entries: list[dict[str, Any]], chosen: set[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The entries whose name is chosen, and the others."""
-    return [each for each in entries if each["name"] in chosen], [
-        each for each in entries if each["name"] not in chosen
+    return [entry for entry in entries if entry["name"] in chosen], [
+        entry for entry in entries if entry["name"] not in chosen
     ]
 
 

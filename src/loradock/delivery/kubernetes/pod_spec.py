@@ -121,11 +121,11 @@ def init_containers(workload: Workload) -> list[dict[str, Any]]:
             "name": "fetch",
             "image": fetch.image,
             "imagePullPolicy": "IfNotPresent",
-            "args": [literal(each) for each in fetch.arguments],
+            "args": [literal(argument) for argument in fetch.arguments],
             "env": [{"name": "HOME", "value": "/tmp"}, *secret_variables(workload)],
             "resources": {"requests": dict(amounts), "limits": dict(amounts)},
             "securityContext": container_security(workload),
-            "volumeMounts": [{"name": each.name, "mountPath": each.path} for each in targets],
+            "volumeMounts": [{"name": target.name, "mountPath": target.path} for target in targets],
         }
     ]
 
@@ -135,11 +135,13 @@ def tolerations(workload: Workload) -> list[dict[str, Any]]:
     of_gpus = [{"key": CARDS, "operator": "Exists", "effect": "NoSchedule"}] if workload.sizes.gpus.value else []
     asked = [
         {
-            "key": each.key,
-            **({"operator": "Exists"} if each.value is None else {"operator": "Equal", "value": each.value}),
-            **({"effect": each.effect} if each.effect else {}),
+            "key": toleration.key,
+            **(
+                {"operator": "Exists"} if toleration.value is None else {"operator": "Equal", "value": toleration.value}
+            ),
+            **({"effect": toleration.effect} if toleration.effect else {}),
         }
-        for each in workload.placement.tolerations
+        for toleration in workload.placement.tolerations
     ]
     return [*of_gpus, *(each for each in asked if each not in of_gpus)]
 

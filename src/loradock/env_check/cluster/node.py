@@ -44,8 +44,8 @@ def part(me: Me, asked: Asked) -> dict[str, Any]:
     if me.bench.is_lost:
         me.bench.close()
         me.bench = None
-    worst = next((each for each in looked.findings if each.severity == "error"), None)
-    measured = {GPU_PREFIX.sub("", key): rate for each in looked.findings for key, rate in each.measured.items()}
+    worst = next((finding for finding in looked.findings if finding.severity == "error"), None)
+    measured = {GPU_PREFIX.sub("", key): rate for finding in looked.findings for key, rate in finding.measured.items()}
     return {"measured": measured, "fault": worst.what if worst else None}
 
 

@@ -61,7 +61,7 @@ def exact(place: Device, case: Case, shape: AttentionShape) -> list[torch.Tensor
     """The result and the gradients of query, key and value in float64, on the CPU."""
     return with_gradients(
         lambda q, k, v: attend(q, k, v, case.allowed(), softcap=shape.softcap),
-        [each.cpu().double() for each in arguments(place, case, shape)],
+        [argument.cpu().double() for argument in arguments(place, case, shape)],
         case,
     )
 

@@ -156,9 +156,13 @@ def _at(place: Device, facts: Facts, plan: Intent, *, again: str) -> list[Findin
 def ways(place: Device, facts: Facts, shape: AttentionShape) -> list[Way]:
     """What transformers can call here: each backend of SDPA by itself, SDPA as it chooses, flash-attn, eager."""
     return [
-        Way(name=each.name, setting=each.setting, backend=BACKENDS.get(each.name.removeprefix("sdpa ")))
-        for each in implementations(place, facts, shape)
-        if each.setting and not each.obstacle
+        Way(
+            name=implementation.name,
+            setting=implementation.setting,
+            backend=BACKENDS.get(implementation.name.removeprefix("sdpa ")),
+        )
+        for implementation in implementations(place, facts, shape)
+        if implementation.setting and not implementation.obstacle
     ]
 
 

@@ -97,7 +97,9 @@ def remedy_for(wrong: LoradockError, config: RunConfig, facts: Facts) -> str:
 
 def nearest(wrong: LoradockError, asked: str | Sequence[str]) -> str | None:
     """The names asked for as a list in YAML, each unknown one replaced by the nearest; None where one has none near."""
-    hints = [next((each.hint or "" for each in wrong.problems if repr(name) in each.what), name) for name in asked]
+    hints = [
+        next((problem.hint or "" for problem in wrong.problems if repr(name) in problem.what), name) for name in asked
+    ]
     names = dict.fromkeys(named_by(hint) or hint for hint in hints)
     return f"[{', '.join(names)}]" if all(names) else None
 

@@ -18,7 +18,7 @@ MISSING = "loradock env-check --only libraries"
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Each is asked of its compiled code, torch first: the others are linked against what it loads."""
-    installed = {each.name: each.version for each in host.distributions()}
+    installed = {distribution.name: distribution.version for distribution in host.distributions()}
     if "torch" not in installed:
         return [error("torch is not installed", remedy=as_locked(host, "torch"))]
     if why := host.import_failure("torch"):

@@ -26,7 +26,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     version = host.read_text(str(host.site_packages() / "torch" / "version.py"))
     if version is None:
         return [ok("no torch is installed here")]
-    installed = {each.name: each.version for each in host.distributions()}
+    installed = {distribution.name: distribution.version for distribution in host.distributions()}
     built, name = CUDA.search(version), VERSION.search(version)
     prefix, torch = host.prefix(), name[1] if name else "unknown"
     if not built:

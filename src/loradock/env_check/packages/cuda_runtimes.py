@@ -20,7 +20,7 @@ IMPORTED = ("torch", "bitsandbytes", "triton")
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Imports what a run imports, then reads the map of this process."""
-    names = {each.name for each in host.distributions()}
+    names = {distribution.name for distribution in host.distributions()}
     for module in IMPORTED:
         if module in names and (why := host.import_failure(module)):
             return [error(f"{module} cannot be imported: {why}", remedy="loradock env-check --only libraries,builds")]

@@ -16,7 +16,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     mode = plan.config.train.parallel if plan.config else "auto"
     if mode not in STAGES:
         return [ok("the run does not ask for DeepSpeed")]
-    installed = {each.name: each.version for each in host.distributions()}
+    installed = {distribution.name: distribution.version for distribution in host.distributions()}
     missing = [name for name in ("deepspeed", *NEEDED) if name not in installed]
     if missing:
         what = f"train.parallel {mode} needs DeepSpeed, and {', '.join(missing)} is not installed"

@@ -101,10 +101,10 @@ def resolved(library: SharedObject, places: Places, host: Host) -> dict[str, str
 def recorded(host: Host) -> dict[str, str]:
     """{path of a library that a run may open: package} by each RECORD, also of what is gone."""
     return {
-        path: each.name
-        for each in host.distributions()
-        if OWNERS.fullmatch(each.name)
-        for path in host.files_of(each)
+        path: distribution.name
+        for distribution in host.distributions()
+        if OWNERS.fullmatch(distribution.name)
+        for path in host.files_of(distribution)
         if SHARED.search(path) and not PLUGINS.match(os.path.basename(path)) and "/backends/amd/" not in path
     }
 

@@ -64,7 +64,9 @@ def is_other_major(family: re.Match[str], own: Mapping[str, str]) -> bool:
 def is_same_release(release: str | None, path: str, host: Host) -> bool:
     """True where the package that `path` belongs to has this release: libcudart.so.12.8.90 of 12.8.90."""
     part = path.rsplit("/", 3)[1].replace("_", "-")
-    versions = [each.version for each in host.distributions() if each.name.startswith(f"nvidia-{part}")]
+    versions = [
+        distribution.version for distribution in host.distributions() if distribution.name.startswith(f"nvidia-{part}")
+    ]
     return release is not None and any(f"{version}.".startswith(f"{release}.") for version in versions)
 
 

@@ -52,7 +52,7 @@ for argument in sys.argv[1:]:
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """One process for all: what is registered twice shows only when they meet."""
-    installed = {each.name: each.version for each in host.distributions()}
+    installed = {distribution.name: distribution.version for distribution in host.distributions()}
     if "protobuf" not in installed:
         return [ok("nothing here is generated for protobuf")]
     users = {name: module for name, module in USERS.items() if name in installed}
@@ -113,7 +113,7 @@ def remedy_for(
         return f"unset {IMPLEMENTATION}"
     if "file" in runtime and not runtime["file"].startswith(str(host.site_packages())):
         return "unset PYTHONPATH" if "PYTHONPATH" in host.environ else "export PYTHONNOUSERSITE=1"
-    suspects = [each for each in dict.fromkeys(("protobuf", name)) if installed[each] != locked[each]]
+    suspects = [package for package in dict.fromkeys(("protobuf", name)) if installed[package] != locked[package]]
     return reinstall(host.prefix(), {each: locked[each] for each in suspects or dict.fromkeys(("protobuf", name))})
 
 

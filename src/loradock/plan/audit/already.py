@@ -22,7 +22,7 @@ def good(baseline: Context) -> list[str]:
 
 def reasoned(plan: Plan) -> list[tuple[str, str]]:
     """(what, why) of well-known remedies that the plan decided against by itself."""
-    chosen = [each for each in plan.decisions if each.name in REASONED and each.value in LEFT_VALUES]
+    chosen = [decision for decision in plan.decisions if decision.name in REASONED and decision.value in LEFT_VALUES]
     return [
         (f"{each.name} is {_shown(each.value)}", each.why) for each in chosen if each.why != "set in the configuration"
     ]

@@ -81,7 +81,7 @@ class Phase:
     @property
     def minutes(self) -> int:
         """Of a person's work, all together."""
-        return sum(each.minutes for each in self.findings)
+        return sum(finding.minutes for finding in self.findings)
 
 
 def phased(findings: Sequence[Opportunity]) -> tuple[Phase, ...]:

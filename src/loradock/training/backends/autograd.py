@@ -226,7 +226,7 @@ def checkpoint_layers(model: Any, count: int) -> None:
             f"{type(whole).__name__} does not support gradient checkpointing", hint="--set train.checkpointing=false"
         )
     whole.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
-    for layer in [each for each in whole.modules() if isinstance(each, GradientCheckpointingLayer)][count:]:
+    for layer in [module for module in whole.modules() if isinstance(module, GradientCheckpointingLayer)][count:]:
         layer.gradient_checkpointing = False
 
 
@@ -243,6 +243,6 @@ def broadcast_adapter(job: Job) -> None:
     """Give every rank the adapter of rank 0."""
     if job.world_size > 1:
         parameters = trainable(job.model)
-        values = torch.nn.utils.parameters_to_vector(each.data for each in parameters)
+        values = torch.nn.utils.parameters_to_vector(parameter.data for parameter in parameters)
         torch.distributed.broadcast(values, src=0)
         torch.nn.utils.vector_to_parameters(values, parameters)

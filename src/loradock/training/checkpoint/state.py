@@ -70,7 +70,7 @@ def as_files(model: Any, parts: Stateful, *, random_states: Sequence[RandomState
         for name, value in (model.peft_config["default"].to_dict() | {"inference_mode": True}).items()
     }
     state = {
-        "random": [vars(each) for each in random_states],
+        "random": [vars(random_state) for random_state in random_states],
         **{name: part.state_dict() if part is not None else None for name, part in parts.items()},
     }
     stream = io.BytesIO()

@@ -103,5 +103,5 @@ class Supervised(Objective):
 def has_routers(model: Any) -> bool:
     """Whether a model, whose class may have experts, has them: a layer of a kind whose output is router logits."""
     recorders = (getattr(each, "_can_record_outputs", None) or {} for each in model.modules())
-    routers = tuple(each["router_logits"].target_class for each in recorders if "router_logits" in each)
+    routers = tuple(recorder["router_logits"].target_class for recorder in recorders if "router_logits" in recorder)
     return any(isinstance(module, routers) for module in model.modules())

@@ -100,7 +100,7 @@ def changes(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if not content.get("resumed_from"):
         return
     attempts = [each for each in (*content.get("attempts", []), content) if each.get("resumed_from")]
-    steps = [int(each["resumed_from"].rpartition("-")[2]) for each in attempts]
+    steps = [int(attempt["resumed_from"].rpartition("-")[2]) for attempt in attempts]
     for number, (each, step) in enumerate(zip(attempts, steps, strict=True)):
         if any(later <= step for later in steps[number + 1 :]):
             continue

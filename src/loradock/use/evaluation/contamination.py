@@ -131,7 +131,7 @@ def _asked(sample: Sample) -> Iterator[Readings]:
         yield (_whole(sample), sample.prompt) if sample.prompt.strip() else (sample.completion,)
     elif isinstance(sample, Pairs):
         yield (sample.query.text,)
-    elif not any(each.content.strip() for each in sample.messages if each.role == "user"):
+    elif not any(message.content.strip() for message in sample.messages if message.role == "user"):
         yield (_whole(sample),)
     else:
         said: list[str] = []
@@ -145,4 +145,4 @@ def _whole(sample: Conversation | Completion) -> str:
     """All text of a row."""
     if isinstance(sample, Completion):
         return sample.prompt + sample.completion
-    return "\n".join(each.content for each in sample.messages)
+    return "\n".join(message.content for message in sample.messages)

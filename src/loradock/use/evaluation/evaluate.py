@@ -154,8 +154,8 @@ def trained_on(origin: Origin, given: Sequence[Path]) -> tuple[list[SourceConfig
     if not origin.record:
         return [], []
     sources = recorded_config(origin.record, origin.directory.parent).data.sources
-    there = [each for each in sources if not hub.is_hub(each.path) and Path(each.path).exists()]
-    return there, [each.path for each in sources if each not in there]
+    there = [source for source in sources if not hub.is_hub(source.path) and Path(source.path).exists()]
+    return there, [source.path for source in sources if source not in there]
 
 
 def directory_of(origin: Origin, given: Path) -> Path:
@@ -186,7 +186,7 @@ def as_dict(found: Report) -> dict[str, Any]:
         "model": _model(found.model),
         "settings": dict(found.settings),
         "statistics": RULES,
-        "tasks": [_result(each) for each in found.results],
+        "tasks": [_result(result) for result in found.results],
     }
     if found.other:
         against = {"model": _model(found.other), "tasks": {n: _plain(each) for n, each in found.comparisons.items()}}

@@ -105,4 +105,4 @@ def _measures(entry: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
 def rows_of(results: Sequence[Measures]) -> list[tuple[str, str, list[Mapping[str, float | None]]]]:
     """(task, metric, [that of each model]) in lm-eval's order."""
     first = results[0]
-    return [(task, metric, [each[task][metric] for each in results]) for task in first for metric in first[task]]
+    return [(task, metric, [result[task][metric] for result in results]) for task in first for metric in first[task]]

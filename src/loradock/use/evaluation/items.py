@@ -42,12 +42,12 @@ class Item:
         """All that is asked: the turns before the answer, or the prompt."""
         if isinstance(self.sample, Completion):
             return self.sample.prompt
-        return "\n".join(each.content for each in self.sample.messages[:-1] if each.role != "system")
+        return "\n".join(message.content for message in self.sample.messages[:-1] if message.role != "system")
 
     @property
     def key(self) -> str:
         """A digest (16 hex) of all that a score depends on."""
-        turns = [(each.role, each.content) for each in _turns(self.sample)]
+        turns = [(turn.role, turn.content) for turn in _turns(self.sample)]
         parts = [turns, self.answer, self.candidates, self.texts]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 

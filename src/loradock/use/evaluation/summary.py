@@ -49,13 +49,13 @@ class Summary:
 
 def score_of(metric: str, outcomes: Sequence[Outcome]) -> Score:
     """The score of these rows, at least one."""
-    values = [each.score for each in outcomes]
+    values = [outcome.score for outcome in outcomes]
     if metric in SHARES:
         right = sum(value == 1 for value in values)
         low, high = wilson(right, len(values))
         return Score(rows=len(values), value=right / len(values), low=low, high=high)
     if metric == "loss":
-        tokens = [float(each.tokens or 0) for each in outcomes]
+        tokens = [float(outcome.tokens or 0) for outcome in outcomes]
         low, high = ratio_interval(values, tokens)
         return Score(rows=len(values), value=sum(values) / sum(tokens), low=low, high=high)
     low, high = mean_interval(values)
@@ -66,7 +66,7 @@ def summary(metric: str, items: Items, outcomes: Sequence[Outcome]) -> Summary:
     """Everything about a task's rows."""
     score = score_of(metric, outcomes)
     rows = len(outcomes)
-    generated = [each for each in outcomes if each.finish]
+    generated = [outcome for outcome in outcomes if outcome.finish]
     has_candidates = all(item.candidates for item in items.items)
     answer, most = _majority(items.items)
     return Summary(
@@ -92,10 +92,10 @@ def _chance(items: Sequence[Item]) -> float:
 
 
 def _normalised(outcomes: Sequence[Outcome]) -> float | None:
-    given = [each for each in outcomes if each.normalised is not None]
+    given = [outcome for outcome in outcomes if outcome.normalised is not None]
     return sum(each.normalised == each.answer for each in given) / len(given) if given else None
 
 
 def without(outcomes: Sequence[Outcome], rows: Collection[int]) -> list[Outcome]:
     """The outcomes of all other rows."""
-    return [each for each in outcomes if each.row not in rows]
+    return [outcome for outcome in outcomes if outcome.row not in rows]

@@ -61,7 +61,7 @@ def export(origin: Origin, file: Path, *, type_name: str, progress: Callable[[in
         except OSError as error:
             raise (_reason(place) or error) from error
         beside = file.with_name(f"{file.name}.Modelfile")
-        ends = [words.tokens[each] for each in special.ends]
+        ends = [words.tokens[end] for end in special.ends]
         text = modelfile.text(file, special.form, eos=words.tokens[special.eos], ends=ends)
         with staged.file(beside, replaces=True) as text_place:
             text_place.write_text(text, encoding="utf-8")
@@ -164,7 +164,7 @@ def _writer(place: Path, origin: Origin, shape: Shape, words: Vocabulary, specia
     writer.add_add_space_prefix(words.adds_space)
     writer.add_add_bos_token(special.adds_bos)
     writer.add_eos_token_id(special.eos)
-    others = [each for each in special.ends if each != special.eos]
+    others = [end for end in special.ends if end != special.eos]
     for put, index in (
         (writer.add_bos_token_id, special.bos),
         (writer.add_unk_token_id, special.unknown),

@@ -80,7 +80,7 @@ def answers(
     try:
         found = _decode(opened, requests, max_new_tokens=max_new_tokens, sampling=sampling, on_token=on_token)
     except torch.OutOfMemoryError as error:
-        longest = max(len(each.ids) for each in requests) + max_new_tokens
+        longest = max(len(request.ids) for request in requests) + max_new_tokens
         what = f"CUDA out of memory with {len(requests)} rows of up to {longest} tokens in a batch"
         raise OutOfMemory(what, hint=f"--batch-tokens {max(longest, len(requests) * longest // 2)}") from error
     stops = opened.prompts.stop_ids
@@ -103,9 +103,9 @@ def _decode(
     on_token: Callable[[int], None] | None,
 ) -> list[list[int]]:
     made: list[list[int]] = [[] for _ in requests]
-    choosers = [Chooser(sampling, seed=each.seed) for each in requests]
+    choosers = [Chooser(sampling, seed=request.seed) for request in requests]
     stops = opened.prompts.stop_ids
-    state = _Batch(opened, [each.ids for each in requests])
+    state = _Batch(opened, [request.ids for request in requests])
     alive = list(range(len(requests)))
     for step in range(max_new_tokens):
         logits = state.logits()

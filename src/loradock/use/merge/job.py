@@ -118,7 +118,7 @@ def load_dtype(origin: Origin) -> torch.dtype:
 def device_of(record: Mapping[str, Any]) -> str:
     """cuda where there is a GPU, but for a run on the CPU: kernels of both may differ in a code that is near a tie."""
     decisions = (record.get("plan") or {}).get("decisions", [])
-    was_on_cpu = any((each["name"], each["value"]) == ("device", "cpu") for each in decisions)
+    was_on_cpu = any((decision["name"], decision["value"]) == ("device", "cpu") for decision in decisions)
     return "cuda" if torch.cuda.is_available() and not was_on_cpu else "cpu"
 
 

@@ -124,7 +124,7 @@ def make(
         )
         for name, each in files.items()
     }
-    steps = [step for each in shards.values() for step in each]
+    steps = [step for shard in shards.values() for step in shard]
     refuse_unused(adapter, steps, found)
     vocabulary = next((step.shape[0] for step in steps if step.weight in found.tied_to(found.embedding)), 0)
     return MergePlan(

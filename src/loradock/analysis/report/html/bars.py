@@ -81,7 +81,7 @@ def phases(runs: Sequence[Run]) -> list[Bar]:
 def step_of(run: Run) -> Breakdown | None:
     """The breakdown of a run, without its first steps where there are others."""
     counted = [line for line in run.train if is_phased(line) and is_whole(line, NEEDED)]
-    planned = next((each.get("value") for each in run.decisions if each["name"] == "cadence"), None)
+    planned = next((decision.get("value") for decision in run.decisions if decision["name"] == "cadence"), None)
     steps = planned if isinstance(planned, Mapping) else {}
     cadence = {**CADENCE, **{name: each for name, each in steps.items() if number(each) is not None}}
     for warmup_steps in (WARMUP_STEPS, 0):

@@ -78,7 +78,7 @@ def asked(run: Run) -> dict[str, Any]:
 
 def decided(run: Run) -> dict[str, Any]:
     """What the plan and the engine decided, by name."""
-    return {str(each["name"]): each.get("value") for each in run.decisions}
+    return {str(decision["name"]): decision.get("value") for decision in run.decisions}
 
 
 def learned_from(run: Run) -> dict[str, Any]:

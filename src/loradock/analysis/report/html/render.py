@@ -59,7 +59,7 @@ def html(runs: Sequence[Run], *, live_version: str | None = None) -> str:
         phases=step_bars,
         stages=stage_bars,
         outcomes=[outcome_row(each) for each in outcomes(runs)],
-        differences=[(each.name, each.group, *each.values) for each in differences(runs)],
+        differences=[(difference.name, difference.group, *difference.values) for difference in differences(runs)],
         contents=contents(told, has_bars=bool(step_bars or stage_bars)),
         is_live=live_version is not None,
         version=live_version,

@@ -117,7 +117,7 @@ def adapter_line(run: Run) -> str:
 def steps_line(run: Run) -> str:
     """Steps made of steps planned."""
     made = run.at("outcome", "steps") or last(numbers(run.train, "step"))
-    planned = next((each.get("value") for each in run.decisions if each["name"] == "steps"), None)
+    planned = next((decision.get("value") for decision in run.decisions if decision["name"] == "steps"), None)
     if made is None:
         return f"none of {planned} yet" if planned else ""
     ended = run.at("outcome", "ended")
@@ -200,7 +200,10 @@ def names_of(value: Any) -> list[Any]:
 
 def decisions(run: Run) -> list[tuple[str, str, str]]:
     """Every decision: name, value and reason."""
-    return [(str(each["name"]), shown(each.get("value")), str(each.get("why", ""))) for each in run.decisions]
+    return [
+        (str(decision["name"]), shown(decision.get("value")), str(decision.get("why", "")))
+        for decision in run.decisions
+    ]
 
 
 def alerts(run: Run) -> list[Note]:

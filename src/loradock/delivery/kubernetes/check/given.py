@@ -112,7 +112,7 @@ def load_given(given: Given) -> Loaded:
         Path(given.key),
         text=given.text.text,
         preset=preset.text if preset else None,
-        overrides=[each.text for each in values(container, "--set")],
+        overrides=[value.text for value in values(container, "--set")],
         shortcuts=shortcuts,
         expand=str,  # with the variables and the home of the container, which nobody knows here
     )

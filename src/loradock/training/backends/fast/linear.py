@@ -89,7 +89,7 @@ class LinearGroup:
     def bind(self, adapters: FlatAdapters) -> None:
         """From now on use the adapters' buffers as they are now, of another dtype than before."""
         self.a, self.fresh_a = self._stacked(adapters)
-        self.adapters = [replace(each, **views_of(each.parameter, adapters)) for each in self.adapters]
+        self.adapters = [replace(adapter, **views_of(adapter.parameter, adapters)) for adapter in self.adapters]
 
     def forward(self, x: torch.Tensor, *, seed: int | None) -> tuple[torch.Tensor, torch.Tensor | None]:
         """x [T, in] -> y [T, sum of out], and h [T, sum of r] for backward. `seed`: None without dropout."""

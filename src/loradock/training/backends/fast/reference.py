@@ -44,7 +44,7 @@ def loss_and_gradient(
         loss.backward()
     finally:
         model.train(was_training)
-    parts = [each.grad if each.grad is not None else torch.zeros_like(each) for each in parameters]
+    parts = [parameter.grad if parameter.grad is not None else torch.zeros_like(parameter) for parameter in parameters]
     for each in parameters:
         each.grad = None
     return loss.item(), torch.cat([part.float().flatten() for part in parts])

@@ -55,7 +55,9 @@ class Vectors:
             number.backward()
         finally:
             model.train(was_training)
-        parts = [each.grad if each.grad is not None else torch.zeros_like(each) for each in parameters]
+        parts = [
+            parameter.grad if parameter.grad is not None else torch.zeros_like(parameter) for parameter in parameters
+        ]
         for each in parameters:
             each.grad = None
         return number.item(), torch.cat([part.float().flatten() for part in parts])
@@ -71,7 +73,7 @@ class Vectors:
         bounds = np.cumsum([0, *lengths]).astype(np.int32)
         made = PooledBatch(
             ids=torch.from_numpy(np.concatenate(rows).astype(np.int64)),
-            positions=torch.from_numpy(np.concatenate([np.arange(each) for each in lengths]).astype(np.int32)),
+            positions=torch.from_numpy(np.concatenate([np.arange(length) for length in lengths]).astype(np.int32)),
             documents=Documents(
                 bounds=tuple(int(bound) for bound in bounds),
                 cu_seqlens=torch.from_numpy(bounds),
@@ -90,7 +92,9 @@ def check_vectors(model: FastModel, job: Job) -> Differences:
 
     Raises Unsound also where a token does not see what `embedding.attention` says.
     """
-    rows = [ids for each in (job.steps[0].pairs.micro_batches) for ids, _ in each.samples() if len(ids) > 1][:ROWS]
+    rows = [
+        ids for micro_batch in (job.steps[0].pairs.micro_batches) for ids, _ in micro_batch.samples() if len(ids) > 1
+    ][:ROWS]
     kind = Vectors(job.config.embedding, hidden=job.plan.model.hidden)
     found = check(model, job, kind, rows)
     with noisy(model):

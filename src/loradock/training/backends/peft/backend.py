@@ -62,9 +62,9 @@ class PeftBackend(AutogradBackend):
         if self.job.world_size == 1:
             return
         gradients = [torch.zeros_like(each) if each.grad is None else each.grad for each in self.parameters]
-        values = torch.cat([each.flatten() for each in gradients])
+        values = torch.cat([gradient.flatten() for gradient in gradients])
         torch.distributed.all_reduce(values)
-        parts = values.split([each.numel() for each in gradients])
+        parts = values.split([gradient.numel() for gradient in gradients])
         for parameter, part in zip(self.parameters, parts, strict=True):
             parameter.grad = part.view_as(parameter)
 

@@ -123,7 +123,11 @@ class Count:
     def since(self, before: Count, *, layers: int) -> Decision[Any]:
         """What came in between, as a decision whose reason holds the last graph break and the last recompile."""
         breaks = self.breaks - before.breaks
-        made = [each for each in get_compilation_metrics() if (each.start_time_us or 0) >= before.micros]
+        made = [
+            compilation_metric
+            for compilation_metric in get_compilation_metrics()
+            if (compilation_metric.start_time_us or 0) >= before.micros
+        ]
         reasons = [each.recompile_reason for each in made if each.recompile_reason]
         value = {
             "graphs": self.graphs - before.graphs,

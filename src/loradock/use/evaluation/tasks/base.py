@@ -90,11 +90,11 @@ class Task:
         candidates = listed(sample.messages[-2].content)
         if not candidates:
             raise RowError("the instruction does not end with 'Answer format: ...', which lists the answers")
-        if unknown := [each for each in candidates if not self.pattern.fullmatch(each)]:
+        if unknown := [candidate for candidate in candidates if not self.pattern.fullmatch(candidate)]:
             raise RowError(f"{unknown[0]!r} is not an answer of task {self.name}: {self._shown}")
         if answer not in candidates:
             raise RowError(f"answer {answer!r} is none of {', '.join(candidates)}")
-        texts = tuple(said(output, answer, each) or STATEMENT.format(each) for each in candidates)
+        texts = tuple(said(output, answer, candidate) or STATEMENT.format(candidate) for candidate in candidates)
         return Item(sample=sample, answer=answer, candidates=candidates, texts=texts, row=row, place=place)
 
     @property
