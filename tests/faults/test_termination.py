@@ -117,7 +117,7 @@ def in_a_pod(tmp_path: Path, *, mounted: Path | None) -> str:
     if mounted:
         mounted.touch()
         script += f"; touch '{dev}/termination-log'; mount --bind '{mounted}' '{dev}/termination-log'"
-    program = "import os; from loradock import termination_log\n"
+    program = "import os; from loradock.process import termination_log\n"
     program += "print(termination_log.write(75, 'stopped'), sorted(os.listdir('/dev')))"
     environ = {name: value for name, value in os.environ.items() if name != termination_log.ENVIRONMENT}
     command = [*namespace(f"{script}; mount --move '{dev}' /dev"), sys.executable, "-c", program]
