@@ -32,9 +32,9 @@ exit code stays 0, unless `--strict` makes them errors. `--skip RULE`, as often 
   YAML is read as Kubernetes reads it: an unquoted `yes` or `on` is a truth value, 0644 is octal. Refused: a key given
   twice, merge keys (`<<`), tags, aliases that expand beyond 10 000 values, nesting beyond 32 levels, more than 1 MB.
 - The schemas of Kubernetes {kubernetes} for its own kinds, read strictly, and what the API server refuses beyond them:
-  fixed words, ranges, names, labels, quantities (`delivery/kubernetes/check/api_server.yaml`). JobSet (v1alpha2), TrainJob,
-  TrainingRuntime and ClusterTrainingRuntime (v1alpha1, Trainer 2.2 and later) from their published fields. Another kind
-  is a problem: it is reported as unknown, not skipped.
+  fixed words, ranges, names, labels, quantities (`delivery/kubernetes/check/api_server.yaml`). JobSet (v1alpha2),
+  TrainJob, TrainingRuntime and ClusterTrainingRuntime (v1alpha1, Trainer 2.2 and later) from their published fields.
+  Another kind is a problem: it is reported as unknown, not skipped.
 - The [Pod Security Standards](https://kubernetes.io/docs/concepts/security/pod-security-standards/) as published for
   Kubernetes {standard}: each control of baseline and restricted is a rule `pss-...`, for main, init and ephemeral
   containers, and tried there with values that it forbids and that it allows. What the standard asks of Linux alone is
@@ -108,7 +108,8 @@ def markdown() -> str:
     )
     parts = [
         head,
-        f"\n## The rules\n\n{len(RULES)} rules. How to add one: the docstring of `delivery/kubernetes/check/__init__.py`.\n",
+        f"\n## The rules\n\n{len(RULES)} rules. How to add one: the docstring of ",
+        "`delivery/kubernetes/check/__init__.py`.\n",
     ]
     for group, rules in GROUPS.items():
         parts.append(f"\n### {group}\n\n{table(rules)}")
