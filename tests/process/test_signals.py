@@ -195,7 +195,10 @@ sys.meta_path.insert(0, Finder())
 MOMENTS = {
     "while modules are imported": (FINDER, 76),
     "in the command": ("from loradock import cli\ncli.cli = burst\n", 76),
-    "when it was said how it ends": ("from loradock.process import termination_log\ntermination_log.write = burst\n", 2),
+    "when it was said how it ends": (
+        "from loradock.process import termination_log\ntermination_log.write = burst\n",
+        2,
+    ),
     "at the interpreter's end": ("import atexit\natexit.register(burst)\n", 2),
 }
 
