@@ -143,6 +143,11 @@ def test_objectives_of_scored_documents_and_of_pairs_are_two_faces_and_a_line(
     assert scored["engine"]["value"] == plain["engine"]["value"] == "fast"
     assert scored["losses"] == pytest.approx(plain["losses"], rel=1e-4)
 
+    cut = ("--set", "objective=by_scores", "--set", "train.parallel=zero2")
+    whole = typed(tmp_path, "train", "--model", str(llama), "--data", str(rows), *cut)
+    assert whole.returncode == 78
+    assert "objective by_scores is not trained on a model that is cut among GPUs" in whole.stderr
+
     settings = ("embedding.global_batch=8", "embedding.query_length=32", "embedding.passage_length=32")
     cold, warm = (trained(tmp_path, name, *settings, model=llama, data=pairs) for name in ("embedding", "warmer"))
     assert warm["engine"]["value"] == "fast"

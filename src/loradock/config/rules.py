@@ -199,16 +199,18 @@ def _metric_is_reported(config: RunConfig) -> Iterator[KeyProblem]:
         yield KeyProblem(keys=("checkpoints.metric", "objective"), what=what, hint="--set checkpoints.metric=loss")
 
 
-def _embeds_whole(config: RunConfig) -> Iterator[KeyProblem]:
-    """What training of embeddings does not do."""
-    if not config.objective_spec.embeds:
-        return
-    key, asked = "objective", config.objective
+def _model_is_not_cut(config: RunConfig) -> Iterator[KeyProblem]:
     mode, choice = engines.MODES.get(config.train.parallel), engines.eligible(config.engine)
-    if all(engine.is_sharding for engine in choice) or (mode and mode.cuts_state):
-        what = f"objective {asked} is not trained on a model that is cut among GPUs"
-        yield KeyProblem(keys=("train.parallel", key), what=what, hint="--set train.parallel=ddp --set engine=auto")
-    if not config.embedding.in_batch and not config.embedding.negatives:
+    is_cut = all(engine.is_sharding for engine in choice) or (mode and mode.cuts_state)
+    if is_cut and config.objective_spec.needs_whole_model:
+        what = f"objective {config.objective} is not trained on a model that is cut among GPUs"
+        yield KeyProblem(
+            keys=("train.parallel", "objective"), what=what, hint="--set train.parallel=ddp --set engine=auto"
+        )
+
+
+def _passages_are_compared(config: RunConfig) -> Iterator[KeyProblem]:
+    if config.objective_spec.embeds and not config.embedding.in_batch and not config.embedding.negatives:
         what = "embedding.in_batch is off and embedding.negatives is 0: a query is compared with its positive alone"
         keys = ("embedding.in_batch", "embedding.negatives")
         yield KeyProblem(keys=keys, what=what, hint="--set embedding.in_batch=true")
@@ -258,7 +260,8 @@ RULES: tuple[Rule, ...] = (
     _warmup_is_a_part,
     _micro_batch_fits,
     _metric_is_reported,
-    _embeds_whole,
+    _model_is_not_cut,
+    _passages_are_compared,
     _deepspeed_has_a_use,
     _flash_attention_can_run,
 )

@@ -60,7 +60,7 @@ def check(base: BaseModel) -> tuple[str, ...]:
         raise ModelError(
             f"{base.directory} holds more layers than its config.json says: {', '.join(more[:SHOWN])} would be left "
             "out, and what is trained would not be that model",
-            hint=f"copy config.json again, too; the layers are counted by it: grep layers {base.directory}/config.json",
+            hint=f"copy config.json again, too; it counts the layers: grep layer {base.directory}/config.json",
         )
     return unused
 

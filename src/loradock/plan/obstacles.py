@@ -25,7 +25,7 @@ def met(config: RunConfig, model: ModelFacts, *, compute_dtype: str) -> dict[Lim
         "changed base": lora.init in ("pissa", "olora"),
         "float16": compute_dtype == "float16",
         "compile": train.compile != "off",
-        "embedding": config.objective_spec.embeds,
+        "whole model": config.objective_spec.needs_whole_model,
         "loss_sum": "loss_sum" in config.objective_spec.passes,
         "dora": lora.dora,
         "modules_to_save": bool(lora.modules_to_save),

@@ -32,7 +32,7 @@ FSDP = Mode(
         **PARTS,
         "float16": "float16 needs a loss scale, which it does not keep",
         "compile": "its layers are not compiled",
-        "embedding": "objective {config.objective} needs the whole model on each GPU",
+        "whole model": "objective {config.objective} needs the whole model on each GPU",
         **PLAIN,
     },
 )

@@ -47,6 +47,11 @@ class ObjectiveSpec:
         """Whether the adapter embeds texts: pairs are learned."""
         return "pairs" in self.samples
 
+    @property
+    def needs_whole_model(self) -> bool:
+        """Whether it asks for passes that no model makes which is cut among GPUs."""
+        return bool(self.passes & {"score", "embed"})
+
     def owns(self, key: str) -> bool:
         """Whether a dotted key is one of its own."""
         return any(key == one or (one.endswith(".") and key.startswith(one)) for one in self.keys)
