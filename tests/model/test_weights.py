@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny import copy_tree, make_llama
 from transformers import BertConfig, BertLMHeadModel, LlamaConfig, LlamaForSequenceClassification
+from wrappers import make_wrapper
 
 from loradock.config.schema import LoraConfig, ModelConfig, RunConfig
 from loradock.errors import ModelError
@@ -97,6 +98,17 @@ def test_layers_that_the_config_does_not_count_are_refused_and_one_with_more_in_
     predicting = f"model.layers.{count - 1}.eh_proj.weight"
     added = spoilt(directory, tmp_path / "predicting", lambda tensors: {**tensors, predicting: torch.zeros(3)})
     assert predicting in whole.check(opened(added))
+
+
+def test_a_hybrids_last_layer_is_one_though_its_mixer_is_another(tmp_path: Path) -> None:
+    directory = make_wrapper(tmp_path / "model", "qwen3_5")
+    settings = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    text = settings["text_config"]
+    assert text["layer_types"] == ["linear_attention"] * 3 + ["full_attention"]
+    text |= {"num_hidden_layers": 3, "layer_types": text["layer_types"][:3]}
+    (directory / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    with pytest.raises(ModelError, match=r"model\.language_model\.layers\.3 would be left out"):
+        whole.check(opened(directory))
 
 
 def test_pickled_weights_are_compared_too(untied: Path, tmp_path: Path) -> None:

@@ -66,13 +66,21 @@ def check(base: BaseModel) -> tuple[str, ...]:
 
 
 def whole_layers(unused: Iterable[str], *, like: Iterable[str]) -> tuple[str, ...]:
-    """Numbered layers of which every tensor is without use and that have just the tensors of a layer of the model.
+    """Numbered layers of which every tensor is without use, and that are made as a layer of the model is.
 
-    One for multi-token prediction has others besides, and is passed over.
+    They have as many modules, one at most by another name: a hybrid's mixer. One for multi-token prediction has more.
     """
-    kinds = {(path, frozenset(names)) for (path, _), names in numbered(like).items()}
-    extra = {place: frozenset(names) for place, names in numbered(unused).items()}
-    return tuple(f"{path}.{number}" for (path, number), names in sorted(extra.items()) if (path, names) in kinds)
+    modules = {place: {name.split(".")[0] for name in names} for place, names in numbered(like).items()}
+    extra = {place: {name.split(".")[0] for name in names} for place, names in numbered(unused).items()}
+    return tuple(
+        f"{path}.{number}"
+        for (path, number), names in sorted(extra.items())
+        if (path, number) not in modules
+        and any(
+            path == other and len(names) == len(known) and len(names - known) <= 1
+            for (other, _), known in modules.items()
+        )
+    )
 
 
 def numbered(names: Iterable[str]) -> dict[tuple[str, int], set[str]]:
