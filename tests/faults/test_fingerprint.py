@@ -16,7 +16,7 @@ from transformers import LlamaForCausalLM
 
 from loradock.config.fields import keys
 from loradock.config.schema import RunConfig
-from loradock.data.corpus import Corpus, prepare_rows
+from loradock.data.corpus import Corpus, prepare_corpus
 from loradock.errors import NoCheckpoint, UsageError
 from loradock.facts import Facts
 from loradock.machine import Host, probe
@@ -188,7 +188,7 @@ def corpus_of(folder: Path, facts: Facts, **changes: Any) -> Corpus:
     dotted = {f"data.{key.replace('__', '.')}": value for key, value in changes.items()}
     settings = {"data.sources.N.path": str(folder / "rows.jsonl"), "data.cache": str(folder / "cache"), **dotted}
     words = tokenizer.open_tokenizer(source.find(config({"model.name": str(folder / "base")}).model))
-    return prepare_rows(config(settings), tokenizer=words, max_length=64, facts=facts)
+    return prepare_corpus(config(settings), tokenizer=words, max_length=64, facts=facts)
 
 
 def data_of(folder: Path, facts: Facts, **changes: Any) -> dict[str, str]:

@@ -105,7 +105,7 @@ from loradock.training.passes import MicroStep
 
 class ByScores(Supervised):
     def likelihood(self, backend, inputs, *, scale, step, poll):
-        total, batches = torch.zeros(1, device=backend.device), backend.micro_batches(inputs)
+        total, batches = torch.zeros(1, device=backend.device), backend.micro_batches(inputs, "rows")
         for index, batch in enumerate(batches):
             poll()
             scored = backend.score(batch, at=MicroStep(step=step, index=index, count=len(batches)), keeps=True)

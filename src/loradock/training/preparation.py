@@ -10,9 +10,7 @@ from typing import Any
 
 from loradock.catalog import engines
 from loradock.config.schema import RunConfig
-from loradock.data.corpora import prepare_corpus
-from loradock.data.corpus import Corpus
-from loradock.data.pair_corpus import PairCorpus
+from loradock.data.corpus import Corpus, prepare_corpus
 from loradock.distributed import collectives
 from loradock.errors import ConfigError, NoCheckpoint
 from loradock.facts import Facts, ModelFacts
@@ -48,7 +46,7 @@ class Found:
     base: source.BaseModel
     words: Any
     model: ModelFacts
-    data: Corpus | PairCorpus
+    data: Corpus
     checkpoint: Checkpoint | None
     held: tuple[str, ...]
 
@@ -160,12 +158,12 @@ def find_base(context: RunContext, config: RunConfig) -> tuple[source.BaseModel,
     return base, words, model
 
 
-def prepare(context: RunContext, config: RunConfig, words: Any, model: ModelFacts) -> Corpus | PairCorpus:
+def prepare(context: RunContext, config: RunConfig, words: Any, model: ModelFacts) -> Corpus:
     """Rows as tokens: by rank 0 into the cache, then found there by all; dated as the run began, however late it is."""
     date = config.data.date or collectives.from_first(context.facts, context.record.content["started"])[:10]
     config = config.model_copy(update={"data": config.data.model_copy(update={"date": date})})
 
-    def work() -> Corpus | PairCorpus:
+    def work() -> Corpus:
         return prepare_corpus(
             config,
             tokenizer=words,
@@ -186,9 +184,7 @@ def prepare(context: RunContext, config: RunConfig, words: Any, model: ModelFact
     return data
 
 
-def tell_untrained(
-    context: RunContext, config: RunConfig, base: source.BaseModel, *, words: Any, data: Corpus | PairCorpus
-) -> None:
+def tell_untrained(context: RunContext, config: RunConfig, base: source.BaseModel, *, words: Any, data: Corpus) -> None:
     """Say which control tokens of the rows the base has never trained; of a large data set its first rows are seen."""
     if context.facts.rank:
         return

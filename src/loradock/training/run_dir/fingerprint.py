@@ -34,8 +34,8 @@ from loradock.training.run_dir import recorded
 from loradock.training.run_dir.paths import RECORD
 
 if TYPE_CHECKING:
-    from loradock.data.corpus import Corpus, Part
-    from loradock.data.pair_corpus import PairCorpus, PairPart
+    from loradock.data.corpus import Corpus
+    from loradock.data.samples.base import Part
     from loradock.model.source import BaseModel
     from loradock.plan.plan import Plan
 
@@ -155,7 +155,7 @@ def of_base(base: BaseModel) -> dict[str, str]:
     return found
 
 
-def of_data(corpus: Corpus | PairCorpus) -> dict[str, str]:
+def of_data(corpus: Corpus) -> dict[str, str]:
     """Of each part the content of its sources, their rows as tokens, and the rows that are used; and the template."""
     fields = {"data.template.content": _sha256(corpus.template.text.encode())}
     for name, part in corpus.parts.items():
@@ -253,7 +253,7 @@ def _text(value: Any) -> str:
     return str(value) if is_word else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def _of_part(part: Part | PairPart) -> dict[str, str]:
+def _of_part(part: Part) -> dict[str, str]:
     return {
         "content": _sha256("\n".join(source.digest for source in part.prepared.sources).encode()),
         "tokens": part.prepared.digest,
