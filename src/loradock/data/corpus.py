@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.catalog.objectives import learning_from
-from loradock.catalog.objectives.base import HELD, MISSING, SampleKind
+from loradock.catalog.samples import KINDS, SampleKind
 from loradock.config.schema import DataConfig, RunConfig, SourceConfig
 from loradock.data.read import files
-from loradock.data.samples import KINDS, kind_of
+from loradock.data.samples import SAMPLES, kind_of
 from loradock.data.samples.base import MaxLength, Part, Preparing, SampleSet
 from loradock.data.samples.rows import RowSamples
 from loradock.data.sources import format_of, held_out, held_out_files
@@ -176,7 +176,7 @@ def by_kind(config: RunConfig) -> list[tuple[type[SampleSet], RunConfig]]:
             update={"data": data.model_copy(update={"sources": sources, "validation": validation})}
         )
 
-    return [(kind, part(kind.kind)) for kind in KINDS if kind.kind in config.objective_spec.samples]
+    return [(kind, part(kind.kind)) for kind in SAMPLES if kind.kind in config.objective_spec.samples]
 
 
 def check_kinds(config: RunConfig, kinds: Sequence[SampleKind]) -> None:
@@ -184,10 +184,10 @@ def check_kinds(config: RunConfig, kinds: Sequence[SampleKind]) -> None:
     spec, sources = config.objective_spec, config.data.sources
     useless = next((index for index, kind in enumerate(kinds) if kind not in spec.samples), None)
     if useless is not None:
-        holds = f"{sources[useless].path} holds {HELD[kinds[useless]]}"
+        holds = f"{sources[useless].path} holds {KINDS[kinds[useless]].holds}"
         what = f"data.sources.{useless}: {holds}; objective {spec.name} learns nothing of it"
         raise ConfigError(what, hint=f"--set objective={learning_from(kinds).name}, or leave the file out")
-    missing = [MISSING[kind] for kind in sorted(spec.samples.difference(kinds))]
+    missing = [KINDS[kind].meaning for kind in sorted(spec.samples.difference(kinds))]
     if missing:
         what = f"objective {spec.name} learns from both kinds of rows, and the data hold no {', '.join(missing)}"
         hint = f"add a file of them (--data FILE --data FILE), or --set objective={learning_from(kinds).name}"

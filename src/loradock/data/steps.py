@@ -10,7 +10,8 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from loradock.catalog.objectives.base import Pass, SampleKind
+from loradock.catalog.objectives.base import Pass
+from loradock.catalog.samples import SampleKind
 from loradock.data.collate import Batch, MicroBatch
 
 Int64 = np.ndarray[Any, np.dtype[np.int64]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from loradock.catalog.objectives.base import SampleKind
+from loradock.catalog.samples import SampleKind
 from loradock.data.collate import MicroBatch
 from loradock.data.steps import Steps
 from loradock.process import signals

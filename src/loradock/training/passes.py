@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 
-from loradock.catalog.objectives.base import SampleKind
+from loradock.catalog.samples import SampleKind
 from loradock.data.collate import Batch, MicroBatch
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from loradock.catalog.objectives.base import SampleKind
+from loradock.catalog.samples import SampleKind
 from loradock.config.schema import DataConfig, RunConfig
 from loradock.data.pool import Work
 from loradock.data.prepare import choose_workers, prepare

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from loradock.catalog.objectives.base import SampleKind
+from loradock.catalog.samples import SampleKind
 from loradock.config.schema import DataConfig, RunConfig
 from loradock.data.dropped import check_dropped
 from loradock.data.prepared import Prepared

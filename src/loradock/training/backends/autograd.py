@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from loradock.catalog.objectives.base import SampleKind
+from loradock.catalog.samples import SampleKind
 from loradock.data.collate import MicroBatch
 from loradock.distributed import collectives
 from loradock.errors import ModelError

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from loradock.catalog.objectives.base import SampleKind
+from loradock.catalog.samples import SampleKind
 from loradock.data.collate import MicroBatch
 from loradock.distributed import collectives
 from loradock.distributed.stragglers import Pace

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from loradock.catalog import optimizers
-from loradock.catalog.objectives.base import SampleKind
+from loradock.catalog.samples import SampleKind
 from loradock.distributed import collectives
 from loradock.distributed.stragglers import Pace
 from loradock.model.adapters import trainable

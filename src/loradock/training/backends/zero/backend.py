@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from loradock.catalog.objectives.base import SampleKind
+from loradock.catalog.samples import SampleKind
 from loradock.distributed.stragglers import Pace
 from loradock.model import optimizer
 from loradock.model.adapters import trainable
