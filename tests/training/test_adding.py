@@ -118,7 +118,7 @@ from loradock.training.objectives.embedding import Embedding
 
 class Warmer(Embedding):
     def __init__(self, config):
-        self.asked = config.embedding.model_copy(update={"temperature": 1.0})
+        self.embedding = config.embedding.model_copy(update={"temperature": 1.0})
 """
 
 
