@@ -83,10 +83,10 @@ PeftBackend.forward_backward = forward_backward
 """
 FAILS_FIRST = """
 import os
-from loradock.training import preparation
+from loradock.training import inputs
 from loradock.errors import DataError
 def refuse(*rest, **more): raise DataError("rows.jsonl:7: not a row")
-if os.environ["RANK"] == "0": preparation.prepare_corpus = refuse
+if os.environ["RANK"] == "0": inputs.prepare_corpus = refuse
 """
 
 
