@@ -4,46 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
 from loradock.data import chat_template
 from loradock.data.formats.base import Completion, Conversation, Message, RowError, Sample
+from loradock.data.layouts import Layouts, Located
 from loradock.data.raw_text import RawText
 from loradock.data.remarks import ALTERED, ENDED, UNEQUAL, UNFOLLOWED
-from loradock.data.spans import MARK, Remark, Rendering, Skeleton, Span, marker
+from loradock.data.spans import Remark, Rendering, Span
 from loradock.data.special import Finder, SpecialTokens
 from loradock.data.templates import ChatTemplate
-from loradock.data.turns import Place, Prompt, Turn, TurnEnds
+from loradock.data.turns import Turn, TurnEnds
 
 Loss = Literal["auto", "completion", "assistant", "all"]
-PATTERNS_KEPT = 4096
 PROBE = (Message("user", "a"), Message("assistant", "b"))
 ADVICE = "name a template (--set data.template=alpaca needs no special tokens) or use one with {% generation %} blocks"
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The pieces of a template for one pattern of roles, and around its turns as far as they were looked for."""
-
-    skeleton: Skeleton
-    places: dict[int, Place | None] = field(default_factory=dict[int, "Place | None"])
-
-
-@dataclass(frozen=True, slots=True)
-class Located:
-    """The turns of a row by message, and where what others say stands, or all that is said (`has_spoken`)."""
-
-    turns: dict[int, Turn]
-    spans: list[Span]
-    has_spoken: bool
-
-    @property
-    def contents(self) -> list[Span]:
-        """Where all contents stand."""
-        spoken = [] if self.has_spoken else [(turn.start, turn.end) for turn in self.turns.values()]
-        return sorted([*self.spans, *spoken])
 
 
 class Renderer:
@@ -86,7 +63,9 @@ class Renderer:
             learns_all=loss == "all",
         )
         self._has_generation_blocks = "endgeneration" in template.text
-        self._layouts: dict[tuple[tuple[str, str | None], ...], Layout | None] = {}
+        self._layouts = Layouts(
+            lambda messages, is_prompt: self._render(messages, prompt=is_prompt)[0], ends=self._ends
+        )
 
     def __call__(self, sample: Sample) -> Rendering:
         """Render one sample. RowError where the template refuses it or hides where the assistant speaks."""
@@ -101,7 +80,7 @@ class Renderer:
         text, _ = self._render(messages, prompt=True)
         if not any(self._special.holds(message.content) for message in messages):
             return Rendering(text, (), add_special_tokens=False)
-        skeleton = self._marked(messages, prompt=True)
+        skeleton = self._layouts.skeleton(messages, prompt=True)
         spans = skeleton and skeleton.locate(text, contents=[message.content for message in messages])
         if not spans and self._special_as != "as_control":
             raise self._unlocated()
@@ -141,8 +120,7 @@ class Renderer:
         text, generated = self._render(messages)
         blocks = dict(zip(turns, generated, strict=True)) if len(generated) == len(turns) else {}
         learned = self._learned([index for index in turns if messages[index].is_learned], given=sample.given)
-        layout = self._layout(messages)
-        located = layout and self._located(text, layout=layout, messages=messages, turns=turns, learned=learned)
+        located = self._layouts.located(text, messages=messages, turns=turns, learned=learned)
         special = self._special_in_contents(text, messages=messages, located=located)
         found = located and [located.turns[index] for index in learned]
         text, spans = self._closed(text, found=found, messages=messages, turns=learned, blocks=blocks)
@@ -248,61 +226,6 @@ class Renderer:
             start = len(before) if index and text.startswith(before) and len(before) <= turn.end else turn.start
             begun.append(Turn(start, turn.end, turn.limit))
         return begun
-
-    def _layout(self, messages: Sequence[Message]) -> Layout | None:
-        pattern = tuple((m.role, None if m.content.strip() else m.content) for m in messages)
-        if pattern not in self._layouts:
-            if len(self._layouts) >= PATTERNS_KEPT:
-                self._layouts.clear()
-            skeleton = self._marked(messages)
-            self._layouts[pattern] = skeleton and Layout(skeleton)
-        return self._layouts[pattern]
-
-    def _marked(
-        self, messages: Sequence[Message], *, prompt: bool = False, spoken: frozenset[str] = frozenset()
-    ) -> Skeleton | None:
-        """The pieces around markers in place of contents, of `spoken` roles excepted; None where it is refused."""
-        marked = [
-            Message(each.role, marker(index)) if each.content.strip() and each.role not in spoken else each
-            for index, each in enumerate(messages)
-        ]
-        try:
-            return Skeleton.parse(self._render(marked, prompt=prompt)[0])
-        except RowError:
-            return None
-
-    def _place(self, layout: Layout, messages: Sequence[Message], index: int) -> Place | None:
-        """What stands around a turn; None where its content is not there exactly once."""
-        if index not in layout.places:
-            slot, before = layout.skeleton.slot_of(index), messages[:index]
-            asking = self._marked(before, prompt=True) if before else None
-            prompt = asking and Prompt.of(asking, told=self._marked(before), ends=self._ends)
-            layout.places[index] = None if slot is None else Place.of(layout.skeleton, slot=slot, prompt=prompt)
-        return layout.places[index]
-
-    def _located(
-        self, text: str, *, layout: Layout, messages: Sequence[Message], turns: list[int], learned: list[int]
-    ) -> Located | None:
-        """The learned turns where the row is the template's pieces around its contents, whatever these hold.
-
-        Where a template changes what the assistant says (it cuts thoughts), they are what stands between the others.
-        """
-        contents = [message.content for message in messages]
-        spans, around = layout.skeleton.locate(text, contents=contents), None
-        if spans is None:
-            around = self._marked(messages, spoken=frozenset(["assistant"])) if MARK not in text else None
-            spans = around and around.locate(text, contents=contents)
-        if spans is None:
-            return None
-        found: dict[int, Turn] = {}
-        for index in turns if around else learned:
-            place = self._place(layout, messages, index)
-            bounds = place and place.bounds(spans, around=around, length=len(text))
-            turn = place.turn(text, *bounds) if place and bounds else None
-            if not turn:
-                return None
-            found[index] = turn
-        return Located(found, spans, has_spoken=around is None)
 
     def _from_prefixes(
         self, text: str, *, messages: Sequence[Message], turns: list[int]
