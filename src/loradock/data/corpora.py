@@ -9,7 +9,8 @@ import numpy as np
 
 from loradock.catalog.objectives import learning_from
 from loradock.catalog.objectives.base import HELD, MISSING, SampleKind
-from loradock.config.schema import DataConfig, RunConfig, SourceConfig
+from loradock.config.schema import RunConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.corpus import Corpus, all_prepared, all_there, prepare_rows, prepared_by
 from loradock.data.formats import pairs
 from loradock.data.pair_corpus import PairCorpus, PairPart, check_batches

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loradock.config.schema import DataConfig, EmbeddingConfig, RunConfig
+from loradock.config.schema import RunConfig
+from loradock.config.sections.data import DataConfig
+from loradock.config.sections.embedding import EmbeddingConfig
 from loradock.data.dropped import check_dropped
 from loradock.data.prepare import choose_workers, prepare
 from loradock.data.prepared import Prepared

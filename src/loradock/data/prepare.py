@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loradock.config.schema import DataConfig, EmbeddingConfig, SourceConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
+from loradock.config.sections.embedding import EmbeddingConfig
 from loradock.data import chat_template, remarks, shards
 from loradock.data.cache import CorruptEntry, EntryWriter, discard, read_manifest, writing
 from loradock.data.columns import Contents

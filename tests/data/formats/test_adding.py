@@ -13,7 +13,7 @@ import loradock
 
 PAGE = Path(__file__).parents[3] / "docs" / "adding.md"
 USE = """
-from loradock.config.schema import SourceConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.data.sources import samples
 for line, found in samples(SourceConfig(path="questions.jsonl")):
     print(line, found)

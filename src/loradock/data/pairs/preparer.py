@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loradock.config.schema import EmbeddingConfig
+from loradock.config.sections.embedding import EmbeddingConfig
 from loradock.data.cache import Chunk
 from loradock.data.formats.base import Pairs, RowError, Sample, Side
 from loradock.data.pairs.template import EmbeddingTemplate

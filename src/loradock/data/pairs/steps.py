@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from loradock.config.schema import EmbeddingConfig
+from loradock.config.sections.embedding import EmbeddingConfig
 from loradock.data.collate import MicroBatch, PairBatch
 from loradock.data.pairs.groups import Batches, Groups, Int64
 from loradock.data.prepared import Prepared

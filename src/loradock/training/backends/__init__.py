@@ -1,4 +1,4 @@
-"""The table of backends. To add one: a module with a `base.Backend`, its line here, and its name in `config.schema`."""
+"""The table of backends. To add one: a module with a `base.Backend`, its line here, and its `Engine` in `catalog/engines`."""
 
 from __future__ import annotations
 
