@@ -1,4 +1,4 @@
-"""docs/adding.md's optimiser and objective, carried out on a copy of the package and trained by the command line."""
+"""docs/adding.md's optimiser, objective and family, carried out on a copy of the package by the command line."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from families import make_model
 from proven import unchecked
 from tiny import write_pairs
 
@@ -172,3 +173,26 @@ def test_the_objective_of_the_walk_through_trains_two_steps(tmp_path: Path, llam
     refused = typed(tmp_path, "config", "show", "--set", "objective=reweigthed")
     assert refused.returncode == 78
     assert "reweighted" in refused.stderr
+
+
+def test_the_family_of_the_walk_through_is_served_by_the_fast_engine_which_checks_it(
+    tmp_path: Path, rows: Path
+) -> None:
+    model = make_model(tmp_path / "smollm3", "smollm3", num_hidden_layers=4, no_rope_layer_interval=2, pad_token_id=0)
+    package = copied(tmp_path)
+    unserved = trained(tmp_path, "supervised", model=model, data=rows)
+    assert unserved["engine"]["value"] == "peft"
+    assert "SmolLM3Model" in unserved["engine"]["why"]
+
+    module, line = parts_of("A family of decoders")
+    (package / "training" / "backends" / "fast" / "families" / "smollm3.py").write_text(module, "utf-8")
+    table = package / "catalog" / "families" / "__init__.py"
+    text, opening = table.read_text("utf-8"), "FAMILIES = (\n"
+    assert text.count(opening) == 1
+    table.write_text(text.replace(opening, opening + line), "utf-8")
+    shutil.rmtree(tmp_path / "supervised")
+    served = trained(tmp_path, "supervised", model=model, data=rows)
+    assert served["engine"]["value"] == "fast", served["engine"]["why"]
+    assert served["losses"] == pytest.approx(unserved["losses"], rel=1e-4)
+    checks = json.loads((tmp_path / "supervised" / "run.json").read_text("utf-8"))["engine"]
+    assert ("self-check", "passed") in [(check["name"], check["value"]) for check in checks]

@@ -1,4 +1,4 @@
-"""The table of backends. To add one: a module with a `base.Backend`, its line here, and its `Engine` in `catalog/engines`."""
+"""The table of backends. To add one: a module with a `base.Backend`, its line here, and an `Engine` in the catalog."""
 
 from __future__ import annotations
 
