@@ -122,8 +122,8 @@ def test_a_word_that_is_no_members_name_is_not_found(line: str) -> None:
 
 def test_the_configurations_words_are_the_members_names() -> None:
     assert list(get_args(storages.StorageName)) == list(storages.STORAGES)
-    assert list(get_args(engines.EngineName)) == list(engines.ENGINES)
-    assert {"none", *get_args(engines.ModeName)} == set(engines.MODES)
+    assert list(get_args(engines.EngineName)) == ["auto", *engines.ENGINES]
+    assert {"none", *get_args(engines.ModeName)} == {"auto", *engines.MODES}
 
 
 def test_each_engine_has_its_backend_and_the_names_of_its_methods() -> None:

@@ -13,7 +13,6 @@ from loradock.config.sections.train import TrainConfig
 
 
 def test_the_words_of_the_configuration_are_the_table_s() -> None:
-    assert get_args(optimizers.Name) == tuple(OPTIMIZERS)
     assert get_args(TrainConfig.model_fields["optimizer"].annotation) == ("auto", *OPTIMIZERS)
 
 

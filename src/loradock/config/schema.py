@@ -40,7 +40,7 @@ class RunConfig(Section):
         default=DEFAULT,
         description=f"What is learned: {', '.join(f'{spec.meaning} ({spec.name})' for spec in OBJECTIVES.values())}.",
     )
-    engine: Literal["auto", EngineName] = Field(
+    engine: EngineName = Field(
         default="auto",
         description="What computes: auto is fast where it serves the model, else peft; fsdp, zero (DeepSpeed) shard.",
     )

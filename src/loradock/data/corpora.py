@@ -12,7 +12,7 @@ from loradock.catalog.objectives.base import HELD, MISSING, SampleKind
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.corpus import Corpus, all_prepared, all_there, prepare_rows, prepared_by
-from loradock.data.formats import pairs
+from loradock.data.formats import named
 from loradock.data.pair_corpus import PairCorpus, PairPart, check_batches
 from loradock.data.pairs.groups import Groups, Int64, split
 from loradock.data.prepared import Prepared
@@ -91,8 +91,9 @@ def by_kind(config: RunConfig) -> tuple[DataConfig, DataConfig]:
 
 
 def kind_of(source: SourceConfig, index: int) -> SampleKind:
-    """What a source holds, by its format or by its first row."""
-    return "pairs" if format_of(source, index=index) in pairs.NAMES else "rows"
+    """What a source holds, by its format or by its first row; rows where none is found: preparing refuses it."""
+    format = format_of(source, index=index)
+    return named(format).kind if format else "rows"
 
 
 def check_kinds(config: RunConfig, kinds: Sequence[SampleKind]) -> None:

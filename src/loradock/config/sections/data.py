@@ -6,13 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from loradock.catalog.formats import FormatName
 from loradock.config.sections.values import Auto, HeldOut, Length, Place, Section, Seed, SetName, Workers
-
-FormatName = Literal[
-    "auto", "pairs", "sentence-transformers", "tevatron", "swift",
-    "messages", "sharegpt", "alpaca", "prompt-completion", "text",
-]  # fmt: skip
-"""Of the four in the first line each row is a query with its passages, for an embedding model."""
 
 
 class SourceConfig(Section):

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from loradock.catalog import optimizers
 from loradock.catalog.engines import ModeName
+from loradock.catalog.optimizers import OptimizerName
 from loradock.config.sections.values import (
     MOST,
     Auto,
@@ -44,7 +44,7 @@ class TrainConfig(Section):
     )
     weight_decay: Annotated[float, Field(ge=0, le=1000)] = Field(default=0.0, description="Decoupled weight decay.")
     max_grad_norm: Annotated[float, Field(ge=0, le=MOST)] = Field(default=1.0, description="Gradient clipping; 0: off.")
-    optimizer: Literal["auto", optimizers.Name] = Field(
+    optimizer: OptimizerName = Field(
         default="auto", description="auto: fused AdamW; paged 8-bit only when memory demands it."
     )
     betas: tuple[Beta, Beta] = Field(
@@ -53,7 +53,7 @@ class TrainConfig(Section):
     eps: Annotated[float, Field(ge=1e-30, le=1)] = Field(
         default=1e-8, description="AdamW's epsilon, added to the root of the second moment."
     )
-    parallel: Literal["auto", ModeName] = Field(
+    parallel: ModeName = Field(
         default="auto",
         description="How processes share the model; auto: ddp where it fits one GPU, fsdp where it does not.",
     )
