@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from loradock.config.load import Loaded, load
-from loradock.data.corpora import prepare_corpus
+from loradock.data.corpus import prepare_corpus
 from loradock.distributed.watchdog import Limits, Watchdog
 from loradock.machine import Host, probe
 from loradock.model import adapters, shape, source, tokenizer

@@ -26,6 +26,7 @@ from loradock.training.backends.fast.model import FastModel
 from loradock.training.backends.fast.optimizer import FlatAdamW
 from loradock.training.loop import Loop
 from loradock.training.meter import Meter
+from loradock.training.passes import BatchInputs, StepInputs
 
 WARM_UPS = 3
 
@@ -157,7 +158,8 @@ def around_fast(setting: Setting, *, rounds: int) -> dict[str, float]:
     loop = BareLoop(model, [each for each in peft.parameters() if each.requires_grad])
     batch = flat_batch(setting.tokens, document=setting.document, device="cpu", vocabulary=setting.values["vocab_size"])
     counts = dict.fromkeys(("tokens", "supervised_tokens", "samples", "slots"), 1)
-    inputs = {"micro_batches": [batch], "supervised_tokens": setting.tokens, "counts": counts}
+    rows = BatchInputs([batch], samples=1, supervised_tokens=setting.tokens, documents=0, places=[], relations={})
+    inputs = StepInputs({"rows": rows}, counts)
     with torch.no_grad():
         for _ in range(WARM_UPS + rounds):
             watch.start()

@@ -100,15 +100,16 @@ def prepared(path: Path, *, model: Path, cache: Path, steps: int, samples: int, 
 
     from loradock.config.sections.data import DataConfig, SourceConfig
     from loradock.data.prepare import prepare
+    from loradock.data.row_steps import row_steps
     from loradock.data.select import fit
-    from loradock.data.steps import TrainSteps
+    from loradock.data.steps import BatchShape
 
     data = DataConfig(sources=(SourceConfig(path=str(path), format="prompt-completion"),))
     ready = prepare(data, tokenizer=AutoTokenizer.from_pretrained(model), cache_dir=cache)
     fitted = fit(ready, rows=np.arange(ready.rows), max_length=LONGEST)
-    shape = {"global_batch": samples, "micro_batch": samples, "packing": False}
-    order = TrainSteps(ready, fitted=fitted, seed=seed, total_steps=steps, **shape)
-    numbers = [int(row) for step in range(steps) for row in order[step].row_ids]
+    shape = BatchShape(micro_batch=samples, packing=False, max_length=LONGEST)
+    order = row_steps(ready, fitted=fitted, global_batch=samples, shape=shape, seed=seed, total_steps=steps)
+    numbers = [int(row) for step in range(steps) for row in order[step].batches["rows"].row_ids]
     pairs = [ready.row(number) for number in numbers]
     rows = Rows(
         ids=np.concatenate([ids for ids, _ in pairs]),

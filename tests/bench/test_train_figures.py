@@ -18,8 +18,9 @@ from bench.train.measures import loss_difference, measured
 from bench.train.slices import Place, told
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.prepare import prepare
+from loradock.data.row_steps import row_steps
 from loradock.data.select import fit
-from loradock.data.steps import TrainSteps
+from loradock.data.steps import BatchShape
 
 SHAPE = {"steps": 4, "samples": 2}
 
@@ -78,8 +79,8 @@ def ids_that_our_steps_see(folder: Path, *, steps: int, samples: int, seed: int)
     cached = DataConfig(sources=(SourceConfig(path=str(folder / "rows.jsonl"), format="prompt-completion"),))
     ready = prepare(cached, tokenizer=AutoTokenizer.from_pretrained(folder.parent.parent), cache_dir=folder / "cache")
     fitted = fit(ready, rows=np.arange(ready.rows), max_length=rows.LONGEST)
-    packs = {"micro_batch": 1, "packing": True, "global_batch": samples}
-    ours = TrainSteps(ready, fitted=fitted, seed=seed, total_steps=steps, **packs)
+    shape = BatchShape(micro_batch=1, packing=True, max_length=rows.LONGEST)
+    ours = row_steps(ready, fitted=fitted, global_batch=samples, shape=shape, seed=seed, total_steps=steps)
     batches = [batch for step in range(steps) for batch in ours[step].micro_batches]
     return [ids.tolist() for batch in batches for ids, _ in batch.samples()]
 

@@ -120,9 +120,7 @@ def test_stopped_by_a_signal_it_keeps_what_it_has_and_the_same_command_goes_on(f
 
 
 def test_a_signal_ends_the_child_too(forking: Forking, place: Path) -> None:
-    code = (
-        "import time\nfrom loradock.data.steps import TrainSteps\nTrainSteps.__getitem__ = lambda *_: time.sleep(999)"
-    )
+    code = "import time\nfrom loradock.data.steps import Steps\nSteps.__getitem__ = lambda *_: time.sleep(999)"
     command = start(forking, place, code=code)
     logs = ".loradock-diagnose-*/*/log"
     said = "to write"  # of the disk, the last before the first row is asked for

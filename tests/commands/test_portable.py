@@ -16,7 +16,7 @@ from loradock.commands.train import PORTABLE, deterministic
 from loradock.errors import EnvironmentUnfit
 from loradock.facts import Facts
 from loradock.machine import Host, probe
-from loradock.training.preparation import moved
+from loradock.training.inputs import moved
 
 RUN = ("--batch-size", "8", "--max-steps", "12", "--lr", "1e-2", "--output", "out")
 RECORDED = "ddacbabba936dd885f990486c611b3d7a85773ac02aebb1ee1fff5173a09fc54"

@@ -12,7 +12,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from loradock.config.schema import RunConfig
-from loradock.data.corpus import Corpus, prepare_rows
+from loradock.data.corpus import prepare_corpus
+from loradock.data.samples.rows import RowSamples
 from loradock.data.statistics import UNCUT_TOKENS, Statistics, measure
 from loradock.data.truncation import AtLength
 from loradock.facts import Facts, LinearShape, ModelFacts
@@ -59,10 +60,12 @@ class Maker:
     folder: Path
     tokenizer: PreTrainedTokenizerFast
 
-    def corpus(self, *files: Path, train: dict[str, Any] | None = None, **data: Any) -> Corpus:
+    def corpus(self, *files: Path, train: dict[str, Any] | None = None, **data: Any) -> RowSamples:
         settings = {"sources": [{"path": str(file)} for file in files], "cache": str(self.folder / "cache"), **data}
         config = RunConfig.model_validate({"data": settings, "train": {"global_batch": 16, **(train or {})}})
-        return prepare_rows(config, tokenizer=self.tokenizer, max_length=UNCUT_TOKENS, facts=MACHINE)
+        rows = prepare_corpus(config, tokenizer=self.tokenizer, max_length=UNCUT_TOKENS, facts=MACHINE).rows
+        assert rows
+        return rows
 
     def of(self, rows: Sequence[Pair], *, positions: int | None = 4096, **data: Any) -> Statistics:
         corpus = self.corpus(write(self.folder / "rows.jsonl", rows), **data)

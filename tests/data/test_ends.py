@@ -15,8 +15,8 @@ from data.test_turns import ENDS, SPECIAL, Chat, chats, prepared, template_of, t
 
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.formats.base import Completion, Conversation, Message, Sample
-from loradock.data.pool import ChunkPreparer, Task
 from loradock.data.prepare import prepare
+from loradock.data.row_task import ChunkPreparer, Task
 from loradock.data.special import SpecialTokens
 from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import TokenizerSpec

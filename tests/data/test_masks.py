@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerFast
 
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.formats.base import Completion, Conversation
-from loradock.data.pool import ChunkPreparer, Task
 from loradock.data.prepare import prepare
+from loradock.data.row_task import ChunkPreparer, Task
 from loradock.data.sources import samples
 from loradock.data.templates import named
 from loradock.data.tokenise import TokenizerSpec

@@ -16,7 +16,7 @@ import pytest
 from loradock.config.sections.data import SourceConfig
 from loradock.data.formats import Conversation, Sample
 from loradock.data.read import digest, files, read
-from loradock.data.readers.arrow_rows import hides_bytes, value_bytes
+from loradock.data.readers.arrow_sizes import hides_bytes, value_bytes
 from loradock.data.sources import samples
 from loradock.errors import InputMissing, Problem
 

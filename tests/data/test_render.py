@@ -7,9 +7,9 @@ from transformers import PreTrainedTokenizerFast
 
 from loradock.data.cache import Chunk
 from loradock.data.formats.base import Conversation, Message, RowError
-from loradock.data.pool import ChunkPreparer, Task
 from loradock.data.remarks import ALTERED
 from loradock.data.render import Loss, Renderer
+from loradock.data.row_task import ChunkPreparer, Task
 from loradock.data.spans import Remark
 from loradock.data.templates import NAMES, Brought, ChatTemplate, named, resolve
 from loradock.data.tokenise import TokenizerSpec

@@ -12,9 +12,9 @@ from transformers import PreTrainedTokenizerFast
 
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.formats.base import Completion, Conversation, Message, Sample
-from loradock.data.pool import ChunkPreparer, Task
 from loradock.data.prepare import NEW, prepare
 from loradock.data.read import digest
+from loradock.data.row_task import ChunkPreparer, Task
 from loradock.data.special import SpecialTokens
 from loradock.data.templates import ChatTemplate, named
 from loradock.data.tokenise import TokenizerSpec
@@ -116,12 +116,12 @@ def test_data_that_an_earlier_version_prepared_are_said_to_be_made_anew_once(tmp
     data, cache = source_of(tmp_path, "x"), tmp_path / "cache"
     spec, (source,) = TokenizerSpec.of(make.tokenizer), data.sources
     before = {
-        "version": 3,
+        "version": 4,
         "sources": [[digest(source), [".jsonl"], "auto", [], []]],
         "tokenizer": spec.fingerprint,
         "template": named("chatml").text,
         "loss": "auto",
-        "special_tokens": "as_text",
+        "special_tokens": "auto",
     }
     (cache / hashlib.sha256(json.dumps(before, sort_keys=True).encode()).hexdigest()).mkdir(parents=True)
     assert prepare(data, tokenizer=spec, cache_dir=cache).notes == (NEW,)

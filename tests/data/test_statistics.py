@@ -11,9 +11,10 @@ from data.measured import Maker, at, by_name, model, pairs, words, write
 
 from loradock.data.collate import collate
 from loradock.data.lengths import histogram
+from loradock.data.row_steps import row_steps
 from loradock.data.select import fit
 from loradock.data.statistics import measure
-from loradock.data.steps import TrainSteps
+from loradock.data.steps import BatchShape
 from loradock.data.suspicion import fences
 from loradock.errors import DataError
 
@@ -65,12 +66,11 @@ def test_padding_and_packs_are_those_of_the_batches_that_a_run_makes(make: Maker
         batches = {
             packing: [
                 batch
-                for step in TrainSteps(
+                for step in row_steps(
                     corpus.train.prepared,
                     fitted=fitted,
                     global_batch=16,
-                    micro_batch=each.micro_batch,
-                    packing=packing,
+                    shape=BatchShape(micro_batch=each.micro_batch, packing=packing, max_length=64),
                     seed=3,
                     total_steps=math.ceil(len(fitted.rows) / 16),
                 )

@@ -8,7 +8,6 @@ from collections import Counter
 from dataclasses import replace
 from itertools import accumulate, pairwise, zip_longest
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +17,9 @@ from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.collate import collate
 from loradock.data.prepare import prepare
 from loradock.data.prepared import Prepared
+from loradock.data.row_steps import RowTurns, row_steps, steps_per_epoch
 from loradock.data.select import EpochOrder, fit, split
-from loradock.data.steps import BatchShape, EvalBatches, Step, TrainSteps, steps_per_epoch
+from loradock.data.steps import BatchShape, Ranks, Step, Steps
 from loradock.errors import ConfigError, DataError
 
 SIZES = {"a": 61, "b": 40, "c": 9}
@@ -41,14 +41,33 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, tokenizers: dict[str, Pre
     return build(tmp_path_factory.mktemp("steps"), tokenizers["byte-level"], {"a": 1, "b": 2.5, "c": 0.5})
 
 
-def train_steps(prepared: Prepared, **changes: object) -> TrainSteps:
-    fitted = fit(prepared, rows=np.arange(prepared.rows), max_length=24)
-    shape = {"global_batch": 16, "micro_batch": 3, "packing": False, "seed": 5, "total_steps": 40, **changes}
-    return TrainSteps(prepared, fitted=fitted, **shape)  # pyright: ignore[reportArgumentType]
+def train_steps(
+    prepared: Prepared,
+    *,
+    micro_batch: int = 3,
+    packing: bool = False,
+    global_batch: int = 16,
+    world_size: int = 1,
+    rank: int = 0,
+    total_steps: int = 40,
+) -> Steps:
+    return row_steps(
+        prepared,
+        fitted=fit(prepared, rows=np.arange(prepared.rows), max_length=24),
+        global_batch=global_batch,
+        shape=BatchShape(micro_batch=micro_batch, packing=packing, max_length=24),
+        seed=5,
+        total_steps=total_steps,
+        ranks=Ranks(world_size=world_size, rank=rank),
+    )
 
 
 def rows_of(step: Step) -> list[int]:
     return [row for batch in step.micro_batches if not batch.is_idle for row in batch.rows.tolist()]
+
+
+def row_ids(step: Step) -> list[int]:
+    return step.batches["rows"].row_ids.tolist()
 
 
 def test_an_epoch_sees_each_row_as_often_as_its_weight_says(prepared: Prepared) -> None:
@@ -89,7 +108,7 @@ def test_the_ids_seen_over_epochs_equal_the_order_whatever_the_ranks_and_packing
         epoch, step = divmod(index, per_epoch)
         wanted = fitted.rows[order(epoch)[step * 16 : (step + 1) * 16]].tolist()
         views = [steps[index] for steps in ranks]
-        assert all(view.row_ids.tolist() == wanted and view.epoch == epoch for view in views)
+        assert all(row_ids(view) == wanted and view.epoch == epoch for view in views)
         assert sorted(row for view in views for row in rows_of(view)) == sorted(wanted)
         assert all(view.micro_batches for view in views)
         batches = [batch for view in views for batch in view.micro_batches if not batch.is_idle]
@@ -105,7 +124,7 @@ def test_ranks_take_the_micro_batches_of_a_step_in_turn(prepared: Prepared, pack
     for index in (0, 3, 12):
         taken = [[batch for batch in steps[index].micro_batches if not batch.is_idle] for steps in ranks]
         turns = [batch for turn in zip_longest(*taken) for batch in turn if batch is not None]
-        assert [row for batch in turns for row in batch.rows.tolist()] == ranks[0][index].row_ids.tolist()
+        assert [row for batch in turns for row in batch.rows.tolist()] == row_ids(ranks[0][index])
 
 
 @pytest.mark.parametrize("packing", [False, True])
@@ -144,20 +163,20 @@ def test_a_rank_without_work_gets_one_idle_batch_without_labels(prepared: Prepar
 
 def test_any_step_can_be_asked_for_at_once_and_the_end_is_the_end(prepared: Prepared) -> None:
     forwards, fresh = train_steps(prepared), train_steps(prepared)
-    listed = [forwards[index].row_ids.tolist() for index in range(len(forwards))]
+    listed = [row_ids(forwards[index]) for index in range(len(forwards))]
     assert len(listed) == 40
-    assert fresh[33].row_ids.tolist() == listed[33]
-    assert pickle.loads(pickle.dumps(fresh))[7].row_ids.tolist() == listed[7]
+    assert row_ids(fresh[33]) == listed[33]
+    assert row_ids(pickle.loads(pickle.dumps(fresh))[7]) == listed[7]
     with pytest.raises(IndexError):
         forwards[40]
-    assert [forwards[i].samples for i in range(forwards.steps_per_epoch)][-1] == forwards.samples_per_epoch % 16
+    assert [forwards[i].samples for i in range(forwards.steps_per_epoch)][-1] == (61 + 2 * 40 + 20 + 4) % 16
 
 
 def test_packs_keep_order_and_budget_and_close_only_when_full(prepared: Prepared) -> None:
     steps = train_steps(prepared, packing=True, micro_batch=2)
     for index in range(20):
         step = steps[index]
-        assert [row for batch in step.micro_batches for row in batch.rows.tolist()] == step.row_ids.tolist()
+        assert [row for batch in step.micro_batches for row in batch.rows.tolist()] == row_ids(step)
         assert all(batch.tokens <= 2 * 24 for batch in step.micro_batches)
         for batch, following in pairwise(step.micro_batches):
             assert batch.tokens + int(following.lengths[0]) > 2 * 24
@@ -257,10 +276,15 @@ def test_evaluation_sees_every_row_once_and_all_ranks_take_equally_many_batches(
     fitted = fit(prepared, rows=np.arange(0, 110, 3), max_length=24)
     for world_size in (1, 2, 3):
         ranks = [
-            EvalBatches(prepared, fitted=fitted, micro_batch=4, packing=packing, world_size=world_size, rank=rank)
+            RowTurns(
+                prepared,
+                fitted=fitted,
+                shape=BatchShape(micro_batch=4, packing=packing, max_length=24),
+                ranks=Ranks(world_size=world_size, rank=rank),
+            )
             for rank in range(world_size)
         ]
-        batches = [list(rank) for rank in ranks]
+        batches = [[micro_batch for turn in rank for micro_batch in turn.micro_batches] for rank in ranks]
         assert {len(mine) for mine in batches} == {len(rank) for rank in ranks} == {len(ranks[0])}
         busy = [batch for mine in batches for batch in mine if not batch.is_idle]
         assert sorted(row for batch in busy for row in batch.rows.tolist()) == fitted.rows.tolist()
@@ -273,13 +297,15 @@ def test_a_turn_of_the_ranks_is_of_one_validation_set(prepared: Prepared, world_
     parts = [replace(prepared.sources[0], start=0, stop=30), replace(prepared.sources[0], start=30, stop=prepared.rows)]
     several = replace(prepared, sources=tuple(parts))
     fitted = fit(several, rows=np.arange(several.rows), max_length=24)
-    shape: dict[str, Any] = {"fitted": fitted, "micro_batch": 4, "packing": False, "world_size": world_size}
-    ranks = [EvalBatches(several, **shape, names=("one", "two"), rank=rank) for rank in range(world_size)]
+    shape = BatchShape(micro_batch=4, packing=False, max_length=24)
+    every_rank = [Ranks(world_size=world_size, rank=rank) for rank in range(world_size)]
+    ranks = [RowTurns(several, fitted=fitted, shape=shape, names=("one", "two"), ranks=each) for each in every_rank]
     seen: dict[int, list[int]] = {0: [], 1: []}
     for rank in ranks:
         assert len(list(rank)) == len(ranks[0])
-        for turn, batch in enumerate(rank):
-            seen[rank.set_of(turn)] += [] if batch.is_idle else batch.rows.tolist()
+        for turn in rank:
+            (batch,) = turn.micro_batches
+            seen[turn.set_index] += [] if batch.is_idle else batch.rows.tolist()
     assert {place: sorted(rows) for place, rows in seen.items()} == {
         0: fitted.rows[fitted.rows < 30].tolist(),
         1: fitted.rows[fitted.rows >= 30].tolist(),

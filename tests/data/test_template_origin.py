@@ -12,7 +12,7 @@ import pytest
 from tiny import BASE, write_rows
 
 from loradock.config.load import load
-from loradock.data.corpora import prepare_corpus
+from loradock.data.corpus import prepare_corpus
 from loradock.env_check.model import tokenizer as check
 from loradock.errors import ConfigError, ModelError
 from loradock.machine import Host, probe

@@ -21,8 +21,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from loradock.data.formats.base import Conversation, Message
-from loradock.data.pool import ChunkPreparer, Task
 from loradock.data.render import Loss
+from loradock.data.row_task import ChunkPreparer, Task
 from loradock.data.templates import NAMES, ChatTemplate, named
 from loradock.data.tokenise import TokenizerSpec
 

@@ -13,7 +13,7 @@ from loradock.training.objectives.supervised import Supervised
 from loradock.training.passes import MicroStep
 
 def likelihood(self, backend, inputs, *, scale, step, poll):
-    total, batches = torch.zeros(1, device=backend.device), backend.micro_batches(inputs)
+    total, batches = torch.zeros(1, device=backend.device), backend.micro_batches(inputs, "rows")
     for index, batch in enumerate(batches):
         poll()
         with backend.without_adapter():

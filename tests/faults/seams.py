@@ -22,7 +22,7 @@ from loradock.training.backends.fast.head import Head
 from loradock.training.backends.fast.layer import Layer
 from loradock.training.backends.peft.backend import PeftBackend
 from loradock.training.loop import Loop
-from loradock.training.passes import MicroStep
+from loradock.training.passes import MicroStep, StepInputs
 
 Patch = Callable[[Any, str, Any], None]
 Make = Callable[[], Any]
@@ -71,8 +71,8 @@ class LoopSeams(ABC):
     def step(self, made: OnStep, *, patch: Patch = setattr) -> None:
         real, ids_of = Loop.make_step, type(self).ids
 
-        def make_step(loop: Loop, inputs: dict[str, Any]) -> None:
-            ids = [ids_of(batch).tolist() for batch in inputs["micro_batches"]]
+        def make_step(loop: Loop, inputs: StepInputs) -> None:
+            ids = [ids_of(batch).tolist() for batch in inputs.batches["rows"].micro_batches]
             made(loop, ids, lambda: real(loop, inputs))
 
         patch(Loop, "make_step", make_step)

@@ -18,7 +18,7 @@ from proven import unchecked
 from tiny import BASE, make_llama, write_rows
 
 from loradock.config.schema import RunConfig
-from loradock.data.corpora import prepare_corpus
+from loradock.data.corpus import prepare_corpus
 from loradock.errors import ConfigError, DataError, InputMissing, LoradockError
 from loradock.facts import DataFacts, Facts
 from loradock.machine import Host, probe

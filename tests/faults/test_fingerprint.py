@@ -16,12 +16,13 @@ from transformers import LlamaForCausalLM
 
 from loradock.config.fields import keys
 from loradock.config.schema import RunConfig
-from loradock.data.corpus import Corpus, prepare_rows
+from loradock.data.corpus import Corpus, prepare_corpus
 from loradock.errors import NoCheckpoint, UsageError
 from loradock.facts import Facts
 from loradock.machine import Host, probe
 from loradock.model import adapters, content, source, tokenizer
 from loradock.training.run_dir import fingerprint
+from loradock.training.run_dir import identity as run_identity
 
 MOVED = "a path: its content is a field"
 JUDGED = "a field where evaluations decide something"
@@ -103,7 +104,7 @@ def config(changes: dict[str, Any] | None = None) -> RunConfig:
 
 
 def changed(before: dict[str, str], now: dict[str, str]) -> list[str]:
-    return [problem.what.split(" ")[0] for problem in fingerprint.differences(before, now)]
+    return [problem.what.split(" ")[0] for problem in run_identity.differences(before, now)]
 
 
 @pytest.mark.parametrize("key", SCHEMA)
@@ -188,7 +189,7 @@ def corpus_of(folder: Path, facts: Facts, **changes: Any) -> Corpus:
     dotted = {f"data.{key.replace('__', '.')}": value for key, value in changes.items()}
     settings = {"data.sources.N.path": str(folder / "rows.jsonl"), "data.cache": str(folder / "cache"), **dotted}
     words = tokenizer.open_tokenizer(source.find(config({"model.name": str(folder / "base")}).model))
-    return prepare_rows(config(settings), tokenizer=words, max_length=64, facts=facts)
+    return prepare_corpus(config(settings), tokenizer=words, max_length=64, facts=facts)
 
 
 def data_of(folder: Path, facts: Facts, **changes: Any) -> dict[str, str]:
@@ -305,7 +306,7 @@ NOW = {"train.learning_rate": "0.001", "train.seed": "0", "base.weights": "b" * 
 
 def test_a_changed_run_is_refused_with_every_difference_and_what_would_accept_it(tmp_path: Path) -> None:
     with pytest.raises(NoCheckpoint) as caught:
-        fingerprint.check(BEFORE, NOW, allowed=("versions",), directory=tmp_path)
+        run_identity.check(BEFORE, NOW, allowed=("versions",), directory=tmp_path)
     assert caught.value.exit_code == 83
     assert [problem.what for problem in caught.value.problems] == [
         "base.weights was aaaaaaaaaaaa, now bbbbbbbbbbbb",
@@ -321,11 +322,11 @@ def test_a_changed_run_is_refused_with_every_difference_and_what_would_accept_it
 def test_changes_that_are_named_are_accepted_and_returned_for_the_record(
     allowed: tuple[str, ...], tmp_path: Path
 ) -> None:
-    taken = fingerprint.check(BEFORE, NOW, allowed=allowed, directory=tmp_path)
+    taken = run_identity.check(BEFORE, NOW, allowed=allowed, directory=tmp_path)
     assert taken["train.learning_rate"] == {"was": "0.0002", "now": "0.001"}
     assert set(taken) == {"base.weights", "train.learning_rate", "versions.torch"}
-    assert fingerprint.check(BEFORE, BEFORE, allowed=allowed, directory=tmp_path) == {}
-    assert fingerprint.check({}, {"new": "1"}, allowed=("new",), directory=tmp_path) == {
+    assert run_identity.check(BEFORE, BEFORE, allowed=allowed, directory=tmp_path) == {}
+    assert run_identity.check({}, {"new": "1"}, allowed=("new",), directory=tmp_path) == {
         "new": {"was": "absent", "now": "1"}
     }
 
@@ -346,7 +347,7 @@ def test_an_allowed_name_that_is_no_field_is_refused_with_the_nearest_one(
     name: str, words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        fingerprint.check(BEFORE, BEFORE, allowed=(name,), directory=tmp_path)
+        run_identity.check(BEFORE, BEFORE, allowed=(name,), directory=tmp_path)
     assert caught.value.hint == words
 
 

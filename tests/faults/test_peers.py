@@ -62,9 +62,9 @@ import os, time
 from loradock.training.backends.fast.backend import FastBackend
 from loradock.model import export
 real = FastBackend.micro_batches
-def micro_batches(self, inputs):
+def micro_batches(self, inputs, kind):
     time.sleep(0.6 if os.environ["RANK"] == "1" else 0)
-    return real(self, inputs)
+    return real(self, inputs, kind)
 FastBackend.micro_batches = micro_batches
 write = export.export
 def slowly(*rest, **more):
@@ -83,10 +83,10 @@ PeftBackend.forward_backward = forward_backward
 """
 FAILS_FIRST = """
 import os
-from loradock.training import preparation
+from loradock.training import inputs
 from loradock.errors import DataError
 def refuse(*rest, **more): raise DataError("rows.jsonl:7: not a row")
-if os.environ["RANK"] == "0": preparation.prepare_corpus = refuse
+if os.environ["RANK"] == "0": inputs.prepare_corpus = refuse
 """
 
 

@@ -110,7 +110,8 @@ def test_a_process_without_a_share_of_the_first_step_checks_itself_on_rows_all_t
     """Its idle micro-batch has no supervised token, which PEFT's loss does not know."""
     job = job_of(tmp_path, "engine=fast", model=llama, data=rows)
     step = job.steps[0]
-    idle = replace(step, micro_batches=(replace(step.micro_batches[0], is_idle=True),))
+    batch = replace(step.batches["rows"], micro_batches=(replace(step.micro_batches[0], is_idle=True),))
+    idle = replace(step, batches={"rows": batch})
     found = self_check.check(build(job)[0], replace(job, steps=[idle]))
     assert max(found.leak, found.exact.loss, found.exact.gradient) < 1e-4
 

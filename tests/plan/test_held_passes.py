@@ -10,7 +10,7 @@ from tiny import make_llama
 
 from loradock.config.load import load
 from loradock.config.schema import RunConfig
-from loradock.data.pair_corpus import described_pairs
+from loradock.data.samples.pairs import described
 from loradock.errors import ConfigError, ModelError
 from loradock.facts import ModelFacts
 from loradock.model import shape
@@ -41,7 +41,7 @@ def facts(found: RunConfig) -> ModelFacts:
 
 def plan(base: Path, *settings: str) -> Plan:
     found = config(base, *settings)
-    data = described_pairs(found, 100_000, mean_tokens=200, longest_tokens=400, learned_share=0.5)
+    data = described(found, 100_000, mean_tokens=200, longest_tokens=400, learned_share=0.5)
     return planner.on_gpu(found, gpu="a10", model=facts(found), data=data)
 
 
@@ -62,7 +62,7 @@ def test_of_a_large_step_as_many_stay_as_fit(base: Path) -> None:
 
 def test_pairs_that_fill_no_step_are_planned_for_as_the_step_that_they_make(base: Path) -> None:
     found = config(base, "embedding.global_batch=4096")
-    data = described_pairs(found, 10, mean_tokens=200, longest_tokens=400, learned_share=0.5)
+    data = described(found, 10, mean_tokens=200, longest_tokens=400, learned_share=0.5)
     made = planner.on_gpu(found, gpu="a10", model=facts(found), data=data)
     assert made.held_passes.value == "all"
     assert made.accumulation.why.startswith("30 samples a step are about 6,000 tokens")
@@ -71,7 +71,7 @@ def test_pairs_that_fill_no_step_are_planned_for_as_the_step_that_they_make(base
 
 def test_negatives_that_are_missing_take_no_time(base: Path) -> None:
     found = config(base, "embedding.global_batch=64", "embedding.negatives=7")
-    data = described_pairs(found, 6400, mean_tokens=200, longest_tokens=400, learned_share=0.5)
+    data = described(found, 6400, mean_tokens=200, longest_tokens=400, learned_share=0.5)
     fewer = replace(data, **{name: getattr(data, name) // 3 for name in COUNTS})
     made = audit(found, planner.machine_with("a10"), facts(found), fewer)
     assert made.finish.tokens == fewer.tokens
@@ -92,7 +92,7 @@ def test_passes_that_run_twice_are_expected_to_take_a_third_longer(base: Path) -
     seconds = []
     for passes in ("direct", "cached"):
         found = config(base, "embedding.global_batch=64", f"embedding.passes={passes}")
-        data = described_pairs(found, 6400, mean_tokens=200, longest_tokens=400, learned_share=0.5)
+        data = described(found, 6400, mean_tokens=200, longest_tokens=400, learned_share=0.5)
         made = audit(found, planner.machine_with("a10"), facts(found), data)
         seconds.append(made.finish.seconds)
     assert 1.2 < seconds[1] / seconds[0] < 1.4

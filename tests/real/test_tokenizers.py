@@ -20,8 +20,8 @@ from real.spelling import learned_tokens
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from loradock.data.formats.base import Completion, Conversation, Message
-from loradock.data.pool import ChunkPreparer, Task
 from loradock.data.render import Loss
+from loradock.data.row_task import ChunkPreparer, Task
 from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import TokenizerSpec
 

@@ -72,7 +72,7 @@ from loradock.training.passes import MicroStep
 
 class ByScores(Supervised):
     def likelihood(self, backend, inputs, *, scale, step, poll):
-        total, batches = torch.zeros(1, device=backend.device), backend.micro_batches(inputs)
+        total, batches = torch.zeros(1, device=backend.device), backend.micro_batches(inputs, "rows")
         for index, batch in enumerate(batches):
             poll()
             scored = backend.score(batch, at=MicroStep(step=step, index=index, count=len(batches)), keeps=True)
@@ -85,7 +85,7 @@ from loradock.training.objectives.embedding import Embedding
 
 class Warmer(Embedding):
     def __init__(self, config):
-        self.asked = config.embedding.model_copy(update={"temperature": 1.0})
+        self.embedding = config.embedding.model_copy(update={"temperature": 1.0})
 """
 
 

@@ -5,30 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from loradock.data.collate import Batch
+from loradock.data.steps import Step
 from loradock.training.batches import StepItems
 from loradock.training.meter import Meter
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class Slots:
     slots: int
     is_idle: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    micro_batches: tuple[Batch, ...]
-    tokens: int = 300
-    supervised_tokens: int = 10
-    samples: int = 2
-    rows: int = 2
-    pairs: None = None
-
-
-def counted(*batches: Batch) -> Meter:
+def counted(*micro_batches: Slots) -> Meter:
     meter = Meter()
-    items: Any = StepItems([Step(micro_batches=batches)], lambda batch: (batch, batch.slots))  # pyright: ignore
-    meter.add(**items[0]["counts"])
+    passes: Any = micro_batches
+    batch = Batch(
+        micro_batches=passes, samples=2, tokens=300, supervised_tokens=10, row_ids=np.zeros(2, dtype=np.int64)
+    )
+    steps: Any = [Step(index=0, epoch=0, batches={"rows": batch})]
+    as_tensors: Any = lambda micro_batch: (micro_batch, micro_batch.slots)  # noqa: E731
+    meter.add(**StepItems(steps, as_tensors)[0].counts)
     return meter
 
 
@@ -39,14 +38,14 @@ def shares(*meters: Meter) -> list[float]:
 
 
 def test_uneven_shares_of_a_step_are_no_padding() -> None:
-    assert shares(counted(Batch(slots=250)), counted(Batch(slots=50))) == [0.0, 0.0]
+    assert shares(counted(Slots(slots=250)), counted(Slots(slots=50))) == [0.0, 0.0]
 
 
 def test_a_pass_without_work_is_no_padding() -> None:
-    idle = counted(Batch(slots=90, is_idle=True))
-    assert shares(counted(Batch(slots=300)), idle) == [0.0, 0.0]
+    idle = counted(Slots(slots=90, is_idle=True))
+    assert shares(counted(Slots(slots=300)), idle) == [0.0, 0.0]
     assert idle.slots == 90
 
 
 def test_padding_of_every_process_is_counted() -> None:
-    assert shares(counted(Batch(slots=500)), counted(Batch(slots=100))) == [0.5, 0.5]
+    assert shares(counted(Slots(slots=500)), counted(Slots(slots=100))) == [0.5, 0.5]

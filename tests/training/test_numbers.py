@@ -33,7 +33,7 @@ def one_step(job: Job, loop: Loop | None = None) -> tuple[float, dict[str, torch
     backend = (loop or loop_of(job)).backend
     inputs = next(iter(step_loader(job, backend.tensors)))
     backend.begin_step()
-    batches, scale = backend.micro_batches(inputs), 1 / inputs["supervised_tokens"]
+    batches, scale = backend.micro_batches(inputs, "rows"), 1 / inputs.batches["rows"].supervised_tokens
     loss = sum(
         float(backend.forward_backward(batch, scale=scale, at=MicroStep(step=0, index=index, count=len(batches))))
         for index, batch in enumerate(batches)

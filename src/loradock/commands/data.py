@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from loradock.config.schema import RunConfig
-    from loradock.data.corpus import Corpus
+    from loradock.data.samples.rows import RowSamples
     from loradock.data.statistics import Statistics
 
 
@@ -79,18 +79,18 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
         refuse_without_model({"--lengths": lengths, "--png": png})
         texts_only(loaded.config, status, as_json=as_json)
         return
-    from loradock.data.corpus import Corpus
     from loradock.data.statistics import measure
 
     with redirect_stdout(sys.stderr), status:  # libraries print there; stdout is for our result alone
         corpus, model, max_length = prepared(loaded.config, progress=counted(status, "prepared"))
-        assert isinstance(corpus, Corpus)
-        found = measure(corpus, model=model, max_length=max_length, lengths=lengths, progress=counted(status, "read"))
-        rows = corpus.train.prepared
+        samples = corpus.rows
+        assert samples
+        found = measure(samples, model=model, max_length=max_length, lengths=lengths, progress=counted(status, "read"))
+        rows = samples.train.prepared
         for note in (*(note for source in rows.sources for note in source.notes), *rows.notes):
             say(note, stderr=True)
         if png:
-            draw(corpus, found, png)
+            draw(samples, found, png)
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
         return
@@ -127,7 +127,7 @@ def texts_only(config: RunConfig, status: Status, *, as_json: bool) -> None:
             screen.print(part)
 
 
-def draw(corpus: Corpus, found: Statistics, file: Path) -> None:
+def draw(samples: RowSamples, found: Statistics, file: Path) -> None:
     """Draw the histogram. Raises as `staged.file`."""
     from loradock.analysis.report import histogram
     from loradock.analysis.report.data_stats import marks
@@ -138,7 +138,7 @@ def draw(corpus: Corpus, found: Statistics, file: Path) -> None:
         f"{found.train_rows:,} rows, {found.tokens.tokens:,} tokens, {percent(found.label_share)} of them supervised"
     )
     with staged.file(file, replaces=True) as place:
-        histogram.draw(corpus.train.fitted.lengths, marks=marks(found), title=title, file=place)
+        histogram.draw(samples.train.fitted.lengths, marks=marks(found), title=title, file=place)
     say(f"drawn: {file}", stderr=True)
 
 

@@ -12,14 +12,12 @@ if TYPE_CHECKING:
 
     from loradock.config.schema import RunConfig
     from loradock.data.corpus import Corpus
-    from loradock.data.pair_corpus import PairCorpus
     from loradock.facts import ModelFacts
 
 
-def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Corpus | PairCorpus, ModelFacts, int]:
+def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Corpus, ModelFacts, int]:
     """The rows as a run would have them, but uncut; the model; and the length that a run would cut them to."""
-    from loradock.data.corpora import prepare_corpus
-    from loradock.data.pair_corpus import PairCorpus
+    from loradock.data.corpus import prepare_corpus
     from loradock.data.statistics import UNCUT_TOKENS
     from loradock.env_check.examination import gathered
     from loradock.machine import Host
@@ -36,10 +34,10 @@ def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Cor
         facts=gathered(Host()),
         progress=lambda rows, _tokens: progress(rows),
     )
-    if isinstance(corpus, PairCorpus):
+    if config.objective_spec.embeds or corpus.rows is None:
         return corpus, model, corpus.facts.limit_tokens
-    rows = int(corpus.train.fitted.lengths.max())
-    return corpus, model, shape.longest_row(config.data.max_length, model, rows=rows)
+    longest = int(corpus.rows.train.fitted.lengths.max())
+    return corpus, model, shape.longest_row(config.data.max_length, model, rows=longest)
 
 
 def counted(status: Status, verb: str) -> Callable[[int], None]:

@@ -54,7 +54,7 @@ def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) ->
     with redirect_stdout(sys.stderr), status:  # libraries print there; stdout is for our result alone
         corpus, _, max_length = prepared(loaded.config, progress=counted(status, "prepared"))
         words = tokenizer.open_tokenizer(describe(loaded.config.model))
-        every = corpus.train.prepared
+        every = corpus.leading.train.prepared
         found = [
             shown(every, index, tokenizer=words, max_length=max_length)
             for index in chosen(every, row=row, sample=sample or SAMPLE)

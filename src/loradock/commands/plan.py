@@ -104,11 +104,11 @@ def plan(
 
 def described_facts(config: RunConfig, rows: int, mean: int, longest: int, *, length: int) -> DataFacts:
     """Facts of rows that are only described; of a run that embeds they are pairs, each document of `mean` tokens."""
-    from loradock.data.pair_corpus import described_pairs
+    from loradock.data.samples.pairs import described
 
     if not config.objective_spec.embeds:
         return made_up_facts(rows, mean, longest, length=length, data=config.data)
-    return described_pairs(config, rows, mean_tokens=mean, longest_tokens=longest, learned_share=LEARNED_SHARE)
+    return described(config, rows, mean_tokens=mean, longest_tokens=longest, learned_share=LEARNED_SHARE)
 
 
 def made_up_facts(rows: int, mean: int, longest: int, *, length: int, data: DataConfig) -> DataFacts:
@@ -182,7 +182,7 @@ def _model(config: RunConfig) -> tuple[BaseModel, Any, Callable[[int], int]]:
 
 def _counted(config: RunConfig, base: BaseModel, length: Callable[[int], int]) -> tuple[DataFacts, AtLength]:
     """The rows as train prepares them, and how to count them cut at another length."""
-    from loradock.data.corpora import prepare_corpus
+    from loradock.data.corpus import prepare_corpus
     from loradock.machine import Host, probe
     from loradock.model.tokenizer import open_tokenizer
 

@@ -73,7 +73,7 @@ class Ask:
 
 def _standard_input(config: RunConfig) -> Path:
     """The file below the cache that standard input was written to."""
-    from loradock.data.corpus import cache_directory
+    from loradock.data.samples.base import cache_directory
     from loradock.data.standard_input import spooled
 
     if sys.stdin.isatty():

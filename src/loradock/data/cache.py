@@ -1,15 +1,14 @@
-"""Prepared rows on disk: flat files, staged beside their place and renamed into it.
+"""Prepared samples on disk: flat files, staged beside their place and renamed into it.
 
 An entry is a directory named by its key::
 
-    tokens.i32      int32   [tokens]    token ids of all rows, one after the other
-    supervised.u8   uint8   [tokens]    1 where the token is learned
-    offsets.i64     int64   [rows + 1]  where each row begins in tokens
-    learned.i32     int32   [rows]      supervised tokens of each row
+    tokens.i32      int32   [tokens]    token ids of all documents, one after the other
+    supervised.u8   uint8   [tokens]    1 where the token is learned, or pooled of a document to embed
+    offsets.i64     int64   [rows + 1]  where each document begins in tokens
+    learned.i32     int32   [rows]      supervised tokens of each document
     lines.i64       int64   [rows]      line of the source, counted on over its files; minus the number of a record that
                                         shares its line with others; 0 where there is none
-    roles.u8        uint8   [rows]      of pairs alone, where a row is a document: query, positive or negative; a query
-                                        begins the documents of one row of the source, and `supervised` says pooled
+    roles.u8        uint8   [rows]      what the document is in its sample; a FIRST begins the documents of a sample
     manifest.json                       counts, rows per source, sha256 of every file and of itself
     verified.json                       of a large entry: which files were hashed, by size, time and inode
 """
@@ -35,8 +34,9 @@ from loradock.data.spans import Remark
 from loradock.errors import DiskFull, LoradockError, NotWritable, StorageError
 from loradock.files import atomic_io, regular, staged
 
-FILES = {"tokens": "i32", "supervised": "u8", "offsets": "i64", "learned": "i32", "lines": "i64"}
-PAIR_FILES = FILES | {"roles": "u8"}
+FILES = {"tokens": "i32", "supervised": "u8", "offsets": "i64", "learned": "i32", "lines": "i64", "roles": "u8"}
+FIRST = 0
+"""The role of the document that begins a sample: a row has no other."""
 DTYPES = {"i32": np.dtype("<i4"), "i64": np.dtype("<i8"), "u8": np.dtype("u1")}
 HASHED_WHEN_OPENED_BYTES = 256 << 20
 VERIFIED = "verified.json"
@@ -48,11 +48,11 @@ class CorruptEntry(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Consecutive prepared rows: ids int32 [tokens], supervised uint8 [tokens], the other arrays [rows].
+    """Consecutive prepared documents: ids int32 [tokens], supervised uint8 [tokens], the other arrays [rows].
 
-    `conversations` of them were rendered with the chat template, the others are raw text. `special_texts` counts the
-    special tokens whose text their contents hold, `remarks` the rows that something is told of. Of pairs, rows are
-    documents with their `roles` uint8 [rows], of which `cut` were too long.
+    `roles` uint8 [rows]: what each document is in its sample; a row is a sample of one. `conversations` of the rows
+    were rendered with the chat template, the others are raw text. `special_texts` counts the special tokens whose text
+    their contents hold, `remarks` the rows that something is told of. `cut` documents were too long.
     """
 
     ids: np.ndarray[Any, Any]
@@ -60,10 +60,10 @@ class Chunk:
     lengths: np.ndarray[Any, Any]
     learned: np.ndarray[Any, Any]
     lines: np.ndarray[Any, Any]
+    roles: np.ndarray[Any, Any]
     conversations: int
     special_texts: Counter[str]
     remarks: Counter[Remark] = field(default_factory=Counter)
-    roles: np.ndarray[Any, Any] | None = None
     cut: int = 0
 
 
@@ -88,19 +88,18 @@ def _storage_error(error: OSError, *, place: Path) -> LoradockError:
 class EntryWriter:
     """Writes one entry into a staged directory; `commit` puts it in place, leaving the block without it removes it."""
 
-    def __init__(self, cache_dir: Path, *, key: str, has_roles: bool = False) -> None:
+    def __init__(self, cache_dir: Path, *, key: str) -> None:
         self._target = cache_dir / key
-        self._files = PAIR_FILES if has_roles else FILES
         self.rows = 0
         self.tokens = 0
         self.learned_tokens = 0
-        self._digests = {name: hashlib.sha256() for name in self._files}
+        self.samples = 0
+        self._digests = {name: hashlib.sha256() for name in FILES}
         with writing(cache_dir), contextlib.ExitStack() as around:
             self._staged = around.enter_context(staged.in_cache(cache_dir)) / key
             self._staged.mkdir()
             self._streams = {
-                name: (self._staged / f"{name}.{kind}").open("wb", buffering=1 << 20)
-                for name, kind in self._files.items()
+                name: (self._staged / f"{name}.{kind}").open("wb", buffering=1 << 20) for name, kind in FILES.items()
             }
             self._around = around.pop_all()
         self._put("offsets", np.zeros(1))
@@ -121,14 +120,14 @@ class EntryWriter:
         self._put("offsets", self.tokens + np.cumsum(chunk.lengths, dtype=np.int64))
         self._put("learned", chunk.learned)
         self._put("lines", chunk.lines)
-        if chunk.roles is not None:
-            self._put("roles", chunk.roles)
+        self._put("roles", chunk.roles)
         self.rows += len(chunk.lengths)
         self.tokens += len(chunk.ids)
         self.learned_tokens += int(chunk.learned.sum())
+        self.samples += int(np.count_nonzero(chunk.roles == FIRST))
 
     def _put(self, name: str, values: np.ndarray[Any, Any]) -> None:
-        data = np.ascontiguousarray(values, dtype=DTYPES[PAIR_FILES[name]]).data
+        data = np.ascontiguousarray(values, dtype=DTYPES[FILES[name]]).data
         self._digests[name].update(data)
         with writing(self._target.parent):
             self._streams[name].write(data)
@@ -143,7 +142,8 @@ class EntryWriter:
             "rows": self.rows,
             "tokens": self.tokens,
             "learned_tokens": self.learned_tokens,
-            "files": {f"{name}.{kind}": self._digests[name].hexdigest() for name, kind in self._files.items()},
+            "samples": self.samples,
+            "files": {f"{name}.{kind}": self._digests[name].hexdigest() for name, kind in FILES.items()},
         }
         with writing(self._target.parent):
             for stream in self._streams.values():
@@ -183,11 +183,10 @@ def read_manifest(entry: Path) -> dict[str, Any]:
     claimed, manifest = _sealed(entry / "manifest.json")
     rows, tokens = manifest["rows"], manifest["tokens"]
     counts = {"tokens": tokens, "supervised": tokens, "offsets": rows + 1}
-    files = PAIR_FILES if "roles.u8" in manifest["files"] else FILES
-    if manifest["files"].keys() != {f"{name}.{kind}" for name, kind in files.items()}:
+    if manifest["files"].keys() != {f"{name}.{kind}" for name, kind in FILES.items()}:
         raise CorruptEntry(f"{entry}: its manifest names other files")
     sizes = {
-        f"{name}.{kind}": counts.get(name, manifest["rows"]) * DTYPES[kind].itemsize for name, kind in files.items()
+        f"{name}.{kind}": counts.get(name, manifest["rows"]) * DTYPES[kind].itemsize for name, kind in FILES.items()
     }
     stamps = {name: _stamp(entry / name, size) for name, size in sizes.items()}
     seal = {"sha256": claimed, "files": stamps}

@@ -1,13 +1,14 @@
-"""MicroBatch: the rows of one forward pass, and the tensors they become; PairBatch: several that are one loss."""
+"""MicroBatch: the documents of one forward pass, and the tensors they become; Batch: those of a step, of one kind."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from loradock.catalog.objectives.base import Pass
 from loradock.data.prepared import Prepared
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ class MicroBatch:
 
     A sample is `lengths` tokens of a row from token `starts`: a whole row, or a window of one that is longer.
     `supervised_tokens` counts its labels that are not ignored. `is_idle`: a rank without work in this step runs it so
-    that every rank takes part in the gradient exchange; all of its labels are ignored. `is_pooled`: samples are
-    documents to embed, and their mask says which tokens are pooled; with `pools_all` the instruction is, too.
+    that every rank takes part in the gradient exchange; all of its labels are ignored. `purpose` is the pass that it is
+    for: of documents to embed the mask says which tokens are text, behind their instruction.
     """
 
     prepared: Prepared
@@ -34,8 +35,7 @@ class MicroBatch:
     supervised_tokens: int
     is_packed: bool
     is_idle: bool = False
-    is_pooled: bool = False
-    pools_all: bool = False
+    purpose: Pass = "likelihood"
 
     @property
     def tokens(self) -> int:
@@ -45,28 +45,29 @@ class MicroBatch:
     def samples(self) -> Iterator[tuple[Array, Array]]:
         """Token ids (int32) and mask (bool) of each sample: [tokens] each."""
         for row, start, length in zip(self.rows.tolist(), self.starts.tolist(), self.lengths.tolist(), strict=True):
-            ids, mask = self.prepared.row(row, start=start, length=length)
-            yield ids, mask | True if self.pools_all else mask
+            yield self.prepared.row(row, start=start, length=length)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PairBatch:
-    """Documents that are held against one another: D of them, Q queries, P passages.
+class Batch:
+    """What a step, or one turn of an evaluation, takes of one kind of samples.
 
-    `micro_batches` are those of this rank, with the places of their documents among the D in `places` (int64 each).
-    `queries` [Q] and `passages` [P] int64 are places, too; `positives` [Q] int64 is each query's own passage among the
-    P. `hidden` bool [Q, P]: passages that a query is not held against.
+    `micro_batches` are those of this rank; `samples`, `tokens`, `supervised_tokens` and `row_ids` (int64 [samples], in
+    order) are those of all ranks. Where a loss holds documents against one another, `documents` counts them over all
+    ranks, `places` says for each micro-batch where its own stand among them (int64 each), and `relations` are arrays by
+    name which say what is held against what; see the kind of samples (`data.samples`). `set_index`: of an evaluation
+    over several sets, which one this is of.
     """
 
     micro_batches: tuple[MicroBatch, ...]
-    places: tuple[Array, ...]
-    documents: int
-    queries: Array
-    passages: Array
-    positives: Array
-    hidden: Array
+    samples: int
     tokens: int
+    supervised_tokens: int
     row_ids: Array
+    documents: int = 0
+    places: tuple[Array, ...] = ()
+    set_index: int = 0
+    relations: Mapping[str, Array] = field(default_factory=dict[str, Array])
 
 
 def collate(micro_batch: MicroBatch, *, pad_token_id: int, pad_to_multiple: int = 1) -> dict[str, Tensor]:

@@ -39,6 +39,7 @@ class Manifest(_Kept):
     rows: Annotated[int, Field(ge=1, lt=2**62)]
     tokens: Count
     learned_tokens: Count
+    samples: Count
     files: dict[str, Digest]
     spans: list[Annotated[list[Count], Field(min_length=2, max_length=2)]]
     sources: list[str]
@@ -51,7 +52,7 @@ class Manifest(_Kept):
 
     @model_validator(mode="after")
     def is_consistent(self) -> Self:
-        """Every row is of one source, in order."""
+        """Every document is of one source, in order."""
         if not len(self.spans) == len(self.sources) == len(self.contents):
             raise ValueError("spans, sources and contents differ in number")
         edges = [0, *chain.from_iterable(self.spans), self.rows]

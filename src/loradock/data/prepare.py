@@ -7,43 +7,31 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.config.sections.data import DataConfig, SourceConfig
-from loradock.config.sections.embedding import EmbeddingConfig
-from loradock.data import chat_template, remarks, shards
+from loradock.data import remarks, shards
 from loradock.data.cache import CorruptEntry, EntryWriter, discard, read_manifest, writing
 from loradock.data.columns import Contents
-from loradock.data.formats.base import Completion, Pairs, Sample
-from loradock.data.pairs import template as embedding_template
-from loradock.data.pairs.preparer import PairTask
-from loradock.data.pool import Row, Task, prepare_chunks
+from loradock.data.formats.base import texts_of
+from loradock.data.pool import Row, Work, prepare_chunks
 from loradock.data.prepared import Prepared, PreparedSource
 from loradock.data.problems import Problems
 from loradock.data.read import chosen, digest, place_of, shown_files
+from loradock.data.row_task import Task
 from loradock.data.sources import samples
 from loradock.data.spans import Remark
-from loradock.data.special import of_contents
-from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import TokenizerSpec
-from loradock.errors import ConfigError, Problem
+from loradock.errors import Problem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 # Raise it whenever the same rows would give other tokens or masks than before.
-PREPARATION_VERSION = 4
-NEW = (
-    "prepared data are made again: version 4 takes the end that a text or an answer brings itself (white space behind "
-    "it or not) for the end, the control tokens of text that a chat template wrote for control tokens, does not learn "
-    "a turn of which its row says so (weight, train, loss_mask: 0 or false), and reads a mapped column once"
-)
+PREPARATION_VERSION = 5
+NEW = "prepared data are made again: version 5 keeps what each document is in its sample; tokens and masks are the same"
 """What is new in this version, said where an entry of the one before it lies in the cache."""
-PAIRS_VERSION = 1
-"""The same of pairs."""
 CHUNK_ROWS = 256
 CHUNK_CHARACTERS = 1 << 20
 BYTES_PER_WORKER = 16 << 20
@@ -68,46 +56,37 @@ def prepare(
     cache_dir: Path,
     workers: int = 1,
     progress: Progress | None = None,
-    embedding: EmbeddingConfig | None = None,
+    task: Callable[[DataConfig, TokenizerSpec], Work] = Task.of,
 ) -> Prepared:
-    """All rows of `data.sources` as tokens and masks, from the cache where they are there already.
+    """All samples of `data.sources` as tokens and masks, from the cache where they are there already.
 
-    With `embedding` the sources hold pairs, and each document is a row. `progress(rows, tokens)` is called after each
-    chunk with the numbers so far. `workers` 0 or 1: in this process.
+    `task` says how rows become documents. `progress(rows, tokens)` is called after each chunk with the numbers so far.
+    `workers` 0 or 1: in this process.
     Raises DataError with every problem of every file (the first 1000 in detail), ConfigError or InputMissing for the
     template or a source, ModelError for the tokenizer, DiskFull, NotWritable or StorageError for the cache.
     """
     spec = tokenizer if isinstance(tokenizer, TokenizerSpec) else TokenizerSpec.of(tokenizer)
-    task = task_of(data, spec=spec, embedding=embedding)
+    work = task(data, spec)
     digests = [digest(source) for source in data.sources]
-    key = cache_key(data, task=task, digests=digests)
+    key = cache_key(data, work=work, digests=digests)
     manifest = _cached(cache_dir / key, sources=len(data.sources))
     notes: list[str] = []
     if manifest is None:
-        if isinstance(task, Task) and (cache_dir / _key_before(data, task=task, digests=digests)).exists():
+        if (cache_dir / cache_key(data, work=work, digests=digests, version=PREPARATION_VERSION - 1)).exists():
             notes.append(NEW)
-        manifest = _build(data, task=task, cache_dir=cache_dir, key=key, workers=workers, progress=progress)
-    if isinstance(task, Task):
-        notes += remarks.of_template(task.template, vocabulary=spec.backend)
-        notes += remarks.of_special_texts(manifest["special_texts"], special_tokens=task.special_tokens)
-    if embedding and (cut := manifest["cut_documents"]):
-        lengths = f"embedding.query_length {embedding.query_length}, passage_length {embedding.passage_length}"
-        notes.append(f"{cut:,} of {manifest['rows']:,} texts are cut to their length ({lengths})")
-    if isinstance(task, Task):
-        told = Counter({Remark(name, detail): count for name, detail, count in manifest["remarks"]})
-        about = {"rows": manifest["rows"], "sources": data.sources, "template": task.template}
-        notes += remarks.of_rows(told, **about, has_own=bool(spec.own_template.text))
-    found = zip(data.sources, manifest["spans"], digests, manifest["contents"], strict=True)
+        manifest = _build(data, work=work, cache_dir=cache_dir, key=key, workers=workers, progress=progress)
+    notes += work.notes(manifest, data.sources)
+    sources = zip(data.sources, manifest["spans"], digests, manifest["contents"], strict=True)
     return Prepared(
         directory=cache_dir / key,
         key=key,
-        template=task.template.name,
+        template=work.template.name,
         rows=manifest["rows"],
         tokens=manifest["tokens"],
         supervised_tokens=manifest["learned_tokens"],
         conversations=manifest["conversations"],
-        date=task.date if isinstance(task, Task) else None,
-        digest=_sha256(manifest["files"]),
+        date=work.date,
+        digest=_digest(manifest),
         special_texts=manifest["special_texts"],
         notes=tuple(notes),
         sources=tuple(
@@ -121,73 +100,30 @@ def prepare(
                 contents=Contents.of(contents),
                 notes=tuple(shards.told(source, chosen(source))),
             )
-            for source, (start, stop), content, contents in found
+            for source, (start, stop), content, contents in sources
         ),
     )
 
 
-def task_of(data: DataConfig, *, spec: TokenizerSpec, embedding: EmbeddingConfig | None) -> Task | PairTask:
-    """What is done to each row. ConfigError or InputMissing for a template that is none."""
-    if embedding is not None:
-        template = embedding_template.resolve(embedding.template, spec=spec)
-        return PairTask.of(embedding, spec=spec, template=template, special=data.special_tokens)
-    template = spec.template(data.template)
-    if data.template != "auto":
-        check_syntax(template)
-    date = data.date or datetime.now(UTC).date().isoformat() if template.is_dated else None
-    return Task(spec=spec, template=template, loss=data.loss, special_tokens=data.special_tokens, date=date)
-
-
-def check_syntax(template: ChatTemplate) -> None:
-    """ConfigError with the line where a template is no Jinja."""
-    from jinja2.exceptions import TemplateSyntaxError
-
-    try:
-        chat_template.render(template.text, [], name=template.name, given={})
-    except chat_template.Refused as error:  # it need not render a conversation without turns
-        wrong = error.__cause__
-        if isinstance(wrong, TemplateSyntaxError):
-            raise ConfigError(
-                f"data.template: {template.name}, line {wrong.lineno}: {wrong.message}",
-                hint="fix the template, or name another: --set data.template=alpaca",
-            ) from wrong
-
-
-def cache_key(data: DataConfig, *, task: Task | PairTask, digests: list[str]) -> str:
+def cache_key(data: DataConfig, *, work: Work, digests: list[str], version: int | None = None) -> str:
     """sha256 over everything the tokens depend on. Weight, max_length, split and seed only choose among rows."""
-    if isinstance(task, PairTask):
-        return _sha256({"sources": _sources(data, digests), "task": task.identity, "version": PAIRS_VERSION})
-    return _key(data, task=task, digests=digests, version=PREPARATION_VERSION)
-
-
-def _key(data: DataConfig, *, task: Task, digests: list[str], version: int) -> str:
-    parts: dict[str, Any] = {
-        "sources": _sources(data, digests),
-        "tokenizer": task.spec.fingerprint,
-        "template": task.template.text,
-        "version": version,
-        "loss": task.loss,
-        "special_tokens": task.special_tokens,
-    }
-    return _sha256(parts | ({"date": task.date} if task.date else {}))
-
-
-def _sources(data: DataConfig, digests: list[str]) -> list[list[Any]]:
-    """What is read, and how."""
-    return [
+    sources = [
         [content, _suffixes(source), source.format, sorted(source.fields.items()), sorted(source.ignore)]
         for source, content in zip(data.sources, digests, strict=True)
     ]
-
-
-def _key_before(data: DataConfig, *, task: Task, digests: list[str]) -> str:
-    """The key that version 3 gave the same rows."""
-    special = of_contents(task.special_tokens)
-    return _key(data, task=replace(task, special_tokens=special), digests=digests, version=PREPARATION_VERSION - 1)
+    return _sha256(work.identity | {"sources": sources, "version": version or PREPARATION_VERSION})
 
 
 def _sha256(parts: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _digest(manifest: dict[str, Any]) -> str:
+    """sha256 of the tokens and masks; of the roles too, where samples have more than one document."""
+    is_single = manifest["samples"] == manifest["rows"]
+    return _sha256(
+        {name: digest for name, digest in manifest["files"].items() if not (is_single and name == "roles.u8")}
+    )
 
 
 def _suffixes(source: SourceConfig) -> list[str]:
@@ -210,7 +146,7 @@ def _cached(entry: Path, *, sources: int) -> dict[str, Any] | None:
 
 
 def _build(
-    data: DataConfig, *, task: Task | PairTask, cache_dir: Path, key: str, workers: int, progress: Progress | None
+    data: DataConfig, *, work: Work, cache_dir: Path, key: str, workers: int, progress: Progress | None
 ) -> dict[str, Any]:
     problems, refusals = Problems(), Problems()
     spans: list[tuple[int, int]] = []
@@ -219,9 +155,8 @@ def _build(
     told: Counter[Remark] = Counter()
     conversations = cut = 0
     has_rendered = False
-    is_pairs = isinstance(task, PairTask)
-    with EntryWriter(cache_dir, key=key, has_roles=is_pairs) as entry, contextlib.ExitStack() as stack:
-        pool = prepare_chunks(task, workers=workers, stack=stack)
+    with EntryWriter(cache_dir, key=key) as entry, contextlib.ExitStack() as stack:
+        pool = prepare_chunks(work, workers=workers, stack=stack)
         for index, source in enumerate(data.sources):
             start, files = entry.rows, shown_files(source)
             for chunk, refused in pool(_chunks(source, index=index, problems=problems, contents=contents[index])):
@@ -238,14 +173,14 @@ def _build(
                 if progress:
                     progress(entry.rows, entry.tokens)
             spans.append((start, entry.rows))
-        if not has_rendered and not is_pairs:
-            check_template(refusals, task.template.name)
+        if not has_rendered:
+            work.check_refusals(refusals)
         problems.extend(refusals)
         problems.check(files=[file for source in data.sources for file in shown_files(source)])
         facts = {
             "spans": spans,
             "contents": [each.as_dict() for each in contents],
-            "template": task.template.name,
+            "template": work.template.name,
             "conversations": conversations,
             "special_texts": dict(special),
             "remarks": [[*remark, count] for remark, count in sorted(told.items())],
@@ -253,19 +188,9 @@ def _build(
         }
         return entry.commit(
             key=key,
-            version=PAIRS_VERSION if is_pairs else PREPARATION_VERSION,
+            version=PREPARATION_VERSION,
             sources=[source.path for source in data.sources],
             **facts,
-        )
-
-
-def check_template(refusals: Problems, template: str) -> None:
-    """ConfigError where there are refusals, and all say the same: for when no row at all could be rendered."""
-    whats = {problem.what for problem in refusals.kinds.values()}
-    if len(whats) == 1:
-        raise ConfigError(
-            f"data.template: no row can be rendered, all {refusals.count} for one reason: {whats.pop()}",
-            hint=f"fix the template ({template}), or name another: --set data.template=alpaca",
         )
 
 
@@ -278,17 +203,9 @@ def _chunks(source: SourceConfig, *, index: int, problems: Problems, contents: C
             problems.add(sample)
             continue
         chunk.append((line, sample))
-        characters += _characters(sample)
+        characters += sum(map(len, texts_of(sample)))
         if len(chunk) >= CHUNK_ROWS or characters >= CHUNK_CHARACTERS:
             yield chunk
             chunk, characters = [], 0
     if chunk:
         yield chunk
-
-
-def _characters(sample: Sample) -> int:
-    if isinstance(sample, Completion):
-        return len(sample.prompt) + len(sample.completion)
-    if isinstance(sample, Pairs):
-        return sum(len(side.text) for side in sample.sides)
-    return sum(len(message.content) for message in sample.messages)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from loradock.data.cache import DTYPES, PAIR_FILES
+from loradock.data.cache import DTYPES, FILES
 from loradock.data.columns import Contents
 from loradock.data.formats.base import listed
 from loradock.data.read import place_of
@@ -108,7 +108,7 @@ class Prepared:
 
     @cached_property
     def roles(self) -> Array:
-        """uint8 [rows], of pairs alone: what each document is (`pairs.preparer`); a query begins those of one row."""
+        """uint8 [rows]: what each document is in its sample; `cache.FIRST` begins those of one sample."""
         return self._read("roles", 0, self.rows)
 
     @cached_property
@@ -117,8 +117,8 @@ class Prepared:
 
     def _read(self, name: str, first: int, stop: int) -> Array:
         """Values `[first, stop)` of a file. StorageError where they are not there any more."""
-        file = f"{name}.{PAIR_FILES[name]}"
-        dtype = DTYPES[PAIR_FILES[name]]
+        file = f"{name}.{FILES[name]}"
+        dtype = DTYPES[FILES[name]]
         size = (stop - first) * dtype.itemsize
         try:
             if name not in self._descriptors:

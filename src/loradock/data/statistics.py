@@ -17,11 +17,11 @@ from loradock.config.schema import RunConfig
 from loradock.config.sections.data import SourceConfig
 from loradock.data import duplicates, recommendation, suspicion
 from loradock.data.columns import UnusedColumn
-from loradock.data.corpus import Corpus, Part
 from loradock.data.duplicates import Fingerprints
 from loradock.data.lengths import Histogram, Spread, histogram, spread
 from loradock.data.prepared import Prepared
 from loradock.data.recommendation import Recommendation
+from loradock.data.samples.rows import RowPart, RowSamples
 from loradock.data.select import fit
 from loradock.data.sources import held_out, samples
 from loradock.data.suspicion import Suspicion, Texts
@@ -86,7 +86,7 @@ class Statistics:
 
 
 def measure(
-    corpus: Corpus,
+    corpus: RowSamples,
     *,
     model: ModelFacts,
     max_length: int,
@@ -204,7 +204,7 @@ def changed(path: str) -> DataError:
     return DataError(f"{path} changed while it was read", hint="run again when nothing writes to it")
 
 
-def of_tokens(part: Part, *, config: RunConfig, max_length: int) -> list[Suspicion]:
+def of_tokens(part: RowPart, *, config: RunConfig, max_length: int) -> list[Suspicion]:
     """Odd lengths, and the training rows that a run would leave out."""
     prepared, rows = part.prepared, part.fitted.rows
     try:
@@ -214,7 +214,7 @@ def of_tokens(part: Part, *, config: RunConfig, max_length: int) -> list[Suspici
     return suspicion.by_tokens(prepared, at_limit=at_limit, max_length=max_length, used=rows)
 
 
-def leaks(corpus: Corpus, prints: Fingerprints) -> list[Suspicion]:
+def leaks(corpus: RowSamples, prints: Fingerprints) -> list[Suspicion]:
     """Validation rows that are trained on, where there are any."""
     if corpus.validation is None:
         return []

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from loradock.data.corpus import Part
+from loradock.data.samples.rows import RowPart
 from loradock.data.select import EpochOrder, Fitted, LongRows, fit
 from loradock.data.steps import BatchShape
 from loradock.errors import DataError
@@ -105,7 +105,7 @@ class Epoch:
 class Truncation:
     """The training rows of an uncut part at one length after another, cut by the code that a run cuts them with."""
 
-    def __init__(self, part: Part, *, epoch: Epoch, model: ModelFacts) -> None:
+    def __init__(self, part: RowPart, *, epoch: Epoch, model: ModelFacts) -> None:
         self._part, self._epoch = part, epoch
         self._flops = Flops(model)
         self._cuts: dict[int, Cut] = {}

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+from loradock.catalog.samples import SampleKind
 from loradock.data.collate import MicroBatch
+from loradock.data.steps import Steps
 from loradock.process import signals
 from loradock.training.job import Job
-from loradock.training.passes import pair_tensors
+from loradock.training.passes import BatchInputs, StepInputs
 
 AsTensors = Callable[[MicroBatch], tuple[Any, int]]
 """A micro-batch -> the engine's tensors, and how many token slots they have, padding included."""
@@ -63,52 +65,47 @@ def begin_worker(_: int) -> None:
     signals.leave_group()
 
 
-class StepItems(torch.utils.data.Dataset[dict[str, Any]]):
-    """Optimiser steps as tensors: `micro_batches`, the step's `supervised_tokens` and `rows`, and the meter's `counts`.
+class StepItems(torch.utils.data.Dataset[StepInputs]):
+    """Optimiser steps as tensors."""
 
-    `pairs` are the documents to embed, of an objective that does.
-    """
-
-    def __init__(self, steps: Any, as_tensors: AsTensors) -> None:
+    def __init__(self, steps: Steps, as_tensors: AsTensors) -> None:
         self.steps = steps
         self.as_tensors = as_tensors
 
     def __len__(self) -> int:
         return len(self.steps)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> StepInputs:
         step = self.steps[index]
-        passes = (*step.micro_batches, *(step.pairs.micro_batches if step.pairs else ()))
-        batches = [self.as_tensors(batch) for batch in passes]
+        batches: dict[SampleKind, BatchInputs] = {}
+        slots = idle = 0
+        for kind, batch in step.batches.items():
+            passes = [(micro_batch.is_idle, *self.as_tensors(micro_batch)) for micro_batch in batch.micro_batches]
+            batches[kind] = BatchInputs.of(batch, [tensors for _, tensors, _ in passes])
+            slots += sum(count for _, _, count in passes)
+            idle += sum(count for is_idle, _, count in passes if is_idle)
         counts = {
             "tokens": step.tokens,
             "supervised_tokens": step.supervised_tokens,
             "samples": step.samples,
-            "slots": sum(slots for _, slots in batches),
-            "idle": sum(slots for batch, (_, slots) in zip(passes, batches, strict=True) if batch.is_idle),
+            "slots": slots,
+            "idle": idle,
         }
-        tensors, own = [tensors for tensors, _ in batches], len(step.micro_batches)
-        return {
-            "micro_batches": tensors[:own],
-            "supervised_tokens": step.supervised_tokens,
-            "rows": step.rows,
-            "counts": counts,
-            "pairs": pair_tensors(step.pairs, tensors[own:]) if step.pairs else None,
-        }
+        return StepInputs(batches, counts)
 
 
-class FirstAgain(torch.utils.data.Dataset[dict[str, Any]]):
+class FirstAgain(torch.utils.data.Dataset[StepInputs]):
     """Every step is the first one, which is loaded once (in each worker) and kept."""
 
     def __init__(self, items: StepItems, *, first: int) -> None:
         self.items = items
         self.first = first
-        self.kept: dict[str, Any] | None = None
+        self.kept: StepInputs | None = None
 
     def __len__(self) -> int:
         return len(self.items)
 
-    def __getitem__(self, _: int) -> dict[str, Any]:
+    def __getitem__(self, _: int) -> StepInputs:
         if self.kept is None:
             self.kept = self.items[self.first]
         return self.kept

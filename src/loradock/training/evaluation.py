@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from loradock.data.steps import Evaluation
 from loradock.training.backends.base import Backend
 from loradock.training.events import EvalResult
 from loradock.training.objectives.base import Objective
 
 
 def evaluate(
-    objective: Objective, backend: Backend, evaluation: Any, *, model: Any, step: int, poll: Callable[[], None]
+    objective: Objective, backend: Backend, evaluation: Evaluation, *, model: Any, step: int, poll: Callable[[], None]
 ) -> EvalResult:
     """What the objective makes of the validation part; the model's mode is put back, no random number is drawn.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from loradock.config.schema import RunConfig
+from loradock.data.steps import Evaluation, Steps
 from loradock.distributed.heartbeat import Peers
 from loradock.distributed.watchdog import Watchdog
 from loradock.errors import ModelError
@@ -38,8 +39,8 @@ class Job:
     objective: Objective
     model: Any
     tokenizer: Any
-    steps: Any
-    evaluation: Any | None
+    steps: Steps
+    evaluation: Evaluation | None
     directory: Path
     checkpoints: Checkpoints
     resume: Checkpoint | None

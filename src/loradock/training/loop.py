@@ -27,6 +27,7 @@ from loradock.training.evaluation import evaluate
 from loradock.training.events import Doing, Dtypes, Emit, StepDone
 from loradock.training.job import Job, Outcome
 from loradock.training.meter import DATA, OPTIMIZER, PASSES, Meter
+from loradock.training.passes import StepInputs
 from loradock.training.recovery import Full, smaller
 from loradock.training.saving import Beginning, Saver
 
@@ -148,12 +149,12 @@ class Loop:
         gc.collect()
         gc.freeze()  # the model's hundred thousand objects are not looked through again
 
-    def next_of(self, steps: Iterator[dict[str, Any]]) -> dict[str, Any] | None:
+    def next_of(self, steps: Iterator[StepInputs]) -> StepInputs | None:
         """What the loader has for the next step, once it is there; None after the last."""
         with self.meter.spent(DATA):
             return next(steps, None)
 
-    def make_step(self, inputs: dict[str, Any]) -> None:
+    def make_step(self, inputs: StepInputs) -> None:
         """One optimiser step: the passes of the objective, then the update."""
         backend, objective = self.backend, self.job.objective
         with self.meter.spent(PASSES):
@@ -170,7 +171,7 @@ class Loop:
             backend.update()
             self.learning_rate = float(self.schedule.get_last_lr()[0])
             self.schedule.step()
-        self.meter.add(**inputs["counts"])
+        self.meter.add(**inputs.counts)
         self.losses += total
         self.step += 1
         self.random_state = RandomState.now()

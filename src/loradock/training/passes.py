@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 
-from loradock.data.collate import MicroBatch, PairBatch
+from loradock.catalog.samples import SampleKind
+from loradock.data.collate import Batch, MicroBatch
 
 
 @dataclass(frozen=True, kw_only=True)
 class MicroStep:
     """Which micro-batch of which optimiser step: `step` is the last one completed, `index` counts from 0.
 
-    `is_pooled`: of those whose documents are embedded, which are counted by themselves.
+    `series`: passes of a step that are counted by themselves, as those whose documents are embedded, have a number; 0:
+    those of a likelihood.
     """
 
     step: int
     index: int
     count: int
-    is_pooled: bool = False
+    series: int = 0
 
     @property
     def is_last(self) -> bool:
@@ -68,8 +70,8 @@ class Passes(Protocol):
         """The tensors of a micro-batch, and their token slots."""
         ...
 
-    def micro_batches(self, inputs: dict[str, Any]) -> Sequence[Any]:
-        """The micro-batches of a step."""
+    def micro_batches(self, inputs: StepInputs, kind: SampleKind) -> Sequence[Any]:
+        """The micro-batches of a step that hold samples of a kind."""
         ...
 
     def forward_backward(self, batch: Any, *, scale: float, at: MicroStep) -> torch.Tensor:
@@ -97,11 +99,34 @@ class Passes(Protocol):
         ...
 
 
-def pair_tensors(pairs: PairBatch, micro_batches: list[Any]) -> dict[str, Any]:
-    """A batch of pairs: its micro-batches as tensors, the places of their documents, and what is held against what."""
-    return {
-        "micro_batches": micro_batches,
-        "places": [torch.from_numpy(place) for place in pairs.places],
-        "documents": pairs.documents,
-        **{name: torch.from_numpy(getattr(pairs, name)) for name in ("queries", "passages", "positives", "hidden")},
-    }
+class BatchInputs(NamedTuple):
+    """A `data.collate.Batch` as tensors: its micro-batches as the engine takes them, and its counts over all ranks."""
+
+    micro_batches: list[Any]
+    samples: int
+    supervised_tokens: int
+    documents: int
+    places: list[torch.Tensor]
+    relations: dict[str, torch.Tensor]
+
+    @classmethod
+    def of(cls, batch: Batch, micro_batches: list[Any]) -> Self:
+        """Those of a batch whose micro-batches are tensors already."""
+        return cls(
+            micro_batches=micro_batches,
+            samples=batch.samples,
+            supervised_tokens=batch.supervised_tokens,
+            documents=batch.documents,
+            places=[torch.from_numpy(place) for place in batch.places],
+            relations={name: torch.from_numpy(array) for name, array in batch.relations.items()},
+        )
+
+
+class StepInputs(NamedTuple):
+    """An optimiser step as tensors, one batch of each kind of samples; `counts` are for the meter.
+
+    A NamedTuple, since the loader pins the memory of what lies in tuples, lists and dicts.
+    """
+
+    batches: dict[SampleKind, BatchInputs]
+    counts: dict[str, int]

@@ -3,54 +3,33 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from loradock.catalog import engines
 from loradock.config.schema import RunConfig
-from loradock.data.corpora import prepare_corpus
-from loradock.data.corpus import Corpus
-from loradock.data.pair_corpus import PairCorpus
 from loradock.distributed import collectives
 from loradock.errors import ConfigError, NoCheckpoint
-from loradock.facts import Facts, ModelFacts
 from loradock.machine import host_memory
-from loradock.model import adapters, export, load, shape, source, tokenizer, untrained, whole
+from loradock.model import adapters, export, load, source
 from loradock.plan import planner
 from loradock.plan.plan import Plan
 from loradock.training import device_memory, packing_check
 from loradock.training.backends import backend_named
 from loradock.training.backends.base import Backend
-from loradock.training.checkpoint.manifest import open_checkpoint
-from loradock.training.checkpoint.store import Checkpoint, Checkpoints, found, newest_good, sweep
+from loradock.training.checkpoint.store import Checkpoint, Checkpoints, found
 from loradock.training.context import RunContext
+from loradock.training.inputs import Inputs, find
 from loradock.training.job import Job, Leaking, Unsound
 from loradock.training.objectives import objective_of
-from loradock.training.recipe import Recipe
 from loradock.training.run_dir import disk_space, fingerprint
-from loradock.training.run_dir import resume as resuming
+from loradock.training.run_dir import identity as run_identity
 from loradock.training.run_dir.paths import CHECKPOINTS
-from loradock.training.saving import Progress
 
-SHOWN = 3
-"""Tensors that a warning names."""
 ADAPTER_COPIES = 2
 """While a new export is put in the place of an old one, both are there."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """What a run is about, whichever backend trains it; no weight is read yet. `held`: decisions that it keeps."""
-
-    config: RunConfig
-    base: source.BaseModel
-    words: Any
-    model: ModelFacts
-    data: Corpus | PairCorpus
-    checkpoint: Checkpoint | None
-    held: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +38,7 @@ class Ready:
 
     job: Job
     backend: Backend
-    found: Found
+    found: Inputs
     initial: Path | None
 
 
@@ -92,114 +71,8 @@ def ready(context: RunContext, *, has_exam: bool) -> Ready:
         context.view.note(f"warning: {refusal}; the run continues with {instead}")
 
 
-def find(context: RunContext) -> Found:
-    """The checkpoint to continue from, the configuration as it is continued, the base and the rows."""
-    checkpoint = continued_from(context)
-    before = Progress.of(checkpoint).decided if checkpoint else {}
-    config, held = resuming.held(context.loaded.config, before, asked_anew=context.allowed)
-    base, words, model = find_base(context, config)
-    data = prepare(context, config, words, model)
-    tell_untrained(context, config, base, words=words, data=data)
-    return Found(config=config, base=base, words=words, model=model, data=data, checkpoint=checkpoint, held=tuple(held))
-
-
-def continued_from(context: RunContext) -> Checkpoint | None:
-    """The newest good checkpoint of this run, on every rank; metric lines after it are forgotten."""
-    record, view = context.record, context.view
-    folder = context.directory / CHECKPOINTS
-    checkpoint = None
-    if context.facts.rank == 0:
-        for left in sweep(folder):
-            view.note(f"warning: {left} could not be removed; a process that was killed left it")
-        checkpoint, lines = newest_good(folder, run_id=record.run_id)
-        for line in lines:
-            view.note(f"warning: {line}")
-    path = collectives.from_first(context.facts, checkpoint.path if checkpoint else None)
-    if path and checkpoint is None:
-        checkpoint = open_checkpoint(path)
-    if damaged := record.rewind(checkpoint.step if checkpoint else 0):
-        view.note(f"warning: metrics.jsonl: {damaged} damaged line{'s are' if damaged > 1 else ' is'} left out")
-    if checkpoint:
-        record.put(resumed_from=checkpoint.path.name)
-        context.status.put(step=checkpoint.step, last_checkpoint=checkpoint.path.name, now=True)
-        view.note(f"continuing from {checkpoint.path.name}")
-        for line in moved(record.facts_before, context.facts):
-            view.note(line)
-    return checkpoint
-
-
-def moved(before: Mapping[str, Any], now: Facts) -> Iterator[str]:
-    """What is told of a run on the CPU that goes on where other bits are computed."""
-    was, is_now = before.get("instruction_set"), now.instruction_set
-    if was and was != is_now and not now.has_gpu:
-        yield f"warning: this run began on {was}, and continues on {is_now}: rounding differs (deterministic: portable)"
-    if before.get("cpus", now.cpus) != now.cpus and not now.has_gpu:
-        yield f"warning: this run began with {before['cpus']} CPUs, and continues with {now.cpus}: rounding differs"
-
-
-def find_base(context: RunContext, config: RunConfig) -> tuple[source.BaseModel, Any, ModelFacts]:
-    """The base's directory, its tokenizer and what its config says; no weight is read."""
-    with context.stage("model files and libraries"):
-        base = source.find(config.model, on_bytes=context.watchdog.beat)
-        words = tokenizer.open_tokenizer(base)
-        model = shape.inspect(base, config)
-        unused = whole.check(base)
-        if unused:
-            context.view.note(f"warning: {len(unused)} tensors of the base are not used: {', '.join(unused[:SHOWN])}")
-        context.record.hash_weights(base.weight_files)
-        context.record.put(
-            name=context.directory.name,
-            base={
-                "name": base.name,
-                "revision": base.revision,
-                "path": str(base.directory.absolute()),
-                "weights": [file.name for file in base.weight_files],
-                "unused_tensors": unused,
-            },
-        )
-    return base, words, model
-
-
-def prepare(context: RunContext, config: RunConfig, words: Any, model: ModelFacts) -> Corpus | PairCorpus:
-    """Rows as tokens: by rank 0 into the cache, then found there by all; dated as the run began, however late it is."""
-    date = config.data.date or collectives.from_first(context.facts, context.record.content["started"])[:10]
-    config = config.model_copy(update={"data": config.data.model_copy(update={"date": date})})
-
-    def work() -> Corpus | PairCorpus:
-        return prepare_corpus(
-            config,
-            tokenizer=words,
-            max_length=lambda rows: shape.longest_row(config.data.max_length, model, rows=rows),
-            facts=context.facts,
-            progress=context.prepared_rows,
-        )
-
-    with context.stage("data"):
-        data = collectives.first_then_all(context.facts, work)
-        context.record.put(data=data.as_dict())
-        if config.objective_spec.embeds:
-            context.record.put(embedding=Recipe.of(config, words, base=context.record.content["base"]).model_dump())
-    sources = [each for part in data.parts.values() for each in part.prepared.sources]
-    told = dict.fromkeys(line for each in sources for line in each.told())
-    for note in (*told, *data.notes):
-        context.view.note(note)
-    return data
-
-
-def tell_untrained(
-    context: RunContext, config: RunConfig, base: source.BaseModel, *, words: Any, data: Corpus | PairCorpus
-) -> None:
-    """Say which control tokens of the rows the base has never trained; of a large data set its first rows are seen."""
-    if context.facts.rank:
-        return
-    held = set[int]().union(*(part.prepared.first_ids() for part in data.parts.values()))
-    control = {number: str(token) for number, token in words.added_tokens_decoder.items() if number in held}
-    if line := untrained.note(base, control, saved=config.lora.modules_to_save):
-        context.view.note(line)
-
-
 def with_backend(
-    context: RunContext, about: Found, config: RunConfig, *, reasons: Mapping[str, str], has_exam: bool
+    context: RunContext, about: Inputs, config: RunConfig, *, reasons: Mapping[str, str], has_exam: bool
 ) -> Ready:
     """The plan, and what follows from it. Raises Unsound before anything is trained where another backend may serve."""
     asked, record, facts = context.loaded.config, context.record, context.facts
@@ -241,7 +114,7 @@ def with_backend(
         plan=plan,
         objective=objective,
         model=model,
-        tokenizer=about.words,
+        tokenizer=about.tokenizer,
         steps=about.data.steps(plan, facts=facts),
         evaluation=about.data.evaluation(plan, facts=facts),
         directory=context.directory,
@@ -269,7 +142,7 @@ def check_identity(context: RunContext, identity: Mapping[str, str], checkpoint:
     if checkpoint is None:
         return
     before = {key: text for key, text in checkpoint.fingerprint.items() if key in identity or not is_late(key)}
-    changes = fingerprint.check(before, identity, allowed=context.allowed, directory=context.directory)
+    changes = run_identity.check(before, identity, allowed=context.allowed, directory=context.directory)
     context.record.put(allowed_changes=changes)
 
 

@@ -32,7 +32,7 @@ class Plant:
 PLANTS = (
     Plant(
         name="data",
-        code="from loradock.data.steps import TrainSteps; slow(TrainSteps, '__getitem__', 0.08)",
+        code="from loradock.data.steps import Steps; slow(Steps, '__getitem__', 0.08)",
         remedy="train.workers=",
     ),
     Plant(

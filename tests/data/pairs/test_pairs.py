@@ -15,16 +15,16 @@ from loradock import demo
 from loradock.cli import cli
 from loradock.config.load import load
 from loradock.config.sections.embedding import EmbeddingConfig
-from loradock.data.collate import PairBatch
-from loradock.data.corpora import prepare_corpus
+from loradock.data.collate import Batch
+from loradock.data.corpus import prepare_corpus
 from loradock.data.formats import RowError, convert_row, detect
 from loradock.data.formats.base import Pairs, Side
-from loradock.data.pair_corpus import PairCorpus
 from loradock.data.pairs.groups import Batches, Groups
 from loradock.data.pairs.preparer import Documents, PairTask
-from loradock.data.pairs.steps import PairBatches, PairShape
+from loradock.data.pairs.steps import PairDraw
 from loradock.data.pairs.template import resolve
-from loradock.data.steps import BatchShape
+from loradock.data.samples.pairs import PairSamples
+from loradock.data.steps import ALONE, BatchShape, Ranks
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import ConfigError, DataError, LoradockError
 from loradock.machine import Host, probe
@@ -97,9 +97,8 @@ def tokenizer() -> Any:
 
 
 def documents(tokenizer: Any, template: str = "gritlm") -> Documents:
-    asked = EmbeddingConfig(template=template)
-    spec = TokenizerSpec.of(tokenizer)
-    return Documents(PairTask.of(asked, spec=spec, template=resolve(asked.template, spec=spec), special="as_text"))
+    embedding = EmbeddingConfig(template=template)
+    return Documents(PairTask.of(embedding, spec=TokenizerSpec.of(tokenizer), special="as_text"))
 
 
 def test_a_document_is_read_with_its_instruction_and_pooled_from_behind_it(tokenizer: Any) -> None:
@@ -155,17 +154,17 @@ def pairs(name: str, count: int, negatives: int = 3) -> list[dict[str, Any]]:
     ]
 
 
-def corpus(folder: Path, *files: Path, settings: tuple[str, ...] = ()) -> PairCorpus:
+def corpus(folder: Path, *files: Path, settings: tuple[str, ...] = ()) -> PairSamples:
     asked = ("objective=embedding", "embedding.global_batch=8", f"data.cache={folder / 'cache'}", *settings)
     shortcuts = {"--model": str(BASE), "--data": [str(file) for file in files]}
     config = load(None, overrides=list(asked), shortcuts=shortcuts).config
     words = AutoTokenizer.from_pretrained(BASE)
-    found = prepare_corpus(config, tokenizer=words, max_length=64, facts=probe.gather(Host()))
-    assert isinstance(found, PairCorpus)
+    found = prepare_corpus(config, tokenizer=words, max_length=64, facts=probe.gather(Host())).leading
+    assert isinstance(found, PairSamples)
     return found
 
 
-def sources(found: PairCorpus, batch: Any) -> set[int]:
+def sources(found: PairSamples, batch: Any) -> set[int]:
     starts = [source.start for source in found.train.prepared.sources]
     return {int(np.searchsorted(starts, found.train.groups.first[group], side="right")) for group in batch}
 
@@ -199,9 +198,10 @@ def test_queries_that_have_too_few_negatives_are_counted(tmp_path: Path) -> None
     assert batch_of(found, np.arange(3)).documents == 9
 
 
-def batch_of(found: PairCorpus, batch: Any, *, seed: int = 0, epoch: int = 0) -> PairBatch:
-    shape = PairShape(asked=found.config.embedding, shape=BatchShape(micro_batch=2, packing=True, max_length=64))
-    return PairBatches(found.train.prepared, found.train.groups, shape=shape)(batch, seed=(seed, epoch))
+def batch_of(found: PairSamples, batch: Any, *, micro_batch: int = 2, ranks: Ranks = ALONE) -> Batch:
+    shape = BatchShape(micro_batch=micro_batch, packing=True, max_length=64)
+    embedding, part = found.config.embedding, found.train
+    return PairDraw(part.prepared, part.groups, embedding=embedding, shape=shape, seed=0, ranks=ranks)(batch, epoch=0)
 
 
 def test_negatives_are_drawn_anew_in_each_epoch_and_none_twice(tmp_path: Path) -> None:
@@ -222,29 +222,23 @@ def test_copies_of_a_querys_own_positive_are_hidden_from_it_alone(tmp_path: Path
     made = batch_of(found, np.arange(4))
     expected = np.zeros((4, 8), dtype=bool)
     expected[0, 5] = True
-    assert np.array_equal(made.hidden, expected)
+    assert np.array_equal(made.relations["hidden"], expected)
     kept = corpus(tmp_path, tmp_path / "a.jsonl", settings=("embedding.duplicates=keep",))
-    assert not batch_of(kept, np.arange(4)).hidden.any()
+    assert not batch_of(kept, np.arange(4)).relations["hidden"].any()
 
 
 def test_without_in_batch_negatives_a_query_meets_its_own_passages_alone(tmp_path: Path) -> None:
     found = corpus(tmp_path, write(tmp_path / "a.jsonl", pairs("a", 4)), settings=("embedding.in_batch=false",))
     made = batch_of(found, np.arange(4))
-    assert np.array_equal(~made.hidden, np.kron(np.eye(4, dtype=bool), np.ones((1, 2), dtype=bool)))
-    assert made.positives.tolist() == [0, 2, 4, 6]
+    assert np.array_equal(~made.relations["hidden"], np.kron(np.eye(4, dtype=bool), np.ones((1, 2), dtype=bool)))
+    assert made.relations["positives"].tolist() == [0, 2, 4, 6]
 
 
 def test_all_documents_of_a_step_are_embedded_once_by_one_rank(tmp_path: Path) -> None:
     found = corpus(tmp_path, write(tmp_path / "a.jsonl", pairs("a", 8)))
     places = []
     for rank in range(3):
-        shape = PairShape(
-            asked=found.config.embedding,
-            shape=BatchShape(micro_batch=1, packing=True, max_length=64),
-            world_size=3,
-            rank=rank,
-        )
-        made = PairBatches(found.train.prepared, found.train.groups, shape=shape)(np.arange(8), seed=(0, 0))
+        made = batch_of(found, np.arange(8), micro_batch=1, ranks=Ranks(world_size=3, rank=rank))
         places += [place for own in made.places for place in own.tolist()]
     assert sorted(places) == list(range(24))
 

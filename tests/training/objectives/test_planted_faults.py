@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from loradock.data.corpora import prepare_corpus
+from loradock.data.corpus import prepare_corpus
 from loradock.errors import DataError, ModelError
 from loradock.training.backends import autograd
 from loradock.training.backends.fast.batch import PooledBatch

@@ -10,8 +10,8 @@ from rich.padding import Padding as Indent
 from rich.table import Table
 from rich.text import Text
 
-from loradock.data.corpus import LEARNED
 from loradock.data.lengths import Histogram, Spread
+from loradock.data.samples.rows import LEARNED
 from loradock.data.statistics import SourceCount, Statistics
 from loradock.data.suspicion import Suspicion
 from loradock.data.text_statistics import TextSource

@@ -6,7 +6,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Literal
 
 from loradock.catalog.objectives import embedding, gritlm, supervised
-from loradock.catalog.objectives.base import ObjectiveSpec, SampleKind
+from loradock.catalog.objectives.base import ObjectiveSpec
+from loradock.catalog.samples import SampleKind
 
 OBJECTIVES: dict[str, ObjectiveSpec] = {
     spec.name: spec

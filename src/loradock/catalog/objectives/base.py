@@ -6,13 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-SampleKind = Literal["rows", "pairs"]
-"""`rows` are answered, a token after the other; `pairs` are queries and passages that are embedded."""
-HELD: dict[SampleKind, str] = {
-    "rows": "no queries with passages, but rows to answer from",
-    "pairs": "queries with passages to embed",
-}
-MISSING: dict[SampleKind, str] = {"rows": "rows to answer from", "pairs": "queries with passages"}
+from loradock.catalog.samples import SampleKind
+
 Pass = Literal["likelihood", "score", "embed", "loss_sum"]
 """What a step asks of a backend (`training.passes`): the negative log-likelihood of all learned tokens, the
 log-probability of each document, vectors of documents, or the objective's own `loss_sum`, by autograd alone."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal, TypeGuard
 
-from loradock.catalog.objectives.base import SampleKind
+from loradock.catalog.samples import SampleKind
 from loradock.text.suggest import did_you_mean
 
 MOST_NAMED = 30

@@ -96,6 +96,10 @@ class Batches:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_held": None}
 
+    def batch(self, epoch: int, step: int) -> Int64:
+        """See `steps.Order`."""
+        return self(epoch)[step]
+
     def __call__(self, epoch: int) -> list[Int64]:
         """The batches of this epoch (from 0), each int64 [size] of groups, in order."""
         if self._held is None or self._held[0] != epoch:

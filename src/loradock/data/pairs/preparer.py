@@ -6,19 +6,23 @@ A document is cut to its length here, its text from the right, so that instructi
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from loradock.config.sections.data import SourceConfig
 from loradock.config.sections.embedding import EmbeddingConfig
-from loradock.data.cache import Chunk
+from loradock.data.cache import FIRST, Chunk
 from loradock.data.formats.base import Pairs, RowError, Sample, Side
-from loradock.data.pairs.template import EmbeddingTemplate
+from loradock.data.pairs.template import EmbeddingTemplate, resolve
+from loradock.data.problems import Problems
 from loradock.data.spans import Rendering
 from loradock.data.special import Finder, SpecialTokens, of_contents
 from loradock.data.tokenise import Encoder, TokenizerSpec
 
-QUERY, POSITIVE, NEGATIVE = 0, 1, 2
+QUERY, POSITIVE, NEGATIVE = FIRST, 1, 2
 """What a document is in its row."""
 CHARACTERS_A_TOKEN = 32
 """Of a text so many characters for each token that is kept are looked at first: a text of megabytes is not tokenised
@@ -29,7 +33,7 @@ Refused = list[tuple[int | None, str]]
 
 @dataclass(frozen=True, kw_only=True)
 class PairTask:
-    """What every row is done to: everything that a worker process needs. Lengths in tokens."""
+    """How rows become documents to embed: everything that a worker process needs. Lengths in tokens."""
 
     spec: TokenizerSpec
     template: EmbeddingTemplate
@@ -38,27 +42,40 @@ class PairTask:
     special_tokens: SpecialTokens
 
     @classmethod
-    def of(
-        cls, asked: EmbeddingConfig, *, spec: TokenizerSpec, template: EmbeddingTemplate, special: SpecialTokens
-    ) -> PairTask:
-        """As the configuration asks for it."""
+    def of(cls, embedding: EmbeddingConfig, *, spec: TokenizerSpec, special: SpecialTokens) -> PairTask:
+        """As the configuration asks for it. ConfigError or InputMissing for a template that is none."""
         return cls(
             spec=spec,
-            template=template,
-            query_length=asked.query_length,
-            passage_length=asked.passage_length,
+            template=resolve(embedding.template, spec=spec),
+            query_length=embedding.query_length,
+            passage_length=embedding.passage_length,
             special_tokens=of_contents(special),
         )
+
+    @property
+    def date(self) -> None:
+        """No template of texts to embed writes it."""
+        return None
 
     def preparer(self) -> PairPreparer:
         """See `pool.Work`."""
         return PairPreparer(self)
 
     @property
-    def identity(self) -> list[object]:
-        """All that tokens depend on, besides the rows."""
+    def identity(self) -> dict[str, Any]:
+        """See `pool.Work`."""
         template = [self.template.source, self.template.tokens]
-        return ["pairs", self.spec.fingerprint, template, self.query_length, self.passage_length, self.special_tokens]
+        lengths = [self.query_length, self.passage_length]
+        return {"pairs": [self.spec.fingerprint, template, *lengths, self.special_tokens]}
+
+    def notes(self, manifest: Mapping[str, Any], sources: Sequence[SourceConfig]) -> Iterator[str]:
+        """See `pool.Work`."""
+        if cut := manifest["cut_documents"]:
+            lengths = f"embedding.query_length {self.query_length}, passage_length {self.passage_length}"
+            yield f"{cut:,} of {manifest['rows']:,} texts are cut to their length ({lengths})"
+
+    def check_refusals(self, refusals: Problems) -> None:
+        """See `pool.Work`: a row is refused for its own text."""
 
 
 @dataclass(frozen=True, slots=True)

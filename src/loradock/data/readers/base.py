@@ -91,3 +91,7 @@ def not_utf8(raw: bytes, position: int) -> Mendable:
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return Mendable("the file is UTF-16, not UTF-8", filter="iconv -f UTF-16 -t UTF-8")
     return Mendable(f"byte 0x{raw[position]:02x} is not UTF-8", filter="iconv -f WINDOWS-1252 -t UTF-8")
+
+
+class Unreadable(Exception):
+    """A file of columns that cannot be read any further; the message is for the user."""

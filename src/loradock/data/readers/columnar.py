@@ -6,15 +6,8 @@ import os
 from collections.abc import Generator, Iterator
 from typing import Any, BinaryIO
 
-from loradock.data.readers.arrow_rows import (
-    PIECE_BYTES,
-    PIECE_ROWS,
-    Unreadable,
-    batch_records,
-    check_rows,
-    check_schema,
-)
-from loradock.data.readers.base import CHUNK_BYTES, Reader, Record
+from loradock.data.readers.arrow_rows import PIECE_BYTES, PIECE_ROWS, batch_records, check_rows, check_schema
+from loradock.data.readers.base import CHUNK_BYTES, Reader, Record, Unreadable
 from loradock.data.readers.parquet_pages import pages_of
 
 LARGEST_PAGE_BYTES = 256 << 20

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from loradock.catalog.samples import SampleKind
 from loradock.data.collate import MicroBatch
 from loradock.distributed import collectives
 from loradock.errors import ModelError
@@ -20,7 +21,7 @@ from loradock.training.backends.base import Backend
 from loradock.training.checkpoint.state import RandomState
 from loradock.training.job import Job
 from loradock.training.objectives.base import Objective
-from loradock.training.passes import Embedded, MicroStep, Scored
+from loradock.training.passes import Embedded, MicroStep, Scored, StepInputs
 
 PAD_TO = 8
 """Tensor cores want lengths in eights."""
@@ -167,7 +168,7 @@ def checked_vectors(job: Job) -> str | None:
     """
     if not job.config.objective_spec.embeds:
         return None
-    batch = next(iter(job.steps[0].pairs.micro_batches))
+    batch = job.steps[0].made_for("embed")[0]
     ids = next(torch.from_numpy(ids.astype("int64")) for ids, _ in batch.samples())[None]
     device, was_training = next(job.model.parameters()).device, job.model.training
     attention = job.config.embedding.attention
@@ -201,13 +202,13 @@ def checked_vectors(job: Job) -> str | None:
     return f"vectors: attention is {attention}, as asked for"
 
 
-def as_many_everywhere(inputs: dict[str, Any], objective: Objective) -> list[dict[str, torch.Tensor]]:
+def as_many_everywhere(inputs: StepInputs, kind: SampleKind, objective: Objective) -> list[dict[str, torch.Tensor]]:
     """The micro-batches of this rank, and idle ones up to the number of the rank with the most: all meet in a pass."""
-    own = inputs["micro_batches"]
+    own = inputs.batches[kind].micro_batches
     missing = int(max(collectives.all_of(len(own)))) - len(own)
     slots = missing * own[-1]["input_ids"].numel()
-    inputs["counts"]["slots"] += slots
-    inputs["counts"]["idle"] += slots
+    inputs.counts["slots"] += slots
+    inputs.counts["idle"] += slots
     return [*own, *[objective.idle(own[-1])] * missing]
 
 
@@ -232,7 +233,7 @@ def checkpoint_layers(model: Any, count: int) -> None:
 
 def checked_packing(job: Job, computing: Any) -> list[Decision[Any]]:
     """That packed documents do not see one another, where the plan packs. Raises ModelError where they do."""
-    if not job.plan.packing.value or not job.steps[0].micro_batches:
+    if not job.plan.packing.value or not job.steps[0].made_for("likelihood"):
         return []
     change = packing_check.of_job(job, computing)
     why = f"documents do not see one another: logits move by {change:.1e} of the largest"

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from loradock.catalog.samples import SampleKind
 from loradock.data.collate import MicroBatch
 from loradock.distributed import collectives
 from loradock.distributed.stragglers import Pace
@@ -21,7 +22,7 @@ from loradock.training.checkpoint.state import Stateful
 from loradock.training.checkpoint.store import Checkpoint
 from loradock.training.events import Emit
 from loradock.training.job import Job
-from loradock.training.passes import Embedded, MicroStep, Scored
+from loradock.training.passes import Embedded, MicroStep, Scored, StepInputs
 
 
 class Backend(ABC):
@@ -61,9 +62,9 @@ class Backend(ABC):
     def begin_step(self) -> None:  # noqa: B027
         """The passes of a step come next; gradients are zero then."""
 
-    def micro_batches(self, inputs: dict[str, Any]) -> Sequence[Any]:
-        """The micro-batches of a step; ranks that meet in every pass make equally many."""
-        return inputs["micro_batches"]
+    def micro_batches(self, inputs: StepInputs, kind: SampleKind) -> Sequence[Any]:
+        """The micro-batches of a step that hold samples of a kind; ranks that meet in every pass make equally many."""
+        return inputs.batches[kind].micro_batches
 
     @abstractmethod
     def forward_backward(self, batch: Any, *, scale: float, at: MicroStep) -> torch.Tensor:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from loradock.data.collate import MicroBatch
-from loradock.training.passes import Passes
+from loradock.data.steps import Evaluation
+from loradock.training.passes import Passes, StepInputs
 
 Poll = Callable[[], None]
 
@@ -35,7 +36,7 @@ class Objective(ABC):
     parts: tuple[str, ...] = ()
 
     @abstractmethod
-    def step(self, backend: Passes, inputs: dict[str, Any], *, step: int, poll: Poll) -> torch.Tensor:
+    def step(self, backend: Passes, inputs: StepInputs, *, step: int, poll: Poll) -> torch.Tensor:
         """Forward and backward of an optimiser step; `step` is the last one completed, `poll` is called in each pass.
 
         Returns float32 [1 + parts] on the device: the loss and its parts, whose sums over all ranks are the step's.
@@ -43,7 +44,7 @@ class Objective(ABC):
         """
 
     @abstractmethod
-    def evaluate(self, backend: Passes, evaluation: Any, *, poll: Poll) -> Evaluated:
+    def evaluate(self, backend: Passes, evaluation: Evaluation, *, poll: Poll) -> Evaluated:
         """Over the validation part, in evaluation mode, without gradients; ranks take the same turns."""
 
     @abstractmethod

@@ -11,8 +11,9 @@ from trl.trainer.utils import add_fused_lm_head
 
 from loradock.config.schema import RunConfig
 from loradock.data.collate import IGNORED, MicroBatch, collate
+from loradock.data.steps import Evaluation
 from loradock.training.objectives.base import Evaluated, Objective, Poll
-from loradock.training.passes import MicroStep, Passes
+from loradock.training.passes import MicroStep, Passes, StepInputs
 
 LARGEST_EXPONENT = 700.0
 """exp of more does not fit a float."""
@@ -29,32 +30,32 @@ class Supervised(Objective):
     def __init__(self, config: RunConfig) -> None:
         self.config = config
 
-    def step(self, backend: Passes, inputs: dict[str, Any], *, step: int, poll: Poll) -> torch.Tensor:
+    def step(self, backend: Passes, inputs: StepInputs, *, step: int, poll: Poll) -> torch.Tensor:
         """The mean over the supervised tokens of all micro-batches on all ranks."""
-        return self.likelihood(backend, inputs, scale=1 / max(1, inputs["supervised_tokens"]), step=step, poll=poll)
+        tokens = inputs.batches["rows"].supervised_tokens
+        return self.likelihood(backend, inputs, scale=1 / max(1, tokens), step=step, poll=poll)
 
-    def likelihood(
-        self, backend: Passes, inputs: dict[str, Any], *, scale: float, step: int, poll: Poll
-    ) -> torch.Tensor:
+    def likelihood(self, backend: Passes, inputs: StepInputs, *, scale: float, step: int, poll: Poll) -> torch.Tensor:
         """Forward and backward of every micro-batch: float32 [1], `scale` times the summed loss."""
         total = torch.zeros(1, device=backend.device)
-        batches = backend.micro_batches(inputs)
+        batches = backend.micro_batches(inputs, "rows")
         for index, batch in enumerate(batches):
             poll()
             at = MicroStep(step=step, index=index, count=len(batches))
             total += backend.forward_backward(batch, scale=scale, at=at)
         return total
 
-    def evaluate(self, backend: Passes, evaluation: Any, *, poll: Poll) -> Evaluated:
+    def evaluate(self, backend: Passes, evaluation: Evaluation, *, poll: Poll) -> Evaluated:
         """The loss over all supervised tokens, not a mean of batch means; of each set by name, too."""
-        names = evaluation.names
+        turns = evaluation.turns["rows"]
+        names = turns.names
         sums = torch.zeros(max(1, len(names)), 2, dtype=torch.float64, device=backend.device)
-        for turn, batch in enumerate(evaluation):
+        for batch in turns:
             poll()
-            tensors, _ = backend.tensors(batch)
-            place = evaluation.set_of(turn)
-            sums[place, 0] += backend.loss_sum(tensors).double()
-            sums[place, 1] += batch.supervised_tokens
+            (micro_batch,) = batch.micro_batches
+            tensors, _ = backend.tensors(micro_batch)
+            sums[batch.set_index, 0] += backend.loss_sum(tensors).double()
+            sums[batch.set_index, 1] += micro_batch.supervised_tokens
         if torch.distributed.is_initialized():
             torch.distributed.all_reduce(sums)
         total = sums.sum(dim=0)

@@ -15,7 +15,7 @@ from loradock.catalog.objectives.base import ObjectiveSpec
 from loradock.facts import UNREACHABLE_SHARE, unreachable_words
 from loradock.files import atomic_io
 from loradock.plan.plan import shown
-from loradock.training.run_dir import fingerprint
+from loradock.training.run_dir import identity as run_identity
 
 PACKAGES = ("torch", "transformers", "peft", "bitsandbytes")
 
@@ -105,7 +105,7 @@ def changes(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
         if any(later <= step for later in steps[number + 1 :]):
             continue
         for field, values in (each.get("allowed_changes") or {}).items():
-            for difference in fingerprint.differences({field: values["was"]}, {field: values["now"]}):
+            for difference in run_identity.differences({field: values["was"]}, {field: values["now"]}):
                 yield f"from step {step + 1}", difference.what
 
 

@@ -20,6 +20,7 @@ from loradock.errors import InputMissing, NoCheckpoint, NotWritable, Problem, St
 from loradock.files import regular, sidecar
 from loradock.plan.plan import HELD
 from loradock.training.run_dir import fingerprint
+from loradock.training.run_dir import identity as run_identity
 from loradock.training.run_dir import paths as directories
 from loradock.training.run_dir import recorded as records
 from loradock.training.run_dir.paths import ADAPTER, CHECKPOINTS, METRICS, RECORD
@@ -139,7 +140,7 @@ def same(
     """The allowed changes to the recorded configuration. NoCheckpoint (83) with every key that differs besides."""
     asked = fingerprint.of_config(as_trained(record, directory))
     found = {key: text for key, text in record.get("fingerprint", {}).items() if key not in asked}
-    return fingerprint.check(
+    return run_identity.check(
         {**found, **asked}, {**found, **fingerprint.of_config(config)}, allowed=allowed, directory=directory
     )
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from loradock.data.corpora import prepare_corpus
-from loradock.data.corpus import Corpus
+from loradock.data.corpus import prepare_corpus
 from loradock.errors import UsageError
 from loradock.machine import Host, probe
 from loradock.model import load
@@ -77,7 +76,7 @@ def held_out(job: Job) -> list[Row]:
     tokenizer = open_tokenizer(job.origin.base)
     facts = probe.gather(Host())
     corpus = prepare_corpus(config, tokenizer=tokenizer, max_length=decisions["max_length"], facts=facts)
-    part = corpus.validation if isinstance(corpus, Corpus) else None
+    part = corpus.rows.validation if corpus.rows else None
     if part is None:
         raise UsageError("the run held out no rows (data.validation)", hint="leave out --compare; loradock evaluate")
     fitted = part.fitted

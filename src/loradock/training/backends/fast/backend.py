@@ -89,8 +89,8 @@ class FastBackend(Backend):
 
     def tensors(self, batch: MicroBatch) -> tuple[Tokens, int]:
         """Flat, without padding between rows."""
-        if batch.is_pooled:
-            return pooled_inputs(batch, asked=self.job.config.embedding, **self.shape)
+        if batch.purpose == "embed":
+            return pooled_inputs(batch, embedding=self.job.config.embedding, **self.shape)
         return flat_inputs(batch, **self.shape)
 
     def begin_step(self) -> None:
@@ -178,8 +178,8 @@ class FastBackend(Backend):
         if self.dropout_seed is None:
             return None
         place = [self.dropout_seed, at.step, self.job.rank, at.index]
-        words = np.random.SeedSequence([*place, 1] if at.is_pooled else place)
-        return int(words.generate_state(1, np.uint64)[0] >> np.uint64(2))
+        sequence = np.random.SeedSequence([*place, at.series] if at.series else place)
+        return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(2))
 
 
 def norm_of(gradient: torch.Tensor) -> torch.Tensor:

@@ -115,11 +115,21 @@ def flatten(
 
 
 def flatten_pooled(
-    micro_batch: MicroBatch, *, pooling: Pooling, is_causal: bool, pad_token_id: int, longest: int, multiple: int = 1
+    micro_batch: MicroBatch,
+    *,
+    pooling: Pooling,
+    pools_all: bool,
+    is_causal: bool,
+    pad_token_id: int,
+    longest: int,
+    multiple: int = 1,
 ) -> PooledBatch:
-    """Lay documents to embed end to end, filled up to a multiple of `multiple` tokens, which count in no vector."""
+    """Lay documents to embed end to end, filled up to a multiple of `multiple` tokens, which count in no vector.
+
+    `pools_all`: the instruction before a text counts, too.
+    """
     laid = laid_out(micro_batch, pad_token_id, longest=longest, multiple=multiple, is_causal=is_causal)
-    masks = torch.from_numpy(np.concatenate([mask for _, mask in micro_batch.samples()]))
+    masks = torch.from_numpy(np.concatenate([mask for _, mask in micro_batch.samples()])) | pools_all
     weights = flat(masks, torch.from_numpy(micro_batch.lengths), pooling=pooling)
     return PooledBatch(
         ids=laid.ids,

@@ -20,10 +20,16 @@ def flat_inputs(micro_batch: MicroBatch, **shape: int) -> tuple[FlatBatch, int]:
     return batch, batch.tokens
 
 
-def pooled_inputs(micro_batch: MicroBatch, *, asked: EmbeddingConfig, **shape: int) -> tuple[PooledBatch, int]:
-    """The same of documents to embed as `asked`; their number fills up to nothing."""
+def pooled_inputs(micro_batch: MicroBatch, *, embedding: EmbeddingConfig, **shape: int) -> tuple[PooledBatch, int]:
+    """The same of documents to embed; their number fills up to nothing."""
     shape = {name: size for name, size in shape.items() if name != "documents_multiple"}
-    batch = flatten_pooled(micro_batch, pooling=asked.pooling, is_causal=asked.attention == "causal", **shape)
+    batch = flatten_pooled(
+        micro_batch,
+        pooling=embedding.pooling,
+        pools_all=embedding.pool_instruction,
+        is_causal=embedding.attention == "causal",
+        **shape,
+    )
     return batch, batch.tokens
 
 

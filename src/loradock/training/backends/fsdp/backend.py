@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from loradock.catalog import optimizers
+from loradock.catalog.samples import SampleKind
 from loradock.distributed import collectives
 from loradock.distributed.stragglers import Pace
 from loradock.model.adapters import trainable
@@ -26,7 +27,7 @@ from loradock.training.checkpoint.state import Stateful
 from loradock.training.checkpoint.store import Checkpoint
 from loradock.training.events import Decided, Emit
 from loradock.training.job import Job
-from loradock.training.passes import MicroStep
+from loradock.training.passes import MicroStep, StepInputs
 
 
 class FsdpBackend(AutogradBackend):
@@ -65,10 +66,10 @@ class FsdpBackend(AutogradBackend):
         """The optimiser and the random state: the adapter was restored before the model was sharded."""
         state.restore(checkpoint, self.parts(), rank=self.job.rank)
 
-    def micro_batches(self, inputs: dict[str, Any]) -> Sequence[Any]:
+    def micro_batches(self, inputs: StepInputs, kind: SampleKind) -> Sequence[Any]:
         """As many on every rank."""
         with self.exchanging():
-            return as_many_everywhere(inputs, self.job.objective)
+            return as_many_everywhere(inputs, kind, self.job.objective)
 
     def forward_backward(self, batch: dict[str, torch.Tensor], *, scale: float, at: MicroStep) -> torch.Tensor:
         """Forward and backward, in which the ranks meet."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from loradock.catalog.samples import SampleKind
 from loradock.distributed.stragglers import Pace
 from loradock.model import optimizer
 from loradock.model.adapters import trainable
@@ -26,7 +27,7 @@ from loradock.training.checkpoint.state import Stateful
 from loradock.training.checkpoint.store import Checkpoint
 from loradock.training.events import Decided, Emit
 from loradock.training.job import Job
-from loradock.training.passes import MicroStep
+from loradock.training.passes import MicroStep, StepInputs
 
 
 class ZeroBackend(AutogradBackend):
@@ -101,9 +102,9 @@ class ZeroBackend(AutogradBackend):
         with weights.whole(trainable(self.job.model)):
             yield parts
 
-    def micro_batches(self, inputs: dict[str, Any]) -> Sequence[Any]:
+    def micro_batches(self, inputs: StepInputs, kind: SampleKind) -> Sequence[Any]:
         """As many on every rank: each pass meets the others'."""
-        return as_many_everywhere(inputs, self.job.objective)
+        return as_many_everywhere(inputs, kind, self.job.objective)
 
     def forward_backward(self, batch: dict[str, torch.Tensor], *, scale: float, at: MicroStep) -> torch.Tensor:
         """ZeRO reduces the gradients of each micro-batch, and is told with which one a step ends."""

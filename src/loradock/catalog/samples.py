@@ -1,0 +1,32 @@
+"""The kinds of samples that an objective may learn from; how each becomes steps stands in `data/samples`.
+
+To add one: a line here, and a module there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindSpec:
+    """A kind in words: `holds` ends "FILE holds ...", and `meaning` says what samples of it are."""
+
+    name: str
+    holds: str
+    meaning: str
+
+
+KINDS: dict[str, KindSpec] = {
+    spec.name: spec
+    for spec in (
+        KindSpec(name="rows", holds="no queries with passages, but rows to answer from", meaning="rows to answer from"),
+        KindSpec(name="pairs", holds="queries with passages to embed", meaning="queries with passages"),
+    )
+}
+
+if TYPE_CHECKING:
+    SampleKind = str
+else:
+    SampleKind = Literal[tuple(KINDS)]

@@ -1,0 +1,190 @@
+"""Rows to answer from: each is a sample of one document, whose learned tokens are predicted."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from loradock.catalog.samples import SampleKind
+from loradock.config.schema import RunConfig
+from loradock.config.sections.data import DataConfig
+from loradock.data.dropped import check_dropped
+from loradock.data.prepared import Prepared
+from loradock.data.row_steps import RowDraw, RowOrder, RowTurns, steps_per_epoch
+from loradock.data.row_task import Task
+from loradock.data.samples.base import Part, Preparing, SampleSet
+from loradock.data.select import EpochOrder, Fitted, fit, split
+from loradock.data.steps import BatchShape, Int64, Ranks, Stream
+from loradock.data.templates import ChatTemplate
+from loradock.data.tokenise import TokenizerSpec
+from loradock.facts import DataFacts, Facts
+from loradock.plan.plan import Plan
+
+LEARNED = {
+    "auto": "assistant turns and completions, not prompts",
+    "completion": "the last answer of each row, not prompts and earlier answers",
+    "assistant": "assistant turns, not prompts",
+    "all": "all tokens",
+}
+"""What each value of data.loss learns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowPart(Part):
+    """Rows, and the samples that they are at the longest allowed length."""
+
+    fitted: Fitted
+
+    @property
+    def used(self) -> str:
+        """Their number, tokens and places."""
+        fitted = self.fitted
+        columns = (fitted.rows.astype("<i8"), fitted.starts.astype("<i4"), fitted.lengths.astype("<i4"))
+        digest = hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()
+        return f"{len(fitted.rows)} samples, {fitted.tokens} tokens, {digest}"
+
+    @classmethod
+    def of(cls, prepared: Prepared, chosen: Int64, *, data: DataConfig, max_length: int) -> Self:
+        """The part at this length. DataError where too much of it is left out."""
+        fitted = fit(prepared, rows=chosen, max_length=max_length, long_rows=data.long_rows)
+        check_dropped(fitted, max_dropped=data.max_dropped)
+        return cls(prepared=prepared, chosen=chosen, fitted=fitted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSamples(SampleSet):
+    """The rows, and the template that they were rendered with."""
+
+    kind: ClassVar[SampleKind] = "rows"
+    train: RowPart
+    validation: RowPart | None
+    chat: ChatTemplate
+
+    @classmethod
+    def of(cls, config: RunConfig, preparing: Preparing) -> Self:
+        """See `SampleSet.of`; rows are fitted to `preparing.max_length`."""
+        data = config.data
+        trained, apart = preparing.with_held_out(data, Task.of)
+        if apart:
+            chosen, judged = np.arange(trained.rows), (apart, np.arange(apart.rows))
+        else:
+            assert isinstance(data.validation, int | float)
+            chosen, held_out = split(trained, validation=data.validation, seed=data.seed)
+            judged = (trained, held_out) if len(held_out) else None
+        limit = preparing.max_length
+        if not isinstance(limit, int):
+            limit = limit(int((trained.offsets[chosen + 1] - trained.offsets[chosen]).max(initial=0)))
+        return cls(
+            config=config,
+            train=RowPart.of(trained, chosen, data=data, max_length=limit),
+            validation=judged and RowPart.of(*judged, data=data, max_length=limit),
+            chat=TokenizerSpec.of(preparing.tokenizer).template(data.template),
+        )
+
+    @property
+    def parts(self) -> Mapping[str, RowPart]:
+        """See `SampleSet`."""
+        return {name: part for name, part in (("train", self.train), ("validation", self.validation)) if part}
+
+    @property
+    def facts(self) -> DataFacts:
+        """See `SampleSet`."""
+        fitted = self.train.fitted
+        order = EpochOrder(self.train.prepared, fitted=fitted, seed=self.config.train.seed)
+        return DataFacts(
+            train_rows=len(fitted.rows),
+            validation_rows=len(self.validation.fitted.rows) if self.validation else 0,
+            tokens=fitted.tokens,
+            supervised_tokens=fitted.supervised_tokens,
+            limit_tokens=fitted.max_length,
+            longest_tokens=int(fitted.lengths.max()),
+            samples_per_epoch=len(order),
+            steps_per_epoch=steps_per_epoch(len(order), global_batch=self.config.train.global_batch),
+            epoch_tokens=int(fitted.lengths[order(0)].sum(dtype=np.int64)),
+            truncated_rows=fitted.over_long - fitted.dropped if self.config.data.long_rows != "split" else 0,
+            split_rows=fitted.over_long - fitted.dropped if self.config.data.long_rows == "split" else 0,
+            dropped_rows=fitted.dropped,
+            lost_tokens=fitted.lost_tokens,
+            template=self.rendered_with,
+        )
+
+    @property
+    def samples_a_step(self) -> int:
+        """See `SampleSet`."""
+        return self.config.train.global_batch
+
+    @property
+    def rendered_with(self) -> tuple[str, str]:
+        """The template that the rows are rendered with, "none" where they have no turns, and where it comes from."""
+        prepared, template = self.train.prepared, self.chat
+        raw = prepared.rows - prepared.conversations
+        if not prepared.conversations:
+            return "none", "all rows are text without turns"
+        return template.name, template.origin + (f"; {raw:,} of {prepared.rows:,} rows are text without it" * bool(raw))
+
+    def at_length(self, max_length: int) -> Self:
+        """The same rows at another longest length. DataError where too much of them is left out."""
+
+        def fitted(part: RowPart) -> RowPart:
+            return RowPart.of(part.prepared, part.chosen, data=self.config.data, max_length=max_length)
+
+        return replace(self, train=fitted(self.train), validation=self.validation and fitted(self.validation))
+
+    def stream(self, plan: Plan, *, facts: Facts) -> Stream:
+        """See `SampleSet`."""
+        part, train = self.train, self.config.train
+        order = RowOrder(
+            EpochOrder(part.prepared, fitted=part.fitted, seed=train.seed), global_batch=train.global_batch
+        )
+        ranks = Ranks(world_size=facts.world_size, rank=facts.rank)
+        return Stream(order, RowDraw(part.prepared, fitted=part.fitted, shape=self.shape(plan), ranks=ranks))
+
+    def turns(self, plan: Plan, *, facts: Facts) -> RowTurns | None:
+        """See `SampleSet`."""
+        if self.validation is None:
+            return None
+        return RowTurns(
+            self.validation.prepared,
+            fitted=self.validation.fitted,
+            names=tuple(name for name in self.config.data.validation_files if name),
+            shape=self.shape(plan),
+            ranks=Ranks(world_size=facts.world_size, rank=facts.rank),
+        )
+
+    def shape(self, plan: Plan) -> BatchShape:
+        """Of the micro-batches of a plan."""
+        return BatchShape(
+            micro_batch=plan.micro_batch.value,
+            packing=plan.packing.value,
+            max_length=self.train.fitted.max_length,
+        )
+
+    @property
+    def template(self) -> ChatTemplate:
+        """See `SampleSet`."""
+        return self.chat
+
+    @property
+    def notes(self) -> list[str]:
+        """How rows were prepared, which share of them is learned, and what is not."""
+        fitted, loss = self.train.fitted, self.config.data.loss
+        share = fitted.supervised_tokens / max(1, fitted.tokens)
+        counts = f"{fitted.supervised_tokens:,} of {fitted.tokens:,} tokens ({share:.0%})"
+        return [*self.train.prepared.notes, f"learned: {counts}: {LEARNED[loss]} (data.loss {loss})"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """What truncation costs, and how rows were rendered."""
+        fitted, prepared = self.train.fitted, self.train.prepared
+        return {
+            "over_long_rows": fitted.over_long,
+            "dropped_rows": fitted.dropped,
+            "lost_tokens": fitted.lost_tokens,
+            "lost_supervised_tokens": fitted.lost_supervised_tokens,
+            "template": prepared.template,
+            "conversations": prepared.conversations,
+            "date": prepared.date,
+        }
