@@ -47,7 +47,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def make_model(directory: Path, family: str, **settings: Any) -> Path:
     """A random model of 2 layers, with the demo's tokenizer; norms and biases are random too, as trained ones are."""
     tokenizer = AutoTokenizer.from_pretrained(BASE)
-    shape = {**COMMON, "vocab_size": len(tokenizer) + 10, **FAMILIES[family], **settings}
+    shape = {**COMMON, "vocab_size": len(tokenizer) + 10, **FAMILIES.get(family, {}), **settings}
     torch.manual_seed(1)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape))
     with torch.no_grad():

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from loradock.config.schema import SourceConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.data.read import digest
 from loradock.errors import DiskFull, EnvironmentUnfit, LoradockError, NotWritable, StorageError, machine_error
 from loradock.files import regular

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from tiny import make_llama
 
-from loradock.config.schema import LoraConfig, ModelConfig, RunConfig
+from loradock.config.schema import RunConfig
+from loradock.config.sections.model import LoraConfig, ModelConfig
 from loradock.delivery.image.bundle import manifest
 from loradock.errors import DataError, ModelError
 from loradock.model import load, shape, source

@@ -75,7 +75,7 @@ def load(directory: Path, way: str) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from loradock.config.schema import ModelConfig
+    from loradock.config.sections.model import ModelConfig
     from loradock.model import source, spread
     from loradock.model.load import quantization
 

@@ -98,7 +98,7 @@ def prepared(path: Path, *, model: Path, cache: Path, steps: int, samples: int, 
     """The rows as our preparation makes them, in the order in which our steps see them; and which lines they are."""
     from transformers import AutoTokenizer
 
-    from loradock.config.schema import DataConfig, SourceConfig
+    from loradock.config.sections.data import DataConfig, SourceConfig
     from loradock.data.prepare import prepare
     from loradock.data.row_steps import row_steps
     from loradock.data.select import fit

@@ -26,8 +26,7 @@ code  meaning                                             class
 ====  ==================================================  =====================
 
 An error says what is wrong and a remedy that can be typed. As text it has no secret in it, and nothing that a
-terminal would obey. Where an input has several problems, one
-error carries all of them, each with its file and line.
+terminal would obey. Where an input has several problems, one error carries all of them, each with its file and line.
 """
 
 from __future__ import annotations
@@ -218,13 +217,9 @@ MACHINE = (
     *OUT_OF_SPACE, *OUT_OF_DESCRIPTORS, errno.EIO, errno.ESTALE, errno.EUCLEAN, errno.EROFS, errno.ENOMEM, errno.EINTR,
 )  # fmt: skip
 """What a system call says where the machine failed, and not who asked: one may ask the same again."""
-
-
 REFUSED = (
-    errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG,
-    NOT_REGULAR, TOO_LARGE,
+    errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, NOT_REGULAR, TOO_LARGE,
 )  # fmt: skip
-
 """What a system call says of a path that can be mended where it was written."""
 SHOWN_PATH = 300
 

@@ -16,7 +16,7 @@ from bench.train.arms import ARMS
 from bench.train.arms.base import Task
 from bench.train.measures import loss_difference, measured
 from bench.train.slices import Place, told
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.prepare import prepare
 from loradock.data.row_steps import row_steps
 from loradock.data.select import fit

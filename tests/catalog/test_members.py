@@ -15,7 +15,8 @@ from facts import recorded
 from loradock.analysis.profile.ranges import METHODS
 from loradock.catalog import engines, families, objectives, optimizers, storages
 from loradock.plan import obstacles
-from loradock.training.backends import BACKENDS
+from loradock.training.backends import backend_named
+from loradock.training.backends.base import Backend
 
 SOURCE = Path(engines.__file__).parents[2]
 
@@ -122,12 +123,13 @@ def test_a_word_that_is_no_members_name_is_not_found(line: str) -> None:
 
 def test_the_configurations_words_are_the_members_names() -> None:
     assert list(get_args(storages.StorageName)) == list(storages.STORAGES)
-    assert list(get_args(engines.EngineName)) == list(engines.ENGINES)
-    assert {"none", *get_args(engines.ModeName)} == set(engines.MODES)
+    assert list(get_args(engines.EngineName)) == ["auto", *engines.ENGINES]
+    assert {"none", *get_args(engines.ModeName)} == {"auto", *engines.MODES}
 
 
 def test_each_engine_has_its_backend_and_the_names_of_its_methods() -> None:
-    assert list(BACKENDS) == list(METHODS) == list(engines.ENGINES)
+    assert all(issubclass(backend_named(name), Backend) for name in engines.ENGINES)
+    assert list(METHODS) == list(engines.ENGINES)
 
 
 @pytest.mark.parametrize("engine", engines.ENGINES.values(), ids=engines.ENGINES)

@@ -8,11 +8,11 @@ import pytest
 
 from loradock.catalog import optimizers
 from loradock.catalog.optimizers import OPTIMIZERS
-from loradock.config.schema import RunConfig, TrainConfig
+from loradock.config.schema import RunConfig
+from loradock.config.sections.train import TrainConfig
 
 
 def test_the_words_of_the_configuration_are_the_table_s() -> None:
-    assert get_args(optimizers.Name) == tuple(OPTIMIZERS)
     assert get_args(TrainConfig.model_fields["optimizer"].annotation) == ("auto", *OPTIMIZERS)
 
 

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from loradock.cli import COMMANDS, cli
 from loradock.config.fields import keys
-from loradock.config.other_tools import EXPLAINED, RENAMED
+from loradock.config.other_tools.explained import EXPLAINED
+from loradock.config.other_tools.renamed import RENAMED
 from loradock.errors import UsageError
 
 MEANT = {

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from loradock.cli import COMMANDS, cli
 from loradock.config.fields import keys
-from loradock.config.other_tools import EXPLAINED
+from loradock.config.other_tools.explained import EXPLAINED
 from loradock.config.suggest import key_called
 
 PAGE = (Path(__file__).parents[2] / "docs" / "coming-from.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data import cache
 from loradock.data.prepare import prepare
 from loradock.data.prepared import Prepared

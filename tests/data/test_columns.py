@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.columns import Contents
 from loradock.data.formats import Completion, Conversation
 from loradock.data.formats.base import is_filled

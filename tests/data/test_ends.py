@@ -13,7 +13,7 @@ import pytest
 from data.measured import Maker
 from data.test_turns import ENDS, SPECIAL, Chat, chats, prepared, template_of, tokenizer_of
 
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.formats.base import Completion, Conversation, Message, Sample
 from loradock.data.prepare import prepare
 from loradock.data.row_task import ChunkPreparer, Task

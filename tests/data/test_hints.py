@@ -18,7 +18,7 @@ import pytest
 from data.test_columns import obeyed
 from transformers import PreTrainedTokenizerFast
 
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.first_look import look
 from loradock.data.formats import Completion, Conversation
 from loradock.data.prepare import prepare

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loradock.config.schema import SourceConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.data.read import files, read
 from loradock.data.readers import columnar
 from loradock.data.readers.parquet_pages import pages_of

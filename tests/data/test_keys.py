@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from data.test_columns import loaded, obeyed, turns, written
 
-from loradock.config.schema import Reading, SourceConfig
+from loradock.config.sections.data import Reading, SourceConfig
 from loradock.data.columns import Contents
 from loradock.data.formats import Completion, Conversation, RowError
 from loradock.data.render import Renderer

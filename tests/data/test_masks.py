@@ -8,7 +8,7 @@ import pytest
 from data.oracle import FAMILIES, expected, generated
 from transformers import PreTrainedTokenizerFast
 
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.formats.base import Completion, Conversation
 from loradock.data.prepare import prepare
 from loradock.data.row_task import ChunkPreparer, Task

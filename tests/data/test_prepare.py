@@ -21,7 +21,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.cache import EntryWriter, writing
 from loradock.data.prepare import choose_workers, prepare
 from loradock.data.prepared import Prepared
@@ -327,7 +327,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, models, pre_tokenizers
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.prepare import prepare
 backend = Tokenizer(models.WordLevel({"</s>": 0, "<s>": 1, "<unk>": 2}, unk_token="<unk>"))
 backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loradock.config.schema import SourceConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.data.formats import named
 from loradock.data.read import digest, files, read
 from loradock.data.sources import samples
@@ -221,7 +221,7 @@ def test_a_hub_data_set_where_no_revision_can_be_named_is_fetched_by_a_command()
 
 def test_a_hub_that_is_switched_off_ends_in_a_hub_error_with_the_remedy(tmp_path: Path) -> None:
     code = (
-        "from loradock.config.schema import SourceConfig; from loradock.data.sources import samples\n"
+        "from loradock.config.sections.data import SourceConfig; from loradock.data.sources import samples\n"
         "from loradock.errors import HubError\n"
         "try: list(samples(SourceConfig(path='hub:no-such-owner/no-such-data', revision='abc')))\n"
         "except HubError as error: print(error.exit_code, error)\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loradock.config.schema import SourceConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.data.formats import Conversation, Sample
 from loradock.data.read import digest, files, read
 from loradock.data.readers.arrow_sizes import hides_bytes, value_bytes

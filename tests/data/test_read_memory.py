@@ -17,7 +17,7 @@ GROWTH_BYTES = 32 * 2**20
 FILE_BYTES = 192 * 2**20
 MEASURE = """
 import sys
-from loradock.config.schema import SourceConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.data.sources import samples
 list(samples(SourceConfig(path=sys.argv[1])))
 def peak_bytes():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from data.test_turns import ENDS, template_of, tokenizer_of
 
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.prepare import prepare
 
 QUESTION = {"role": "user", "content": "2 + 2?"}

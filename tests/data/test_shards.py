@@ -16,7 +16,7 @@ import pytest
 from tiny import make_llama, write_rows
 from transformers import PreTrainedTokenizerFast
 
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.formats import Completion, Conversation
 from loradock.data.prepare import prepare
 from loradock.data.read import chosen, digest, files, shown_files

@@ -10,7 +10,7 @@ from data.measured import Maker
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.formats.base import Completion, Conversation, Message, Sample
 from loradock.data.prepare import NEW, prepare
 from loradock.data.read import digest

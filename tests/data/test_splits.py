@@ -11,7 +11,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 from datasets.data_files import DataFilesDict, get_data_patterns
 
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.read import chosen, files
 from loradock.data.shards import told
 from loradock.data.sources import held_out_files

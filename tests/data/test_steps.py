@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.collate import collate
 from loradock.data.prepare import prepare
 from loradock.data.prepared import Prepared

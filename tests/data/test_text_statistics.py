@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from data.measured import pairs, write
 
-from loradock.config.schema import SourceConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.data.text_statistics import measure_texts
 from loradock.errors import DataError, InputMissing
 

@@ -11,7 +11,7 @@ import pytest
 from evaluation.made import NEEDS_DATA, SHARED, question, true_or_false, write
 from tiny import WORDS
 
-from loradock.config.schema import SourceConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.use.evaluation import tasks
 from loradock.use.evaluation.contamination import find, normalised, stem, texts_of
 from loradock.use.evaluation.items import of_data

@@ -275,7 +275,7 @@ FETCH = """
 import sys
 from transformers import AutoConfig, AutoTokenizer, LlamaConfig
 import huggingface_hub.utils.tqdm
-from loradock.config.schema import ModelConfig
+from loradock.config.sections.model import ModelConfig
 from loradock.distributed.watchdog import Limits, Watchdog
 from loradock.model import source
 with Watchdog(Limits(setup_seconds=2.0, step_seconds=0, save_seconds=0), heartbeat=None, on_hang=print) as watchdog:

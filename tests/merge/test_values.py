@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from tiny import make_llama
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from loradock.config.schema import ModelConfig
+from loradock.config.sections.model import ModelConfig
 from loradock.model import load, source
 from loradock.use.merge.proof import kl
 

@@ -14,7 +14,8 @@ from peft import LoraConfig
 from wrappers import KINDS, make_wrapper
 
 from loradock.config.load import load
-from loradock.config.schema import ModelConfig, RunConfig
+from loradock.config.schema import RunConfig
+from loradock.config.sections.model import ModelConfig
 from loradock.errors import ModelError
 from loradock.model import adapters, architecture, names, published, shape, source, whole
 from loradock.model.load import load_whole

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from loradock.config.schema import ModelConfig, RunConfig
+from loradock.config.schema import RunConfig
+from loradock.config.sections.model import ModelConfig
 from loradock.env_check.intent import intent
 from loradock.facts import AttentionShape
 from loradock.machine import Host

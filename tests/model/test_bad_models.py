@@ -16,7 +16,8 @@ from tiny import copy_tree
 
 from loradock.analysis.report import console
 from loradock.config.load import load
-from loradock.config.schema import LoraConfig, ModelConfig, RunConfig
+from loradock.config.schema import RunConfig
+from loradock.config.sections.model import LoraConfig, ModelConfig
 from loradock.errors import HubError, InputMissing, LoradockError, ModelError
 from loradock.model import hub_cache, shape, source, tokenizer
 from loradock.model.description import describe

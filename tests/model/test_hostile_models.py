@@ -18,7 +18,8 @@ from proven import unchecked
 from safetensors.torch import load_file
 from tiny import copy_tree
 
-from loradock.config.schema import ModelConfig, RunConfig
+from loradock.config.schema import RunConfig
+from loradock.config.sections.model import ModelConfig
 from loradock.errors import InputMissing, ModelError, StorageError
 from loradock.model import attention_shape, content, shape, source, tokenizer, whole
 from loradock.model.description import describe

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from tiny import Silent, make_llama, train, write_rows
 from transformers import AutoTokenizer
 
-from loradock.config.schema import ModelConfig
+from loradock.config.sections.model import ModelConfig
 from loradock.model import source, untrained
 
 SETTINGS = ("train.max_steps=1", "lora.rank=2", "data.max_length=128")

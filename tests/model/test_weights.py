@@ -14,7 +14,8 @@ from tiny import copy_tree, make_llama
 from transformers import BertConfig, BertLMHeadModel, LlamaConfig, LlamaForSequenceClassification
 from wrappers import make_wrapper
 
-from loradock.config.schema import LoraConfig, ModelConfig, RunConfig
+from loradock.config.schema import RunConfig
+from loradock.config.sections.model import LoraConfig, ModelConfig
 from loradock.errors import ModelError
 from loradock.model import shape, source, whole
 

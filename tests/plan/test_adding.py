@@ -1,41 +1,34 @@
-"""docs/adding.md's knob, carried out on a copy of the package."""
+"""docs/adding.md's knob, carried out on a copy of the package by the command line."""
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
-import sys
+import json
 from pathlib import Path
 
-import loradock
-
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "adding.md"
-USE = """
-from facts.recorded import planned
-plan = planned()
-print(plan.huge_pages.value, plan.huge_pages.why)
-print([each["name"] for each in plan.as_dict()["decisions"]][-3:])
-"""
+from adding import copied, insert, parts_of, typed
+from proven import unchecked
 
 
-def test_the_knob_of_the_walk_through_is_one_file_and_one_line(tmp_path: Path) -> None:
-    section = PAGE.read_text("utf-8").split("## A knob")[1].split("\n## ")[0]
-    module, line = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    package = tmp_path / "loradock"
-    shutil.copytree(Path(loradock.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+def test_the_knob_of_the_walk_through_is_in_the_plan_with_its_reason_and_in_the_record(
+    tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    module, line = parts_of("A knob")
+    package = copied(tmp_path)
     (package / "plan" / "knobs" / "huge_pages.py").write_text(module, "utf-8")
-    plan = (package / "plan" / "plan.py").read_text("utf-8")
-    above = "    tf32: Decision[bool]\n"
-    assert above in plan
-    (package / "plan" / "plan.py").write_text(plan.replace(above, above + line), "utf-8")
+    insert(package / "plan" / "plan.py", line, after="    tf32: Decision[bool]\n")
+    run = ("--model", str(llama), "--data", str(rows), "--set", "data.cache=cache")
 
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT / 'tests'}"}
-    done = subprocess.run(
-        [sys.executable, "-c", USE], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
-    value, order = done.stdout.splitlines()
-    assert value == "False the GPU reads the weights"
-    assert order == "['compile', 'steps', 'cadence']"
+    planned = typed(tmp_path, "plan", *run)
+    assert planned.returncode == 0, planned.stderr
+    (shown,) = (row for row in planned.stdout.splitlines() if "huge_pages" in row)
+    assert "off" in shown
+    assert "weights are read by the CPU for each pass" in " ".join(planned.stdout.split())
+
+    trained = typed(tmp_path, "train", *run, "--output", "run", "--max-steps", "1", unchecked("the package is a copy"))
+    assert trained.returncode == 0, trained.stderr
+    decisions = json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))["plan"]["decisions"]
+    names = [decision["name"] for decision in decisions]
+    at = names.index("huge_pages")
+    assert names[at - 1] == "tf32"
+    assert decisions[at]["value"] is False
+    assert decisions[at]["why"].endswith("weights are read by the CPU for each pass")

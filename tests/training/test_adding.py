@@ -1,38 +1,19 @@
-"""docs/adding.md's optimiser and objective, carried out on a copy of the package and trained by the command line."""
+"""docs/adding.md's optimiser, objective and family, carried out on a copy of the package by the command line."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from adding import copied, insert, parts_of, typed
+from families import make_model
 from proven import unchecked
 from tiny import write_pairs
-
-import loradock
-
-PAGE = Path(__file__).parents[2] / "docs" / "adding.md"
-
-
-def parts_of(section: str) -> list[str]:
-    """The programs of a section of the page."""
-    text = PAGE.read_text("utf-8").split(f"\n## {section}\n")[1].split("\n## ")[0]
-    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-
-
-def copied(folder: Path) -> Path:
-    """A copy of the package."""
-    package = folder / "loradock"
-    shutil.copytree(Path(loradock.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    return package
 
 
 def add(package: Path, name: str, pure: str, computing: str, line: str) -> None:
@@ -40,16 +21,8 @@ def add(package: Path, name: str, pure: str, computing: str, line: str) -> None:
     (package / "catalog" / "objectives" / f"{name}.py").write_text(pure, "utf-8")
     (package / "training" / "objectives" / f"{name}.py").write_text(computing, "utf-8")
     table = package / "catalog" / "objectives" / "__init__.py"
-    text, last = table.read_text("utf-8"), "        gritlm.SPEC,\n"
-    assert text.count(last) == 1
-    text = text.replace(last, last + line)
-    table.write_text(text.replace("import embedding, gritlm,", f"import embedding, gritlm, {name},"), "utf-8")
-
-
-def typed(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command of the package that lies in the folder."""
-    command, environment = [sys.executable, "-m", "loradock", *arguments], {**os.environ, "PYTHONPATH": str(folder)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    insert(table, line, after="        gritlm.SPEC,\n")
+    insert(table, f" {name},", after="import embedding, gritlm,")
 
 
 def trained(folder: Path, name: str, *settings: str, model: Path, data: Path) -> dict[str, Any]:
@@ -71,18 +44,12 @@ def trained(folder: Path, name: str, *settings: str, model: Path, data: Path) ->
 def test_the_optimiser_of_the_walk_through_is_asked_for_on_the_command_line_and_trains(
     tmp_path: Path, llama: Path, rows: Path
 ) -> None:
-    entry, name = parts_of("An optimiser")
-    table = copied(tmp_path) / "catalog" / "optimizers.py"
-    text, closing = table.read_text("utf-8"), "\n    )\n}\nDEFAULT"
-    assert text.count(closing) == 1
-    text = re.sub(r"(?m)^Name = .*\n", name, text.replace(closing, f"\n{entry.rstrip()}{closing}"))
-    table.write_text(text, "utf-8")
+    (entry,) = parts_of("An optimiser")
+    insert(copied(tmp_path) / "catalog" / "optimizers.py", entry, after="    for entry in (\n")
 
-    asked = ("train.optimizer=adamw_amsgrad", "train.max_steps=2", "lora.rank=4", "data.cache=cache")
-    words = [sys.executable, "-m", "loradock", "train", "--model", str(llama), "--data", str(rows), "--output", "run"]
-    words += [unchecked("the package is a copy"), *(word for each in asked for word in ("--set", each))]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    settings = ("train.optimizer=adamw_amsgrad", "train.max_steps=2", "lora.rank=4", "data.cache=cache")
+    options = ("--model", str(llama), "--data", str(rows), "--output", "run", unchecked("the package is a copy"))
+    done = typed(tmp_path, "train", *options, *(word for setting in settings for word in ("--set", setting)))
     assert done.returncode == 0, done.stderr
     decisions = json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))["plan"]["decisions"]
     (why,) = (decision["why"] for decision in decisions if decision["name"] == "engine")
@@ -172,3 +139,23 @@ def test_the_objective_of_the_walk_through_trains_two_steps(tmp_path: Path, llam
     refused = typed(tmp_path, "config", "show", "--set", "objective=reweigthed")
     assert refused.returncode == 78
     assert "reweighted" in refused.stderr
+
+
+def test_the_family_of_the_walk_through_is_served_by_the_fast_engine_which_checks_it(
+    tmp_path: Path, rows: Path
+) -> None:
+    model = make_model(tmp_path / "smollm3", "smollm3", num_hidden_layers=4, no_rope_layer_interval=2, pad_token_id=0)
+    package = copied(tmp_path)
+    unserved = trained(tmp_path, "supervised", model=model, data=rows)
+    assert unserved["engine"]["value"] == "peft"
+    assert "SmolLM3Model" in unserved["engine"]["why"]
+
+    module, line = parts_of("A family of decoders")
+    (package / "training" / "backends" / "fast" / "families" / "smollm3.py").write_text(module, "utf-8")
+    insert(package / "catalog" / "families" / "__init__.py", line, after="FAMILIES = (\n")
+    shutil.rmtree(tmp_path / "supervised")
+    served = trained(tmp_path, "supervised", model=model, data=rows)
+    assert served["engine"]["value"] == "fast", served["engine"]["why"]
+    assert served["losses"] == pytest.approx(unserved["losses"], rel=1e-4)
+    checks = json.loads((tmp_path / "supervised" / "run.json").read_text("utf-8"))["engine"]
+    assert ("self-check", "passed") in [(check["name"], check["value"]) for check in checks]

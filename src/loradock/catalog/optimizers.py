@@ -1,16 +1,14 @@
 """The optimisers of `train.optimizer`: what each one is. `model/optimizer.py` makes them.
 
-To add one: its name in `Name`, and its entry in `OPTIMIZERS`.
+To add one: its entry in `OPTIMIZERS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-Name = Literal["adamw_fused", "adamw", "adamw_8bit", "paged_adamw_8bit"]
-"""What `train.optimizer` takes besides auto, in the order of `OPTIMIZERS`."""
 ADAMW = {"lr": "learning_rate", "betas": "betas", "eps": "eps", "weight_decay": "weight_decay"}
 """AdamW's hyperparameters (Loshchilov and Hutter 2019), by torch's names -> keys of `train`."""
 FLOAT32_BITS = 32
@@ -29,13 +27,13 @@ class Optimizer:
     optimiser that takes its place where it does not work.
     """
 
-    name: Name
+    name: str
     title: str
     module: str
     kind: str
     engines: tuple[str, ...]
     tolerance: float
-    instead: Name
+    instead: str
     devices: tuple[str, ...] = ("cpu", "cuda")
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     hyperparameters: Mapping[str, str] = field(default_factory=lambda: ADAMW)
@@ -105,6 +103,11 @@ DEFAULT = OPTIMIZERS["adamw_fused"]
 """What "auto" comes to."""
 SMALLEST = OPTIMIZERS["paged_adamw_8bit"]
 """What it comes to where memory demands it."""
+
+if TYPE_CHECKING:
+    OptimizerName = str
+else:
+    OptimizerName = Literal["auto", *OPTIMIZERS]
 
 
 def named(name: str) -> Optimizer:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import click
 
 from loradock.config.load import SHORTCUTS
-from loradock.config.other_tools import EXPLAINED
+from loradock.config.other_tools.explained import EXPLAINED
 from loradock.config.suggest import key_called
 from loradock.text.suggest import nearest
 

@@ -19,7 +19,8 @@ from loradock.errors import UsageError
 from loradock.plan import gpu_table
 
 if TYPE_CHECKING:
-    from loradock.config.schema import DataConfig, RunConfig
+    from loradock.config.schema import RunConfig
+    from loradock.config.sections.data import DataConfig
     from loradock.facts import DataFacts, Facts
     from loradock.model.source import BaseModel
     from loradock.plan.audit import Audit

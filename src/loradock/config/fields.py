@@ -11,7 +11,8 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from loradock.config.schema import PathBound, RunConfig
+from loradock.config.schema import RunConfig
+from loradock.config.sections.values import PathBound
 from loradock.config.strict_yaml import KeyPath
 
 

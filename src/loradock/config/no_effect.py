@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from loradock.catalog import engines
 from loradock.catalog.objectives import OBJECTIVES, is_foreign, owners
 from loradock.config.rules import HUB_PREFIX, KeyProblem, Rule, has_validation, is_hub_model
-from loradock.config.schema import RunConfig, Section
+from loradock.config.schema import RunConfig
+from loradock.config.sections.values import Section
 
 HEX_DIGITS = frozenset("0123456789abcdef")
 SHORTEST_COMMIT = 7

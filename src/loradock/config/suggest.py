@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loradock.config.fields import annotation_at, item_of, keys, section_of, takes
-from loradock.config.other_tools import EXPLAINED, RENAMED
+from loradock.config.other_tools.explained import EXPLAINED
+from loradock.config.other_tools.renamed import RENAMED
 from loradock.config.strict_yaml import KeyPath
 from loradock.text.suggest import nearest, sentence
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from loradock.config.schema import SourceConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.data.formats import FORMATS, convert_row
 from loradock.data.formats.base import Format, Pairs, Row, RowError, Sample, is_filled, is_list, texts_of
 from loradock.data.formats.guess import MEANINGFUL, guess, meant_for, options, plainly, setting

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.catalog.objectives import learning_from
 from loradock.catalog.samples import KINDS, SampleKind
-from loradock.config.schema import DataConfig, RunConfig, SourceConfig
+from loradock.config.schema import RunConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.read import files
 from loradock.data.samples import SAMPLES, kind_of
 from loradock.data.samples.base import MaxLength, Part, Preparing, SampleSet

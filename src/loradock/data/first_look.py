@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from loradock.config.schema import DataConfig
+from loradock.config.sections.data import DataConfig
 from loradock.data.problems import Problems
 from loradock.data.readers import hub
 from loradock.data.sources import held_out_files, samples

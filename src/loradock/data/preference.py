@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loradock.config.schema import SourceConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.data.formats.base import Row, RowError, RowsChange, is_list, is_object
 from loradock.data.formats.guess import setting
 

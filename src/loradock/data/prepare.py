@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data import remarks, shards
 from loradock.data.cache import CorruptEntry, EntryWriter, discard, read_manifest, writing
 from loradock.data.columns import Contents

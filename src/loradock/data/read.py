@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
 
-from loradock.config.schema import SourceConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.data import shards
 from loradock.data.readers import Damaged, Reader, Record, foreign, hub, known_suffixes, reader_of
 from loradock.data.readers.base import CHUNK_BYTES

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from loradock.config.schema import SourceConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.data.spans import Remark
 from loradock.data.special import SpecialTokens
 from loradock.data.templates import CONTROL, ChatTemplate

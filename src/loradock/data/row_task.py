@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data import chat_template, remarks
 from loradock.data.cache import FIRST, Chunk
 from loradock.data.formats.base import Conversation, RowError

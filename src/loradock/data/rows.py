@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loradock.config.schema import SourceConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.data.problems import Problems
 from loradock.data.read import files, place_of, read, shown_files
 from loradock.data.readers import reader_of

@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loradock.config.schema import SourceConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.data import saved, splits
 from loradock.data.formats import RowError, detect
 from loradock.data.readers import Damaged, known_suffixes, reader_of

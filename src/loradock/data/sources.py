@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from loradock.config.schema import DataConfig, Reading, SourceConfig
+from loradock.config.sections.data import DataConfig, Reading, SourceConfig
 from loradock.data.columns import Columns, Contents
 from loradock.data.formats import FORMATS, Format, RowError, Sample, Undetected, convert_row, detect, named, renamed
 from loradock.data.formats.base import Misfit, listed

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from loradock.config.schema import RunConfig, SourceConfig
+from loradock.config.schema import RunConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.data import duplicates, recommendation, suspicion
 from loradock.data.columns import UnusedColumn
 from loradock.data.duplicates import Fingerprints

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loradock.config.schema import DataConfig, SourceConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data import duplicates, suspicion
 from loradock.data.columns import Contents, UnusedColumn
 from loradock.data.corpus import all_there

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from loradock.config.schema import ModelConfig
+from loradock.config.sections.model import ModelConfig
 from loradock.errors import ModelError, Problem
 from loradock.files.foreign import unreadable
 from loradock.model import headers, hub_cache, source, weights

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from loradock.catalog.engines import MODES
-from loradock.config.schema import ModelConfig
+from loradock.config.sections.model import ModelConfig
 from loradock.errors import ModelError, OutOfMemory
 from loradock.files.foreign import reading, said, unreadable
 from loradock.model import architecture, dequantised, finite, spread

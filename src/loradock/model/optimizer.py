@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from loradock.catalog import optimizers
-from loradock.config.schema import TrainConfig
+from loradock.config.sections.train import TrainConfig
 
 UNDECAYED = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
 """Names of parameters without weight decay, as transformers' trainer has them."""

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from loradock.config.schema import ModelConfig
+from loradock.config.sections.model import ModelConfig
 from loradock.errors import HubError, InputMissing, ModelError, Problem
 from loradock.files.foreign import reading, unreadable
 from loradock.machine import hub_access

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
-from loradock.config.schema import ModelConfig
+from loradock.config.sections.model import ModelConfig
 from loradock.errors import EnvironmentUnfit, ModelError
 from loradock.model import architecture, finite, names
 from loradock.model.source import reading_config

@@ -24,7 +24,6 @@ Value = TypeVar("Value")
 MEMORY_SHARE = 0.9
 CPU_CACHE_SHARE = 0.25
 """Of the memory of a CPU, for dense weights: other programs live there, too."""
-GPU_ROWS = 8
 GPU_TOKENS = 16_384
 """Where any GPU is busy: dequantising costs 1.3 % of a pass of a 7B model on an H200, launches less, packs are 99 %
 full. Beyond it memory buys nothing."""
@@ -35,10 +34,6 @@ ROW_SPREAD = 0.75
 """Assumed: the standard deviation of rows' lengths over their mean, as instruction data have it."""
 FULL_STEP = 1.6
 """Standard deviations above the mean that a full step has: 95 % of all steps are smaller."""
-FIRST_FLASH = (8, 0)
-"""The optimiser whose state goes to host memory where memory demands it."""
-UNKNOWN_GPU = "a100-40"
-"""A GPU that is not in the table is taken to relate products, traffic and launches as this one does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,17 +101,17 @@ class Context:
 
         `checkpointing`: all layers, none, or for the fast and the fsdp backend how many.
         """
+        batch = memory.peft.Batch(rows=micro_batch, length=self.row_tokens, is_packed=self.plan.packing.value)
         if self.mode.cuts_state:
-            batch = memory.peft.Batch(rows=micro_batch, length=self.row_tokens, is_packed=self.plan.packing.value)
             setting = self.sharded_setting(checkpointing, optimizer=optimizer)
             return sharded.parts(self.model, batch, setting=setting, sharing=self.sharing)
         if self.engine.plans_shapes:
             layers = self.model.layers * checkpointing if isinstance(checkpointing, bool) else checkpointing
-            shape = Shape(tokens=micro_batch * self.row_tokens, checkpointed=layers, cached=cached_layers)
-            return self.fast_memory.parts(shape)
+            tokens = micro_batch * self.row_tokens
+            return self.fast_memory.parts(Shape(tokens=tokens, checkpointed=layers, cached=cached_layers))
         return memory.peft.expected(
             self.model,
-            memory.peft.Batch(rows=micro_batch, length=self.row_tokens, is_packed=self.plan.packing.value),
+            batch,
             quantization=self.config.model.quantization,
             double_quant=self.config.model.double_quant,
             dtype=self.plan.compute_dtype.value,
@@ -138,11 +133,10 @@ class Context:
 
     def sharded_setting(self, checkpointing: bool | int, *, optimizer: str) -> sharded.Setting:
         """How the memory model of a shared model takes this context."""
-        asked = self.config.model
         layers = self.model.layers * checkpointing if isinstance(checkpointing, bool) else checkpointing
         return sharded.Setting(
-            quantization=asked.quantization,
-            double_quant=asked.double_quant,
+            quantization=self.config.model.quantization,
+            double_quant=self.config.model.double_quant,
             dtype=self.plan.compute_dtype.value,
             rank=self.config.lora.rank,
             optimizer=optimizer,
@@ -200,11 +194,10 @@ class Context:
     @property
     def fast_memory(self) -> FastMemory:
         """The memory model of the fast engine for this context."""
-        asked, dtype = self.config.model, self.plan.compute_dtype.value
         setting = Setting(
-            quantization=asked.quantization,
-            double_quant=asked.double_quant,
-            dtype=dtype,
+            quantization=self.config.model.quantization,
+            double_quant=self.config.model.double_quant,
+            dtype=self.plan.compute_dtype.value,
             rank=self.config.lora.rank,
             on_gpu=self.on_gpu,
             has_flash=self.has_flash,
@@ -217,7 +210,8 @@ class Context:
     @property
     def has_flash(self) -> bool:
         """Whether FlashAttention-2's kernels serve the fast engine: torch's own have no softcap, flash-attn's have."""
-        if not self.on_gpu or self.facts.gpu.capability < FIRST_FLASH or self.plan.compute_dtype.value == "float32":
+        has_kernels = self.on_gpu and self.facts.gpu.capability >= gpu_table.FIRST_FLASH
+        if not has_kernels or self.plan.compute_dtype.value == "float32":
             return False
         return not self.model.capped_heads or self.plan.attention.value == "flash_attention_2"
 
@@ -295,14 +289,9 @@ class Context:
         """What the device is assumed to sustain."""
         if not self.on_gpu:
             return throughput.CPU
-        return throughput.rates_of(gpu_table.known_as(self.facts.gpu.name) or gpu_table.named(UNKNOWN_GPU))
+        return throughput.rates_of(gpu_table.known_as(self.facts.gpu.name) or gpu_table.named(gpu_table.UNKNOWN_GPU))
 
 
 def asked(name: str, value: Value) -> Decision[Value]:
     """A decision that the user took."""
     return Decision(name=name, value=value, why="set in the configuration")
-
-
-def of_memory(need: int, have: int) -> str:
-    """Bytes that are needed of those there are, as a person reads them."""
-    return f"{need / 2**30:.1f} of {have / 2**30:.1f} GiB"

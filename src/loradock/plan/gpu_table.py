@@ -16,6 +16,10 @@ from loradock.errors import UsageError
 from loradock.facts import Gpu
 from loradock.text.suggest import nearest, sentence
 
+FIRST_FLASH = (8, 0)
+"""The first compute capability that FlashAttention-2 has kernels for."""
+UNKNOWN_GPU = "a100-40"
+"""A GPU that is not in the table is taken to relate products, traffic and launches as this one does."""
 # In a name: a slice of a GPU, or another one than its sister without the word.
 VARIANT = re.compile(r"mig|grid|laptop|mobile|max|ti|super|d|nvl|\d+[abcq]")
 

@@ -9,7 +9,9 @@ from typing import Any, Literal, Self
 from pydantic import ValidationError
 
 from loradock.catalog.storages import StorageName
-from loradock.config.schema import ModelConfig, NamedPlace, Reading, Section
+from loradock.config.sections.data import Reading
+from loradock.config.sections.model import ModelConfig
+from loradock.config.sections.values import NamedPlace, Section
 from loradock.errors import Problem, StorageError
 from loradock.files import sidecar
 from loradock.training.run_dir import recorded

@@ -9,7 +9,9 @@ from typing import Any, Literal, Self
 from pydantic import ValidationError
 
 from loradock.catalog.storages import StorageName
-from loradock.config.schema import ModelConfig, NamedPlace, RunConfig, Section, TextLength
+from loradock.config.schema import RunConfig
+from loradock.config.sections.model import ModelConfig
+from loradock.config.sections.values import NamedPlace, Section, TextLength
 from loradock.data.pairs.preparer import PairTask
 from loradock.data.pairs.template import EmbeddingTemplate, resolve
 from loradock.data.special import of_contents

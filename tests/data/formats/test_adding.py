@@ -1,49 +1,55 @@
-"""docs/adding.md, carried out on a copy of the package."""
+"""docs/adding.md's format, carried out on a copy of the package by the command line."""
 
 from __future__ import annotations
 
-import os
+import json
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-import loradock
+from adding import copied, insert, parts_of, typed
+from proven import unchecked
 
-PAGE = Path(__file__).parents[3] / "docs" / "adding.md"
-USE = """
-from loradock.config.schema import SourceConfig
-from loradock.data.sources import samples
-for line, found in samples(SourceConfig(path="questions.jsonl")):
-    print(line, found)
-"""
-QUESTIONS = """\
-{"question": "Which gas do plants take in?", "choices": ["oxygen", "carbon dioxide"], "correct": 1}
-{"question": "Which?", "choices": ["a", "b"], "correct": 2}
-{"question": "Which?", "choices": ["a", 1], "correct": 0}
-"""
+GOOD = {"question": "Which gas do plants take in?", "choices": ["oxygen", "carbon dioxide"], "correct": 1}
+BAD = [
+    {"question": "Which?", "choices": ["a", "b"], "correct": 2},
+    {"question": "Which?", "choices": ["a", 1], "correct": 0},
+]
+TABLE = "catalog/formats.py"
 
 
-def test_the_format_of_the_walk_through_works_as_printed(tmp_path: Path) -> None:
-    module, entry = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)[:2]
-    package = tmp_path / "loradock"
-    shutil.copytree(Path(loradock.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "demo"))
+def written(file: Path, *rows: dict[str, object]) -> Path:
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    return file
+
+
+def test_the_format_of_the_walk_through_is_shown_trained_on_and_refuses_bad_rows(tmp_path: Path, llama: Path) -> None:
+    module, line = parts_of("A data format, step by step")
+    rows = written(tmp_path / "questions.jsonl", *[GOOD] * 8)
+    package = copied(tmp_path)
+    data = ("--model", str(llama), "--data", str(rows), "--set", "data.cache=cache")
+    unknown = typed(tmp_path, "data", "show", *data)
+    assert unknown.returncode == 65
+    assert "question, choices, correct" in unknown.stderr
+
     (package / "data" / "formats" / "multiple_choice.py").write_text(module, "utf-8")
-    table = (package / "data" / "formats" / "__init__.py").read_text("utf-8")
-    imports, entries = r"(from loradock\.data\.formats import \(?\s*)", r"(FORMATS: .*= \(\n)"
-    for opening, line in ((imports, "multiple_choice, "), (entries, entry)):
-        table, count = re.subn(opening, rf"\1{line}", table)
-        assert count == 1, opening
-    (package / "data" / "formats" / "__init__.py").write_text(table, "utf-8")
-    (tmp_path / "questions.jsonl").write_text(QUESTIONS, "utf-8")
+    insert(package / TABLE, line, after="FORMATS: dict[str, str] = {\n")
+    shown = typed(tmp_path, "data", "show", *data, "--row", "1")
+    assert shown.returncode == 0, shown.stderr
+    text = " ".join(shown.stdout.split())
+    assert "Which gas do plants take in? 1. oxygen 2. carbon dioxide" in text
+    assert re.search("⟦ ?carbon dioxide", text)
 
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", USE], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-    )
-    good, out_of_range, wrong_type = done.stdout.splitlines()
-    assert "content='Which gas do plants take in?\\n\\n1. oxygen\\n2. carbon dioxide'" in good
-    assert "role='assistant', content='carbon dioxide'" in good
-    assert "correct must be a whole number from 0 to 1" in out_of_range
-    assert "choices[1] is a number, not text" in wrong_type
+    named = ("--set", "data.sources.0.format=multiple-choice", "--output", "run", "--max-steps", "1")
+    trained = typed(tmp_path, "train", *data, *named, unchecked("the package is a copy"))
+    assert trained.returncode == 0, trained.stderr
+    source = json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))["config"]["data"]["sources"][0]
+    assert source["format"] == "multiple-choice"
+
+    written(rows, GOOD, *BAD)
+    refused = typed(tmp_path, "data", "show", *data)
+    assert refused.returncode == 65
+    assert "correct must be a whole number from 0 to 1" in refused.stderr
+    assert "choices[1] is a number, not text" in refused.stderr
+    misspelt = typed(tmp_path, "config", "show", "--set", "data.sources=[{path: a.jsonl, format: multiple-choise}]")
+    assert misspelt.returncode == 78
+    assert "multiple-choice" in misspelt.stderr

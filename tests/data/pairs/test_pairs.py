@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from loradock import demo
 from loradock.cli import cli
 from loradock.config.load import load
-from loradock.config.schema import EmbeddingConfig
+from loradock.config.sections.embedding import EmbeddingConfig
 from loradock.data.collate import Batch
 from loradock.data.corpus import prepare_corpus
 from loradock.data.formats import RowError, convert_row, detect

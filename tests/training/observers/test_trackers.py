@@ -19,7 +19,8 @@ import pytest
 from faults.forking import Command, Forking
 from proven import unchecked
 
-from loradock.config.schema import RunConfig, TrackerName
+from loradock.config.schema import RunConfig
+from loradock.config.sections.progress import TrackerName
 from loradock.errors import EnvironmentUnfit
 from loradock.training.observers import trackers
 from loradock.training.observers.trackers import TRACKERS

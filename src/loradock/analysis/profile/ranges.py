@@ -76,7 +76,8 @@ METHODS: dict[str, tuple[tuple[str, str, str, str], ...]] = {
     "fsdp": autograd("fsdp"),
     "zero": autograd("zero"),
 }
-"""By backend: module, class, method, and the name of the range. torch names its optimisers' steps itself."""
+"""By backend (of another the loop's alone): module, class, method, and the name of the range. torch names the steps
+of its optimisers itself."""
 
 
 @contextmanager
@@ -84,7 +85,7 @@ def named(backend: str) -> Iterator[None]:
     """Within, calls of the backend's methods are ranges of torch's profiler."""
     changed: list[tuple[Any, str, Any]] = []
     try:
-        for module, owner, method, name in METHODS[backend]:
+        for module, owner, method, name in METHODS.get(backend, EVERY):
             cls = getattr(importlib.import_module(module), owner)
             real = cls.__dict__[method]
             changed.append((cls, method, real))

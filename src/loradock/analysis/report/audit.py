@@ -13,7 +13,7 @@ from rich.text import Text
 
 from loradock.plan import gpu_table
 from loradock.plan.audit import Audit, Finish, Gain, Opportunity, Total
-from loradock.plan.context import UNKNOWN_GPU
+from loradock.plan.gpu_table import UNKNOWN_GPU
 from loradock.plan.memory import sharded
 from loradock.plan.trial import SHORT_RUN
 from loradock.text.amounts import duration_text, size_text

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from loradock.catalog.engines.base import Cannot, Engine, Limit, Mode
 from loradock.catalog.engines.members import FAST, PEFT, SHARDED, ZERO
-from loradock.catalog.engines.modes import FSDP
+from loradock.catalog.engines.modes import ALONE, FSDP
 
-EngineName = Literal["fast", "peft", "fsdp", "zero"]
-ModeName = Literal["ddp", "fsdp", "zero2", "zero3"]
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in (FAST, PEFT, SHARDED, ZERO)}
 PREFERRED = FAST
 """Taken wherever it serves; its fallback where it does not."""
@@ -17,6 +15,13 @@ SHARDING = FSDP
 """How a model is shared that does not fit one GPU, unless another way is asked for."""
 MODES: dict[str, Mode] = {mode.name: mode for engine in ENGINES.values() for mode in engine.modes}
 """By their names; `none` is that of one process."""
+
+if TYPE_CHECKING:
+    EngineName = str
+    ModeName = str
+else:
+    EngineName = Literal["auto", *ENGINES]
+    ModeName = Literal["auto", *(name for name in MODES if name != ALONE.name)]
 
 __all__ = ["ENGINES", "MODES", "PREFERRED", "SHARDING", "Cannot", "Engine", "EngineName", "Limit", "Mode", "ModeName"]
 

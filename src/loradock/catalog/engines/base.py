@@ -34,7 +34,7 @@ class Mode:
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """What computes the passes and updates of a run; `training/backends/` has one backend for each.
+    """What computes the passes and updates of a run; `computed_by`: the module and class in `training/backends/`.
 
     `title`: its name in a sentence. `modes`: the ways of sharing that it serves, the first where it alone is asked for.
     `reason`: why it is taken, where no other engine serves a mode. `fallback`: the engine in its place, where it cannot
@@ -46,6 +46,7 @@ class Engine:
 
     name: str
     title: str
+    computed_by: str
     modes: tuple[Mode, ...]
     reason: str = ""
     fallback: str | None = None

@@ -1,4 +1,7 @@
-"""The table of families: decoders that something here knows by name, and what each of them is."""
+"""The table of families: decoders that something here knows by name, and what each of them is.
+
+To add one: its line here, and a module in `training/backends/fast/families/` where none reads decoders of its build.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A kind of decoder, which the fast engine serves (`training/backends/fast/families/`).
+    """A kind of decoder, which the fast engine serves: `module` of `training/backends/fast/families/` reads its parts.
 
     `decoder`: its class in transformers, `model_type` that of its configuration. `has_out_norms`: its layers have a
     norm after each half, too. `gguf_name`: llama.cpp's name for it, None where it is not exported.
@@ -15,18 +18,19 @@ class Family:
 
     decoder: str
     model_type: str
+    module: str
     has_out_norms: bool = False
     gguf_name: str | None = None
 
 
 FAMILIES = (
-    Family(decoder="LlamaModel", model_type="llama", gguf_name="llama"),
-    Family(decoder="MistralModel", model_type="mistral", gguf_name="llama"),
-    Family(decoder="Qwen2Model", model_type="qwen2", gguf_name="qwen2"),
-    Family(decoder="Qwen3Model", model_type="qwen3", gguf_name="qwen3"),
-    Family(decoder="Phi3Model", model_type="phi3"),
-    Family(decoder="GemmaModel", model_type="gemma"),
-    Family(decoder="Gemma2Model", model_type="gemma2", has_out_norms=True),
-    Family(decoder="Gemma3TextModel", model_type="gemma3_text", has_out_norms=True, gguf_name="gemma3"),
+    Family(decoder="LlamaModel", model_type="llama", module="llama", gguf_name="llama"),
+    Family(decoder="MistralModel", model_type="mistral", module="mistral", gguf_name="llama"),
+    Family(decoder="Qwen2Model", model_type="qwen2", module="qwen", gguf_name="qwen2"),
+    Family(decoder="Qwen3Model", model_type="qwen3", module="qwen", gguf_name="qwen3"),
+    Family(decoder="Phi3Model", model_type="phi3", module="phi3"),
+    Family(decoder="GemmaModel", model_type="gemma", module="gemma"),
+    Family(decoder="Gemma2Model", model_type="gemma2", module="gemma", has_out_norms=True),
+    Family(decoder="Gemma3TextModel", model_type="gemma3_text", module="gemma", has_out_norms=True, gguf_name="gemma3"),
 )
 BY_DECODER = {family.decoder: family for family in FAMILIES}

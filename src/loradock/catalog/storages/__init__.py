@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from loradock.catalog.storages.base import Scales, Storage
-
-StorageName = Literal["nf4", "int8", "none"]
 
 # Blocks and double quantisation: QLoRA (Dettmers et al. 2023), section 3.
 NF4_SCALES = Scales(block=64, bits=8, group=256)
@@ -32,6 +30,11 @@ INT8 = Storage(
 )
 WHOLE = Storage(name="none", title="unquantised", merge_why="the adapter was trained on unquantised weights")
 STORAGES: dict[str, Storage] = {storage.name: storage for storage in (NF4, INT8, WHOLE)}
+
+if TYPE_CHECKING:
+    StorageName = str
+else:
+    StorageName = Literal[tuple(STORAGES)]
 
 __all__ = ["NF4", "NF4_SCALES", "STORAGES", "WHOLE", "Scales", "Storage", "StorageName"]
 

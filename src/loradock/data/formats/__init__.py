@@ -1,14 +1,14 @@
-"""Data formats, one a shape of row. To add one: write a module with a `FORMAT` and add it to `FORMATS`.
+"""Data formats, one a shape of row. To add one: a module with a `Format`, and its line in `catalog/formats.py`.
 
-`docs/adding.md` walks through it. The order is the order of detection: a row that fits several (Alpaca files often
-carry a ready-made `text` too) is taken for the first.
+`docs/adding.md` walks through it.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 
-from loradock.data.formats import alpaca, messages, pairs, prompt_completion, sharegpt, text
+from loradock.catalog import formats
 from loradock.data.formats.base import (
     Completion,
     Conversation,
@@ -25,17 +25,15 @@ from loradock.data.formats.guess import Undetected, plainly, undetected
 from loradock.errors import ConfigError
 from loradock.text.suggest import nearest
 
-FORMATS: tuple[Format, ...] = (
-    *pairs.FORMATS,
-    messages.FORMAT,
-    sharegpt.FORMAT,
-    alpaca.FORMAT,
-    prompt_completion.FORMAT,
-    text.FORMAT,
-)
-SHOWN = tuple(sorted(FORMATS, key=lambda format: format.name in pairs.NAMES))
+
+def _load(module: str, name: str) -> Format:
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+
+
+FORMATS: tuple[Format, ...] = tuple(_load(*place.split(":")) for place in formats.FORMATS.values())
+SHOWN = tuple(sorted(FORMATS, key=lambda format: format.kind == "pairs"))
 """As messages list them: rows to answer from first."""
-PASSAGES = {field for format in pairs.FORMATS for field in format.required} - {"query", "messages"}
+PASSAGES = {field for format in FORMATS if format.kind == "pairs" for field in format.required} - {"query", "messages"}
 """Columns that only rows to embed have; without one of them no message speaks of their formats."""
 
 __all__ = [
@@ -79,5 +77,5 @@ def detect(row: Row, *, mapping: Mapping[str, str] | None = None, index: int = 0
         if set(mapping).issubset(format.fields) and format.detect(fields):
             return format
     embeds = any(plainly(column) in PASSAGES for column in row)
-    shown = [format for format in SHOWN if embeds or format.name not in pairs.NAMES]
+    shown = [format for format in SHOWN if embeds or format.kind != "pairs"]
     raise undetected(shown, row, mapping=mapping, index=index)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal, TypeGuard
 
+from loradock.catalog.samples import SampleKind
 from loradock.text.suggest import did_you_mean
 
 MOST_NAMED = 30
@@ -116,7 +117,8 @@ class Format:
     """A data format.
 
     `fields` are the names that `convert` reads (each can be mapped to another column by the config); those in
-    `required` must be present. `convert` gets a row whose columns are already renamed to `fields`.
+    `required` must be present. `convert` gets a row whose columns are already renamed to `fields`. `kind`: what its
+    rows become.
     """
 
     name: str
@@ -124,6 +126,7 @@ class Format:
     required: tuple[str, ...]
     convert: Callable[[Row], Sample]
     example: str
+    kind: SampleKind = "rows"
 
     @property
     def optional(self) -> tuple[str, ...]:

@@ -134,36 +134,36 @@ def _of_turns(value: Any, where: str) -> Side:
 
 NEGATIVES = ("negative", *(f"negative_{number}" for number in range(1, MOST_NEGATIVES + 1)))
 
-FORMATS = (
-    Format(
-        name="pairs",
-        fields=("query", "pos", "neg", "prompt"),
-        required=("query", "pos"),
-        convert=_listed,
-        example='{"query": ["Find the answer", "How tall is K2?"], "pos": [["", "8,611 m."]], "neg": [["", "A dog."]]}',
-    ),
-    Format(
-        name="sentence-transformers",
-        fields=("anchor", "positive", *NEGATIVES, "prompt"),
-        required=("anchor", "positive"),
-        convert=_anchored,
-        example='{"anchor": "How tall is K2?", "positive": "K2 has 8,611 m.", "negative": "A dog barks."}',
-    ),
-    Format(
-        name="tevatron",
-        fields=("query", "positive_passages", "negative_passages", "prompt"),
-        required=("query", "positive_passages"),
-        convert=_with_titles,
-        example='{"query": "How tall is K2?", "positive_passages": [{"title": "K2", "text": "8,611 m."}]}',
-    ),
-    Format(
-        name="swift",
-        fields=("messages", "positive_messages", "negative_messages"),
-        required=("messages", "positive_messages"),
-        convert=_turns,
-        example='{"messages": [{"role": "user", "content": "How tall is K2?"}], '
-        '"positive_messages": [[{"role": "user", "content": "8,611 m."}]]}',
-    ),
+PAIRS = Format(
+    name="pairs",
+    fields=("query", "pos", "neg", "prompt"),
+    required=("query", "pos"),
+    kind="pairs",
+    convert=_listed,
+    example='{"query": ["Find the answer", "How tall is K2?"], "pos": [["", "8,611 m."]], "neg": [["", "A dog."]]}',
 )
-"""Those with the columns that nothing else has come first where formats are told apart."""
-NAMES = frozenset(format.name for format in FORMATS)
+SENTENCE_TRANSFORMERS = Format(
+    name="sentence-transformers",
+    fields=("anchor", "positive", *NEGATIVES, "prompt"),
+    required=("anchor", "positive"),
+    kind="pairs",
+    convert=_anchored,
+    example='{"anchor": "How tall is K2?", "positive": "K2 has 8,611 m.", "negative": "A dog barks."}',
+)
+TEVATRON = Format(
+    name="tevatron",
+    fields=("query", "positive_passages", "negative_passages", "prompt"),
+    required=("query", "positive_passages"),
+    kind="pairs",
+    convert=_with_titles,
+    example='{"query": "How tall is K2?", "positive_passages": [{"title": "K2", "text": "8,611 m."}]}',
+)
+SWIFT = Format(
+    name="swift",
+    fields=("messages", "positive_messages", "negative_messages"),
+    required=("messages", "positive_messages"),
+    kind="pairs",
+    convert=_turns,
+    example='{"messages": [{"role": "user", "content": "How tall is K2?"}], '
+    '"positive_messages": [[{"role": "user", "content": "8,611 m."}]]}',
+)

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from loradock.config.schema import EmbeddingConfig, SourceConfig
+from loradock.config.sections.data import SourceConfig
+from loradock.config.sections.embedding import EmbeddingConfig
 from loradock.data.cache import FIRST, Chunk
 from loradock.data.formats.base import Pairs, RowError, Sample, Side
 from loradock.data.pairs.template import EmbeddingTemplate, resolve

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from loradock.config.schema import EmbeddingConfig
+from loradock.config.sections.embedding import EmbeddingConfig
 from loradock.data.collate import Array, Batch, MicroBatch
 from loradock.data.pairs.groups import Batches, Groups, Int64
 from loradock.data.prepared import Prepared

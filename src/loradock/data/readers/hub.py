@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from loradock.config.schema import SourceConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.data.readers.arrow_rows import PIECE_ROWS, batch_records
 from loradock.data.readers.base import Record
 from loradock.errors import ConfigError, DataError, HubError

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from loradock.catalog.samples import SampleKind
-from loradock.config.schema import DataConfig, RunConfig
+from loradock.config.schema import RunConfig
+from loradock.config.sections.data import DataConfig
 from loradock.data.pool import Work
 from loradock.data.prepare import choose_workers, prepare
 from loradock.data.prepared import Prepared
@@ -101,12 +102,10 @@ class Part(ABC):
 class SampleSet(ABC):
     """The samples of one kind: those to train on, and those held out where there are any.
 
-    `formats` are those whose rows become samples of the kind, None: all that no other kind takes. `config` names the
-    sources of this kind alone.
+    `config` names the sources of this kind alone: those whose format says `kind`.
     """
 
     kind: ClassVar[SampleKind]
-    formats: ClassVar[frozenset[str] | None] = None
     config: RunConfig
     train: Part
     validation: Part | None

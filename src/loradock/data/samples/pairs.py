@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from loradock.catalog.samples import SampleKind
-from loradock.config.schema import DataConfig, RunConfig
-from loradock.data.formats import pairs
+from loradock.config.schema import RunConfig
+from loradock.config.sections.data import DataConfig
 from loradock.data.pairs.groups import Batches, Groups, split
 from loradock.data.pairs.preparer import NEGATIVE, POSITIVE, QUERY, PairTask
 from loradock.data.pairs.steps import PairDraw, PairTurns
@@ -56,7 +56,6 @@ class PairSamples(SampleSet):
     """Pairs to train on, and perhaps to evaluate on."""
 
     kind: ClassVar[SampleKind] = "pairs"
-    formats: ClassVar[frozenset[str] | None] = frozenset(pairs.NAMES)
     train: PairPart
     validation: PairPart | None
 

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from loradock.catalog.samples import SampleKind
-from loradock.config.schema import DataConfig, RunConfig
+from loradock.config.schema import RunConfig
+from loradock.config.sections.data import DataConfig
 from loradock.data.dropped import check_dropped
 from loradock.data.prepared import Prepared
 from loradock.data.row_steps import RowDraw, RowOrder, RowTurns, steps_per_epoch

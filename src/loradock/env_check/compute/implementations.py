@@ -83,7 +83,7 @@ def wanted(facts: Facts, plan: Intent, place: Device) -> str:
 
 def has_flash(place: Device) -> bool:
     """True where FlashAttention-2 has kernels."""
-    from loradock.plan.knobs.attention import FIRST_FLASH
+    from loradock.plan.gpu_table import FIRST_FLASH
 
     return place.is_gpu and (place.capability or (0, 0)) >= FIRST_FLASH and place.dtype != "float32"
 

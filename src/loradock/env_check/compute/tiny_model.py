@@ -15,7 +15,7 @@ from loradock.model import nf4
 if TYPE_CHECKING:
     import torch
 
-    from loradock.config.schema import ModelConfig
+    from loradock.config.sections.model import ModelConfig
 
 VOCABULARY, INNER, LAYERS, RANK = 256, 128, 2, 8
 # Of every weight, times the root of the hidden size. Scores before the softmax spread as in a trained model, at any

@@ -22,7 +22,7 @@ from loradock.machine import Host
 if TYPE_CHECKING:
     import torch
 
-    from loradock.config.schema import ModelConfig
+    from loradock.config.sections.model import ModelConfig
 
 STEPS = 3
 RATE = 1e-2
@@ -129,7 +129,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 def _at(place: Device, facts: Facts, plan: Intent, *, again: str) -> list[Finding]:
     from transformers.utils import logging
 
-    from loradock.config.schema import ModelConfig
+    from loradock.config.sections.model import ModelConfig
 
     logging.disable_progress_bar()
     asked = plan.config.model if plan.config else ModelConfig()

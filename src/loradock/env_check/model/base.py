@@ -16,7 +16,7 @@ from loradock.model import hub_cache
 from loradock.text.suggest import nearest
 
 if TYPE_CHECKING:
-    from loradock.config.schema import ModelConfig
+    from loradock.config.sections.model import ModelConfig
 
 REFUSED = (401, 403)
 

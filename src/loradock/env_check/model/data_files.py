@@ -17,7 +17,7 @@ from loradock.model import hub_cache
 from loradock.text.suggest import named_by
 
 if TYPE_CHECKING:
-    from loradock.config.schema import SourceConfig
+    from loradock.config.sections.data import SourceConfig
 
 HUB_DATA = "hub:"
 

@@ -3,10 +3,10 @@
 from loradock.catalog import engines
 from loradock.errors import EnvironmentUnfit
 from loradock.plan.context import Context, asked
+from loradock.plan.gpu_table import FIRST_FLASH
 from loradock.plan.plan import Decision, Plan
 from loradock.plan.trial import BUILD, CLAIMED, SHORT_RUN, Stated, Trial
 
-FIRST_FLASH = (8, 0)
 GAIN = Stated(low=1.0, high=1.4, source=f"{CLAIMED}: 30 to 40 %; SDPA has the same kernels inside")
 
 

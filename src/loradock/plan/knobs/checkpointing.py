@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from loradock.catalog import optimizers
 from loradock.errors import ConfigError
-from loradock.plan.context import GPU_ROWS, Context, asked
+from loradock.plan.context import Context, asked
 from loradock.plan.plan import Decision
+
+GPU_ROWS = 8
 
 
 def decide(context: Context) -> Decision[bool]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from loradock.errors import ConfigError, OutOfMemory
-from loradock.plan.context import Context, asked, of_memory
+from loradock.plan.context import Context, asked
+from loradock.plan.memory.base import of_memory
 from loradock.plan.plan import Decision
 
 NAME = "cpu_offload"

@@ -5,8 +5,9 @@ All: `direct`. None: `cached` (GradCache, Gao et al. 2021). The bits are the sam
 
 from __future__ import annotations
 
-from loradock.plan.context import Context, asked, of_memory
+from loradock.plan.context import Context, asked
 from loradock.plan.memory import pairs
+from loradock.plan.memory.base import of_memory
 from loradock.plan.plan import NOT_APPLICABLE, Decision
 from loradock.plan.trial import Trial
 

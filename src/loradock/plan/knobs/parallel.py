@@ -8,7 +8,8 @@ from __future__ import annotations
 from loradock.catalog import engines
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, EnvironmentUnfit, OutOfMemory
-from loradock.plan.context import Context, asked, of_memory
+from loradock.plan.context import Context, asked
+from loradock.plan.memory.base import of_memory
 from loradock.plan.plan import Decision
 
 NAME = "parallel"

@@ -37,3 +37,8 @@ def widest_input(model: ModelFacts) -> int:
 def widest_matrix(model: ModelFacts) -> int:
     """Weights of the largest linear layer."""
     return max((layer.rows * layer.columns for layer in model.linears), default=0)
+
+
+def of_memory(need: int, have: int) -> str:
+    """Bytes that are needed of those there are, as a person reads them."""
+    return f"{need / 2**30:.1f} of {have / 2**30:.1f} GiB"

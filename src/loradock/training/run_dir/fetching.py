@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from loradock.config.schema import ModelConfig, SourceConfig
+from loradock.config.sections.data import SourceConfig
+from loradock.config.sections.model import ModelConfig
 from loradock.data.readers import hub
 from loradock.errors import InputMissing
 from loradock.model import hub_cache

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from loradock.config.schema import Reading
+from loradock.config.sections.data import Reading
 from loradock.errors import InputMissing, UsageError
 from loradock.use.evaluation import tasks
 from loradock.use.evaluation.items import Items, of_data

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loradock import __version__
-from loradock.config.schema import SourceConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.data.readers import hub
 from loradock.errors import InputMissing, storage_error
 from loradock.files import atomic_io

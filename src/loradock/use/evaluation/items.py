@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from loradock.config.schema import Reading, SourceConfig
+from loradock.config.sections.data import Reading, SourceConfig
 from loradock.data.columns import Contents
 from loradock.data.formats.base import Completion, Conversation, Message, Pairs
 from loradock.data.problems import Problems

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from loradock.config.schema import ModelConfig
+from loradock.config.sections.model import ModelConfig
 from loradock.errors import InputMissing, ModelError, UsageError
 from loradock.model import hub_cache, not_a_base, source
 from loradock.model.adapter_files import SETTINGS, settings_of

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from loradock.config.schema import ModelConfig
+from loradock.config.sections.model import ModelConfig
 from loradock.errors import EnvironmentUnfit, InputMissing, ModelError, NoCheckpoint, UsageError
 from loradock.model import adapter_tensors, finite, load, patterns, source
 from loradock.model.adapter_files import check, first_line, shapes_of

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loradock.config.schema import Reading, SourceConfig
+from loradock.config.sections.data import Reading, SourceConfig
 from loradock.data.columns import Columns
 from loradock.data.formats import alpaca, messages, prompt_completion, sharegpt
 from loradock.data.formats.base import Completion, Conversation, Format, Message, RowError, is_list, is_object, renamed

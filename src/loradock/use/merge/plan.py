@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from loradock.config.schema import ModelConfig
+from loradock.config.sections.model import ModelConfig
 from loradock.errors import ModelError
 from loradock.model import load, names, whole
 from loradock.model.source import BaseModel

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from loradock.config.schema import LimitsConfig
+from loradock.config.sections.progress import LimitsConfig
 from loradock.delivery.kubernetes.check.base import Manifest, rules, runs_loradock
 from loradock.delivery.kubernetes.check.command_line import option
 from loradock.delivery.kubernetes.check.fields import Field, Found, shown

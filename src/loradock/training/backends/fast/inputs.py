@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loradock.config.schema import EmbeddingConfig
+from loradock.config.sections.embedding import EmbeddingConfig
 from loradock.data.collate import MicroBatch
 from loradock.training.backends.fast.batch import FlatBatch, PooledBatch, flatten, flatten_pooled, rounded_up
 from loradock.training.job import Job

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from loradock.config.schema import EmbeddingConfig
+from loradock.config.sections.embedding import EmbeddingConfig
 from loradock.data.collate import Array
 from loradock.training.backends.autograd import pooled
 from loradock.training.backends.fast.attention.base import Documents

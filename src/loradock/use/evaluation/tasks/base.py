@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from loradock.config.schema import SourceConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.data.formats import named
 from loradock.data.formats.base import Conversation, RowError, convert_row
 from loradock.data.problems import Problems

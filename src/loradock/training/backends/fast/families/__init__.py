@@ -1,25 +1,21 @@
-"""The table of families. To add one: a module with a class that is a `base.Family`, its line here, and its decoders in
-`catalog/families`, by which the plan decides without importing torch.
-"""
+"""Families of decoders. To add one: a module with `parts`, and its line in `catalog/families`."""
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-from loradock.training.backends.fast.families.base import Family, ModelParts, Unfit, decoder_of
-from loradock.training.backends.fast.families.gemma import Gemma
-from loradock.training.backends.fast.families.llama import Llama
-from loradock.training.backends.fast.families.mistral import Mistral
-from loradock.training.backends.fast.families.phi3 import Phi3
-from loradock.training.backends.fast.families.qwen import Qwen
-
-FAMILIES: tuple[Family, ...] = (Llama(), Mistral(), Qwen(), Phi3(), Gemma())
+from loradock.catalog.families import BY_DECODER
+from loradock.training.backends.fast.families.base import ModelParts, Unfit, decoder_of
 
 
 def read(model: Any, *, positions: int) -> ModelParts:
-    """The parts of a loaded model with its adapters. Unfit where no family serves it."""
+    """The parts of a loaded model (a PeftModel); `positions` is the longest document in tokens.
+
+    Raises Unfit where no family serves it, or this very model has something that the fast engine does not compute.
+    """
     decoder = type(decoder_of(model)).__name__
-    for family in FAMILIES:
-        if decoder in family.decoders:
-            return family.parts(model, positions=positions)
-    raise Unfit(f"no family serves {decoder}")
+    if decoder not in BY_DECODER:
+        raise Unfit(f"no family serves {decoder}")
+    family = importlib.import_module(f"{__name__}.{BY_DECODER[decoder].module}")
+    return family.parts(model, positions=positions)

@@ -1,10 +1,10 @@
-"""What a family is: how a transformers model of one kind is read as the parts that the fast engine computes with."""
+"""The parts that the fast engine computes with, and what the modules of families share to read them off a model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -62,22 +62,6 @@ class ModelParts:
     norm: Norm
     head: torch.Tensor
     softcap: float | None = None
-
-
-class Family(Protocol):
-    """A kind of model."""
-
-    @property
-    def decoders(self) -> tuple[str, ...]:
-        """The decoders that it serves, by their classes in transformers; what stands around them may differ."""
-        ...
-
-    def parts(self, model: Any, *, positions: int) -> ModelParts:
-        """The parts of a loaded model (a PeftModel); `positions` is the longest document in tokens.
-
-        Raises Unfit where this very model has something that the fast engine does not compute.
-        """
-        ...
 
 
 class Unfit(Exception):

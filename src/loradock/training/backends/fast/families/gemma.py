@@ -17,51 +17,47 @@ from loradock.training.backends.fast.families.base import (
 )
 
 
-class Gemma:
-    """Gemma, Gemma 2 and the text models of Gemma 3."""
+def parts(model: Any, *, positions: int) -> ModelParts:
+    """See `families.read`."""
+    decoder = decoder_of(model)
+    config = decoder.config
+    if getattr(config, "use_bidirectional_attention", False):
+        raise Unfit("its attention looks ahead")
+    has_tables = isinstance(decoder.rotary_emb.rope_type, dict)
+    layers = [_layer(layer, config, has_tables=has_tables) for layer in decoder.layers]
+    kinds = sorted({layer.rotary for layer in layers}) if has_tables else ()
+    whole = common_model(model, positions=positions, layers=layers, offset=True, kinds=kinds)
+    embedding = decoder.embed_tokens
+    return replace(
+        whole,
+        embedding_scale=float(embedding.embed_scale.to(embedding.weight.dtype)),
+        softcap=getattr(config, "final_logit_softcapping", None),
+    )
 
-    decoders = ("GemmaModel", "Gemma2Model", "Gemma3TextModel")
 
-    def parts(self, model: Any, *, positions: int) -> ModelParts:
-        """See `base.Family`."""
-        decoder = decoder_of(model)
-        config = decoder.config
-        if getattr(config, "use_bidirectional_attention", False):
-            raise Unfit("its attention looks ahead")
-        has_tables = isinstance(decoder.rotary_emb.rope_type, dict)
-        layers = [self._layer(layer, config, has_tables=has_tables) for layer in decoder.layers]
-        kinds = sorted({layer.rotary for layer in layers}) if has_tables else ()
-        whole = common_model(model, positions=positions, layers=layers, offset=True, kinds=kinds)
-        embedding = decoder.embed_tokens
-        return replace(
-            whole,
-            embedding_scale=float(embedding.embed_scale.to(embedding.weight.dtype)),
-            softcap=getattr(config, "final_logit_softcapping", None),
-        )
-
-    def _layer(self, layer: Any, config: Any, *, has_tables: bool) -> LayerParts:
-        attention = layer.self_attn
-        window = getattr(attention, "sliding_window", None)
-        activation = getattr(config, "hidden_activation", None) or config.hidden_act
-        parts = split_layer(
-            layer,
-            config,
-            window=window,
-            activation=activation,
-            has_head_norms=hasattr(attention, "q_norm"),
-            offset=True,
-        )
-        softcap = getattr(config, "attn_logit_softcapping", None)
-        parts = replace(
-            parts,
-            rule=rule_of(attention, window=window, softcap=softcap),
-            rotary=attention.layer_type if has_tables else "",
-        )
-        if not hasattr(layer, "pre_feedforward_layernorm"):
-            return parts
-        return replace(
-            parts,
-            attention_out_norm=norm_of(layer.post_attention_layernorm, offset=True),
-            mlp_norm=norm_of(layer.pre_feedforward_layernorm, offset=True),
-            mlp_out_norm=norm_of(layer.post_feedforward_layernorm, offset=True),
-        )
+def _layer(layer: Any, config: Any, *, has_tables: bool) -> LayerParts:
+    attention = layer.self_attn
+    window = getattr(attention, "sliding_window", None)
+    activation = getattr(config, "hidden_activation", None) or config.hidden_act
+    parts = split_layer(
+        layer,
+        config,
+        window=window,
+        activation=activation,
+        has_head_norms=hasattr(attention, "q_norm"),
+        offset=True,
+    )
+    softcap = getattr(config, "attn_logit_softcapping", None)
+    parts = replace(
+        parts,
+        rule=rule_of(attention, window=window, softcap=softcap),
+        rotary=attention.layer_type if has_tables else "",
+    )
+    if not hasattr(layer, "pre_feedforward_layernorm"):
+        return parts
+    return replace(
+        parts,
+        attention_out_norm=norm_of(layer.post_attention_layernorm, offset=True),
+        mlp_norm=norm_of(layer.pre_feedforward_layernorm, offset=True),
+        mlp_out_norm=norm_of(layer.post_feedforward_layernorm, offset=True),
+    )

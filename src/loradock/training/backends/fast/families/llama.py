@@ -7,15 +7,10 @@ from typing import Any
 from loradock.training.backends.fast.families.base import ModelParts, common_model, decoder_of, split_layer
 
 
-class Llama:
-    """Llama 1 to 3, and what is built like it."""
-
-    decoders = ("LlamaModel",)
-
-    def parts(self, model: Any, *, positions: int) -> ModelParts:
-        """See `base.Family`."""
-        config = decoder_of(model).config
-        layers = [
-            split_layer(layer, config, window=None, activation=config.hidden_act) for layer in decoder_of(model).layers
-        ]
-        return common_model(model, positions=positions, layers=layers)
+def parts(model: Any, *, positions: int) -> ModelParts:
+    """See `families.read`."""
+    config = decoder_of(model).config
+    layers = [
+        split_layer(layer, config, window=None, activation=config.hidden_act) for layer in decoder_of(model).layers
+    ]
+    return common_model(model, positions=positions, layers=layers)

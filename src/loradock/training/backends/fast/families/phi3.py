@@ -17,34 +17,30 @@ from loradock.training.backends.fast.families.base import (
 )
 
 
-class Phi3:
-    """Phi-3 and Phi-4 mini."""
+def parts(model: Any, *, positions: int) -> ModelParts:
+    """See `families.read`."""
+    config = decoder_of(model).config
+    if config.resid_pdrop or config.embd_pdrop:
+        raise Unfit("it drops hidden states at random (resid_pdrop, embd_pdrop)")
+    layers = [_layer(layer, config) for layer in decoder_of(model).layers]
+    return common_model(model, positions=positions, layers=layers)
 
-    decoders = ("Phi3Model",)
 
-    def parts(self, model: Any, *, positions: int) -> ModelParts:
-        """See `base.Family`."""
-        config = decoder_of(model).config
-        if config.resid_pdrop or config.embd_pdrop:
-            raise Unfit("it drops hidden states at random (resid_pdrop, embd_pdrop)")
-        layers = [self._layer(layer, config) for layer in decoder_of(model).layers]
-        return common_model(model, positions=positions, layers=layers)
-
-    def _layer(self, layer: Any, config: Any) -> LayerParts:
-        attention, mlp = layer.self_attn, layer.mlp
-        return LayerParts(
-            attention_norm=norm_of(layer.input_layernorm),
-            qkv=(attention.qkv_proj,),
-            heads=heads_of(attention, config),
-            query_norm=None,
-            key_norm=None,
-            rotary="",
-            rule=rule_of(attention, window=config.sliding_window),
-            output=attention.o_proj,
-            attention_out_norm=None,
-            mlp_norm=norm_of(layer.post_attention_layernorm),
-            gate_up=(mlp.gate_up_proj,),
-            activation=activation_of(config.hidden_act),
-            down=mlp.down_proj,
-            mlp_out_norm=None,
-        )
+def _layer(layer: Any, config: Any) -> LayerParts:
+    attention, mlp = layer.self_attn, layer.mlp
+    return LayerParts(
+        attention_norm=norm_of(layer.input_layernorm),
+        qkv=(attention.qkv_proj,),
+        heads=heads_of(attention, config),
+        query_norm=None,
+        key_norm=None,
+        rotary="",
+        rule=rule_of(attention, window=config.sliding_window),
+        output=attention.o_proj,
+        attention_out_norm=None,
+        mlp_norm=norm_of(layer.post_attention_layernorm),
+        gate_up=(mlp.gate_up_proj,),
+        activation=activation_of(config.hidden_act),
+        down=mlp.down_proj,
+        mlp_out_norm=None,
+    )

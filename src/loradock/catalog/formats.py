@@ -1,0 +1,26 @@
+"""The table of data formats: what `format` of a source takes besides auto, and what of `data/formats/` reads such rows.
+
+To add one: a module there, and its line here. The order is the order of detection: a row that fits several (Alpaca
+files often carry a ready-made `text` too) is taken for the first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+FORMATS: dict[str, str] = {
+    "pairs": "pairs:PAIRS",
+    "sentence-transformers": "pairs:SENTENCE_TRANSFORMERS",
+    "tevatron": "pairs:TEVATRON",
+    "swift": "pairs:SWIFT",
+    "messages": "messages:FORMAT",
+    "sharegpt": "sharegpt:FORMAT",
+    "alpaca": "alpaca:FORMAT",
+    "prompt-completion": "prompt_completion:FORMAT",
+    "text": "text:FORMAT",
+}
+
+if TYPE_CHECKING:
+    FormatName = str
+else:
+    FormatName = Literal["auto", *FORMATS]

@@ -1,0 +1,1 @@
+"""What axolotl, LLaMA-Factory, TRL, unsloth, litgpt, torchtune, transformers and peft call our keys."""

@@ -1,0 +1,1 @@
+"""The sections of a configuration, one file a subject; `config/schema.py` puts them together."""

@@ -1,0 +1,97 @@
+"""The section `data`: where rows come from, and how they become tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from loradock.catalog.formats import FormatName
+from loradock.config.sections.values import Auto, HeldOut, Length, Place, Section, Seed, SetName, Workers
+
+
+class SourceConfig(Section):
+    """One data source: a file, a directory, or a hub data set."""
+
+    path: Place = Field(
+        min_length=1,
+        description="JSON, JSONL, CSV, text (each also .gz, .zst), Parquet; a directory or pattern (`rows/*.jsonl`) of "
+        "such files of one kind; an arrow directory; or hub:OWNER/NAME.",
+    )
+    format: FormatName = Field(default="auto", description="What a row looks like; auto: as its columns say.")
+    fields: dict[str, str] = Field(
+        default_factory=dict, description="The format's field name -> the column that holds it."
+    )
+    ignore: tuple[str, ...] = Field(default=(), description="Columns that are left out on purpose.")
+    weight: Annotated[float, Field(gt=0, le=1000)] = Field(
+        default=1.0, description="How many times an epoch sees each row (0.5: half)."
+    )
+    revision: str | None = Field(default=None, description="Commit of a hub data set.")
+    split: str = Field(default="train", description="Split that is read where a source has several.")
+
+
+class Reading(Section):
+    """How the rows of a source are read: what a run's record and its adapter hold of it, for rows like them."""
+
+    format: FormatName = "auto"
+    fields: dict[str, str] = Field(default_factory=dict)
+    ignore: tuple[str, ...] = ()
+
+
+class DataConfig(Section):
+    """What is trained on, and how rows become tokens."""
+
+    sources: tuple[SourceConfig, ...] = Field(
+        default=(), description="One or several sources; a plain path is one too."
+    )
+    template: Place = Field(
+        default="auto",
+        description="auto (the tokenizer's own chat template, else alpaca), a named template, or a .jinja file.",
+    )
+    date: Annotated[str, Field(pattern=r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])$")] | None = Field(
+        default=None,
+        description="The date (YYYY-MM-DD) that templates write which ask for today's; default: the day (UTC) on which "
+        "the run began, also where it is continued later.",
+    )
+    loss: Literal["auto", "completion", "assistant", "all"] = Field(
+        default="auto",
+        description="What is learned: every assistant turn of a conversation, and of prompt/completion rows the "
+        "completion (auto); the last answer (completion); every assistant turn (assistant); or all.",
+    )
+    special_tokens: Literal["auto", "as_text", "as_control"] = Field(
+        default="auto",
+        description="The text of a special token inside a content (`x</s>y`): plain text, or the control token; auto: "
+        "plain text, and control tokens where a chat template wrote a row's text.",
+    )
+    max_length: Length | Auto = Field(
+        default="auto",
+        description="Longest sample in tokens; auto: the longest row (at least 1024), as positions and memory allow.",
+    )
+    long_rows: Literal["split", "truncate", "drop"] = Field(
+        default="split",
+        description="Rows over max_length: split into windows that learn every token once, cut, or left out.",
+    )
+    max_dropped: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.1, description="Share of the rows that may be left out for their length; more ends the run."
+    )
+    validation: HeldOut | Place | Annotated[dict[SetName, Place], Field(min_length=1)] = Field(
+        default=0.0,
+        description="Held-out part: a share below 1, a number of rows, a separate file, or several files by name "
+        "(`{chat: chat.jsonl, code: code.jsonl}`), each with a loss of its own.",
+    )
+    seed: Seed = Field(default=0, description="Seed of the train/validation split.")
+    workers: Workers | Auto = Field(default="auto", description="Processes that prepare rows.")
+    cache: Place | None = Field(
+        default=None, description="Where prepared data are kept; default $XDG_CACHE_HOME/loradock."
+    )
+    repeat_first: bool = Field(
+        default=False,
+        description="Every step trains on the first step's rows, kept in memory: what loading costs. For diagnose.",
+    )
+
+    @property
+    def validation_files(self) -> dict[str, str]:
+        """The separate validation files by their names; a single one has an empty name."""
+        if isinstance(self.validation, dict):
+            return self.validation
+        return {"": self.validation} if isinstance(self.validation, str) else {}

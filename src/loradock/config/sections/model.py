@@ -1,0 +1,65 @@
+"""The sections `model` and `lora`: the base, and the adapter on it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from loradock.catalog import storages
+from loradock.catalog.storages import Storage, StorageName
+from loradock.config.sections.values import Auto, NotNegative, Place, Section
+
+
+class ModelConfig(Section):
+    """The base model and how it is held in memory."""
+
+    name: Place = Field(default="", description="A local directory, or a hub id (which needs `revision`).")
+    revision: str | None = Field(default=None, description="Commit of the hub model; a branch name can move.")
+    quantization: StorageName = Field(default="nf4", description="How base weights are stored.")
+    double_quant: bool = Field(default=True, description="Quantise NF4's scales too: 0.37 bits a weight less.")
+    compute_dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        default="auto",
+        description="The dtype of matrix products; auto: bfloat16 from sm80, float16 below, float32 on CPU.",
+    )
+    attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = Field(
+        default="auto", description="Attention kernel."
+    )
+    sdpa_kernel: Literal["auto", "flash", "memory-efficient", "math", "cudnn"] = Field(
+        default="auto",
+        description="Kernel of attention sdpa on a GPU; auto: torch picks the first that serves.",
+    )
+    kernels: Literal["auto", "triton", "torch"] = Field(
+        default="auto", description="Elementwise kernels of the fast engine; auto: Triton on a GPU, torch elsewhere."
+    )
+    cache_weights: NotNegative | Auto = Field(
+        default="auto",
+        description="Layers whose NF4 weights are kept dense as well (fast engine); auto: as many as memory allows.",
+    )
+    trust_remote_code: Place | None = Field(
+        default=None, description="The model's own name, repeated, to run the Python code that it ships. Off otherwise."
+    )
+
+    @property
+    def storage(self) -> Storage:
+        """How base weights are stored, as the catalog has it."""
+        return storages.of(self.quantization)
+
+
+class LoraConfig(Section):
+    """The adapter."""
+
+    rank: Annotated[int, Field(ge=1, le=16_384)] = Field(default=16, description="LoRA rank r.")
+    alpha: Annotated[float, Field(gt=0, le=1_000_000)] = Field(default=32, description="LoRA scaling numerator.")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.0, description="Dropout before A.")
+    targets: Literal["all-linear"] | tuple[str, ...] = Field(
+        default="all-linear", description="Names (suffixes) of the linear layers that get an adapter."
+    )
+    rslora: bool = Field(default=False, description="Scale by alpha/sqrt(r) (Kalajdzievski 2023).")
+    dora: bool = Field(default=False, description="Weight-decomposed LoRA (Liu et al. 2024).")
+    init: Literal["default", "gaussian", "pissa", "olora", "orthogonal"] = Field(
+        default="default", description="How A and B begin; pissa and olora change the base and need quantization none."
+    )
+    modules_to_save: tuple[str, ...] = Field(
+        default=(), description="Modules trained whole and saved with the adapter."
+    )
