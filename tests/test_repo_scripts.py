@@ -379,6 +379,32 @@ def test_the_test_script_runs_all_tests_of_this_checkout_and_with_arguments_just
     assert one.stdout.count("collected 2 items / 1 deselected") == 1
 
 
+def test_the_test_script_runs_what_reaches_a_change_since_a_revision(checkout: Path) -> None:
+    program(made_venv(checkout, kind="dev") / "bin" / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (checkout / "tests").mkdir()
+    copy_conftest(checkout / "tests")
+    (checkout / "src" / "loradock").mkdir(parents=True)
+    (checkout / "src" / "loradock" / "cli.py").touch()
+    for name in "ab":
+        (checkout / "tests" / f"test_{name}.py").write_text("def test_one():\n    pass\n", encoding="utf-8")
+    (checkout / ".gitignore").write_text("__pycache__\n.*\n*.egg-info\n", encoding="utf-8")
+    commit = ("-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "base")
+    for words in (("init", "-q"), ("add", "."), commit):
+        subprocess.run(["git", *words], cwd=checkout, check=True)
+    unchanged = run(checkout / "scripts" / "test", "--since", "HEAD")
+    assert (unchanged.returncode, unchanged.stdout) == (0, "")
+    assert "0 of 2 test files reach what differs (0 files)" in unchanged.stderr
+    with (checkout / "tests" / "test_b.py").open("a", encoding="utf-8") as file:
+        file.write("\n\ndef test_other():\n    pass\n")
+    for arguments in ([], ["-q"]):
+        done = run(checkout / "scripts" / "test", "--since", "HEAD", *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "1 of 2 test files reach what differs (1 files): 1 changed themselves" in done.stderr
+        assert sum(int(count) for count in re.findall(r"(\d+) passed", done.stdout)) == 2
+    nothing = run(checkout / "scripts" / "test", "--since")
+    assert (nothing.returncode, nothing.stderr.splitlines()[-1]) == (64, "hint: scripts/test --since main")
+
+
 @pytest.mark.parametrize("codes", [(0, 0), (0, 1), (1, 1)])
 def test_the_test_script_shows_what_all_say_and_fails_with_any(checkout: Path, codes: tuple[int, int]) -> None:
     first, second = (f'echo "is {name}"; exit {code}' for name, code in zip(("one", "other"), codes, strict=True))
