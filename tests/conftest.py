@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from fakegpu import marker
@@ -29,7 +28,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--ledger", type=Path, metavar="FILE", help="continue with a campaign: leave out what passed before"
     )
-    parser.addoption("--share", type=Path, metavar="FOLDER", help="leave out what another run with FOLDER has begun")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,10 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, lambda *_: None)
     config.addinivalue_line("markers", "full: takes minutes; runs with --full only")
     marker.register(config)
-    share: Path | None = config.getoption("--share")
-    if share:
-        os.environ[VERDICT] = str(share.with_name("verdict"))
-    else:
+    if not is_worker(config):  # a worker has the verdict's place from the process that started it
         folder = tempfile.TemporaryDirectory(prefix="loradock-tests-")
         config.add_cleanup(folder.cleanup)
         os.environ[VERDICT] = str(Path(folder.name, "verdict"))
@@ -57,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--share"):
+    if is_worker(config):
         items.sort(key=turn)
     if config.getoption("--full"):
         return
@@ -67,43 +62,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("full")]
 
 
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this is one of several processes that pytest-xdist started."""
+    return hasattr(config, "workerinput")
+
+
 def turn(item: pytest.Item) -> int:
     """The long ones begin first, so that no process ends long after the other."""
-    folder = share_of(item).partition("+")[0]
+    folder = share_of(item.nodeid).partition("/")[0]
     return LONG_ONES.index(folder) if folder in LONG_ONES else len(LONG_ONES)
 
 
-def share_of(item: pytest.Item) -> str:
+def share_of(nodeid: str) -> str:
     """What one process runs as a whole, so that what a file makes is made once: the file, or all of tests/image."""
-    parts = item.path.relative_to(Path(__file__).parent).parts
-    return ONE_SHARE if parts[0] == ONE_SHARE else "+".join(parts)
+    file = nodeid.partition("::")[0].removeprefix("tests/")
+    return ONE_SHARE if file.startswith(f"{ONE_SHARE}/") else file
 
 
-def is_ours(share: str, folder: Path) -> bool:
-    """Whether this process runs a share: it takes what none has taken yet, by a link that names the process."""
-    taken = folder / share
-    with contextlib.suppress(FileExistsError):
-        taken.symlink_to(str(os.getpid()))
-    return os.readlink(taken) == str(os.getpid())
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With pytest-xdist: each process takes one share after another."""
+    from xdist.scheduler import LoadScopeScheduling
 
+    class ByShare(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return share_of(nodeid)
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """With --share: run one share after another that no other process has taken; pytest's own loop otherwise."""
-    folder: Path | None = session.config.getoption("--share")
-    if folder is None or session.testsfailed or session.config.option.collectonly:
-        return None
-    ours = (item for item in session.items if is_ours(share_of(item), folder))
-    item = next(ours, None)
-    while item:
-        following = next(ours, None)
-        session.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        if session.shouldfail:
-            raise session.Failed(session.shouldfail)
-        if session.shouldstop:
-            raise session.Interrupted(session.shouldstop)
-        item = following
-    return True
+    return ByShare(config, log)
 
 
 def forbidden_skips(config: pytest.Config) -> list[str]:

@@ -338,14 +338,11 @@ def test_two_processes_run_each_test_once_a_file_by_one_of_them_and_the_long_one
     for file in files:
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text(SHARED, encoding="utf-8")
-    log, taken = tmp_path / "log", tmp_path / "taken"
-    taken.mkdir()
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--import-mode=importlib"]
-    with (
-        subprocess.Popen([*command, f"--share={taken}"], cwd=tmp_path, env={**os.environ, "LOG": str(log)}) as one,
-        subprocess.Popen([*command, f"--share={taken}"], cwd=tmp_path, env={**os.environ, "LOG": str(log)}) as other,
-    ):
-        assert (one.wait(240), other.wait(240)) == (0, 0)
+    log = tmp_path / "log"
+    options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-n", "2", "--no-loadscope-reorder"]
+    done = run(sys.executable, "-m", "pytest", *options, cwd=tmp_path, LOG=str(log))
+    assert done.returncode == 0, done.stdout
+    assert "12 passed" in done.stdout
     ran = [line.split() for line in log.read_text(encoding="utf-8").splitlines()]
     assert sorted((file, int(number)) for file, number, _ in ran) == sorted(
         (str(tmp_path / file), number) for file in files for number in (0, 1)
@@ -371,26 +368,53 @@ def test_the_test_script_runs_all_tests_of_this_checkout_and_with_arguments_just
         (checkout / "tests" / f"test_{name}.py").write_text(text, encoding="utf-8")
     whole = run(checkout / "scripts" / "test")
     assert whole.returncode == 0, whole.stdout + whole.stderr
-    assert whole.stdout.count("collected 4 items") == min(os.sysconf("SC_NPROCESSORS_ONLN") + 1, 4)
-    assert sum(int(count) for count in re.findall(r"=+ (\d+) passed", whole.stdout)) == 4
+    assert f"{min(os.sysconf('SC_NPROCESSORS_ONLN') + 1, 4)} workers [4 items]" in whole.stdout
+    assert "4 passed" in whole.stdout
     one = run(checkout / "scripts" / "test", "tests/test_b.py", "-k", "one", "-s")
     assert one.returncode == 0, one.stdout + one.stderr
     assert "tests/test_b.py b\n" in one.stdout
     assert one.stdout.count("collected 2 items / 1 deselected") == 1
 
 
-@pytest.mark.parametrize("codes", [(0, 0), (0, 1), (1, 1)])
-def test_the_test_script_shows_what_all_say_and_fails_with_any(checkout: Path, codes: tuple[int, int]) -> None:
-    first, second = (f'echo "is {name}"; exit {code}' for name, code in zip(("one", "other"), codes, strict=True))
-    folder = "for word; do folder=${word#--share=}; done"  # the last word
-    text = f'#!/bin/sh\n{folder}\nif mkdir "$folder/one" 2>/dev/null; then {first}; fi\n{second}\n'
-    program(made_venv(checkout, kind="dev") / "bin" / "python", text)
-    done = run(checkout / "scripts" / "test", LORADOCK_TEST_PROCESSES="2")
-    assert "is one\n" in done.stdout
-    assert "is other\n" in done.stdout
-    assert done.returncode == max(codes)
-    assert done.stderr.count("error: tests failed") == max(codes)
-    assert len(re.findall(r"\b[12]\b", done.stderr)) == sum(codes)
+def test_the_test_script_runs_what_reaches_a_change_since_a_revision(checkout: Path) -> None:
+    program(made_venv(checkout, kind="dev") / "bin" / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (checkout / "tests").mkdir()
+    copy_conftest(checkout / "tests")
+    (checkout / "src" / "loradock").mkdir(parents=True)
+    (checkout / "src" / "loradock" / "cli.py").touch()
+    for name in "ab":
+        (checkout / "tests" / f"test_{name}.py").write_text("def test_one():\n    pass\n", encoding="utf-8")
+    (checkout / ".gitignore").write_text("__pycache__\n.*\n*.egg-info\n", encoding="utf-8")
+    commit = ("-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "base")
+    for words in (("init", "-q"), ("add", "."), commit):
+        subprocess.run(["git", *words], cwd=checkout, check=True)
+    unchanged = run(checkout / "scripts" / "test", "--since", "HEAD")
+    assert (unchanged.returncode, unchanged.stdout) == (0, "")
+    assert "0 of 2 test files reach what differs (0 files)" in unchanged.stderr
+    with (checkout / "tests" / "test_b.py").open("a", encoding="utf-8") as file:
+        file.write("\n\ndef test_other():\n    pass\n")
+    for arguments in ([], ["-q"]):
+        done = run(checkout / "scripts" / "test", "--since", "HEAD", *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "1 of 2 test files reach what differs (1 files): 1 changed themselves" in done.stderr
+        assert sum(int(count) for count in re.findall(r"(\d+) passed", done.stdout)) == 2
+    nothing = run(checkout / "scripts" / "test", "--since")
+    assert (nothing.returncode, nothing.stderr.splitlines()[-1]) == (64, "hint: scripts/test --since main")
+
+
+def test_the_test_script_fails_with_any_test_and_one_verdict_on_the_machine_serves_all(checkout: Path) -> None:
+    program(made_venv(checkout, kind="dev") / "bin" / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (checkout / "tests").mkdir()
+    copy_conftest(checkout / "tests")
+    for name, outcome in {"a": "True", "b": "True", "c": "False"}.items():
+        text = f"import os\n\ndef test_one():\n    print(os.environ['LORADOCK_TESTS_VERDICT'])\n    assert {outcome}\n"
+        (checkout / "tests" / f"test_{name}.py").write_text(text, encoding="utf-8")
+    done = run(checkout / "scripts" / "test", "-n", "2", "-rP")
+    assert done.returncode == 1
+    assert "1 failed, 2 passed" in done.stdout
+    places = re.findall(r"^/.*/verdict$", done.stdout, re.MULTILINE)
+    assert len(places) == 3
+    assert len(set(places)) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -399,17 +423,21 @@ def test_the_test_script_ends_all_processes_as_ctrl_c_does(
 ) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
-    tests = f"""import os, pathlib, time
-mark = pathlib.Path({str(marks)!r}, str(os.getpid()))
-try:
-    mark.write_text("runs")
-    time.sleep(600)
-except KeyboardInterrupt:
-    mark.write_text("interrupted")
-    print("its report")
+    program(made_venv(checkout, kind="dev") / "bin" / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (checkout / "tests").mkdir()
+    copy_conftest(checkout / "tests")
+    text = f"""import os, pathlib, time
+def test_long():
+    mark = pathlib.Path({str(marks)!r}, str(os.getpid()))
+    try:
+        mark.write_text("runs")
+        time.sleep(600)
+    except KeyboardInterrupt:
+        mark.write_text("interrupted")
+        raise
 """
-    text = f"#!/bin/sh\nexec {sys.executable} -c '{tests.replace(chr(39), chr(34))}'\n"
-    program(made_venv(checkout, kind="dev") / "bin" / "python", text)
+    for name in "abc":
+        (checkout / "tests" / f"test_{name}.py").write_text(text, encoding="utf-8")
     command, three = [checkout / "scripts" / "test"], {**os.environ, "LORADOCK_TEST_PROCESSES": "3"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, env=three) as process:
         until = time.monotonic() + 200
@@ -420,7 +448,7 @@ except KeyboardInterrupt:
         said, _ = process.communicate(timeout=240)
     assert process.returncode == 130
     assert [mark.read_text(encoding="utf-8") for mark in marks.iterdir()] == ["interrupted"] * 3
-    assert said.count("its report") == 3
+    assert "KeyboardInterrupt" in said
 
 
 def test_a_real_model_without_a_name_installs_nothing(checkout: Path, tmp_path: Path) -> None:

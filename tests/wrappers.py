@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from tiny import BASE
@@ -68,6 +69,9 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """The published class, and the parts of its config.json."""
+
+ONE_KIND = ["qwen3_5", *(pytest.param(kind, marks=pytest.mark.full) for kind in KINDS if kind != "qwen3_5")]
+"""For what differs little from kind to kind, and starts a Python or proves a whole merge each time."""
 
 
 def make_wrapper(directory: Path, kind: str, *, seed: int = 0, text: Mapping[str, Any] | None = None) -> Path:

@@ -173,7 +173,7 @@ def test_a_text_file_has_a_row_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("rows.jsonl", gzip.compress(b"{}"), "this is gzip (rename it to end in .jsonl.gz)"),
+        ("rows.jsonl", gzip.compress(b"{}", mtime=0), "this is gzip (rename it to end in .jsonl.gz)"),
         ("rows.csv", b"\x28\xb5\x2f\xfd0000", "this is zstd (rename it to end in .csv.zst)"),
         ("rows.json", b"PAR1....", "this is a Parquet file (rename it to end in .parquet)"),
         ("rows.csv", b"PK\x03\x04....", "this is a zip archive or a spreadsheet (export it as CSV or JSONL)"),

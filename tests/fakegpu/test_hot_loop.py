@@ -67,7 +67,9 @@ def test_an_optimiser_step_waits_for_the_device_once_however_many_micro_steps_it
     assert found["driver_launches"] > 100, "several micro-steps"
 
 
-@pytest.mark.parametrize(("fault", "count"), [(READS, "syncs"), (COPIES, "pageable_copies")])
+@pytest.mark.parametrize(
+    ("fault", "count"), [(READS, "syncs"), pytest.param(COPIES, "pageable_copies", marks=pytest.mark.full)]
+)
 def test_what_makes_each_micro_step_wait_is_counted(
     gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path, fault: str, count: str
 ) -> None:

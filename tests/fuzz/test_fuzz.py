@@ -25,7 +25,7 @@ def environment() -> dict[str, str]:
 
 @pytest.mark.timeout(2700)
 def test_no_mutant_of_any_kind_ends_otherwise_than_documented() -> None:
-    campaign("--mutants", "500")
+    campaign("--mutants", "150")
 
 
 @pytest.mark.full

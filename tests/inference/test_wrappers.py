@@ -14,7 +14,7 @@ import torch
 from click.testing import CliRunner
 from merge.test_wrappers import make_adapter
 from tiny import train
-from wrappers import KINDS, make_wrapper
+from wrappers import KINDS, ONE_KIND, make_wrapper
 
 from loradock.cli import cli
 from loradock.use.inference.decoding import greedy
@@ -61,6 +61,7 @@ def test_it_is_evaluated_beside_its_base(tmp_path: Path, run: Path, rows: Path) 
     assert "loss" in json.dumps(found)
 
 
+@pytest.mark.parametrize("run", ONE_KIND, indirect=True)
 def test_the_program_in_the_card_loads_the_adapter_by_the_published_class(run: Path) -> None:
     card = (run / "adapter" / "README.md").read_text(encoding="utf-8")
     program = re.findall(r"```python\n(.*?)```", card, re.DOTALL)[-1]
